@@ -1,0 +1,64 @@
+"""The `maxbrod` command: gathers the verbs, and turns every error into one message and its exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from maxbrod import __version__
+from maxbrod.cli import bench, demo, sandbox
+from maxbrod.cli.output import err, print_error
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, MaxbrodError
+
+app = typer.Typer(
+    name="maxbrod",
+    help="Backup and restore for Apache Kafka.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(sandbox.app, name="sandbox")
+app.add_typer(bench.app, name="bench")
+app.command(name="demo")(demo.demo)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"maxbrod {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Backup and restore for Apache Kafka.
+
+    Exit codes: 0 done and complete, 1 failed, 2 bad usage or configuration, 3 incomplete,
+    4 corrupt data found, 5 refused for safety.
+    """
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; nothing but an exit code leaves here."""
+    try:
+        code = app(args=arguments, prog_name="maxbrod", standalone_mode=False)
+    except MaxbrodError as error:
+        print_error(error, as_json="--json" in arguments)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt):
+        err.print("interrupted")
+        return EXIT_FAILED
+    return code if isinstance(code, int) else EXIT_DONE

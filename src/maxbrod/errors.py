@@ -1,0 +1,134 @@
+"""Every error that maxbrod raises on purpose, and the exit code each one ends a command with.
+
+    MaxbrodError                    1  failed
+    ├── UsageError                  2  the command, the configuration or an argument is wrong
+    ├── IncompleteError             3  something is neither archived nor explained
+    ├── CorruptDataError            4  bytes are not what they claim to be
+    │   └── TruncatedDataError      4  bytes end before they should
+    ├── RefusedError                5  going on could lose or mix data
+    │   └── UnsupportedFormatError  5  a version, magic, codec or flag we do not know
+    ├── EnvironmentMissingError     1  this machine lacks something (Java, a jar, a port)
+    └── UnavailableError            1  a broker, a store or a process did not answer; trying again may help
+
+An error names the operation, the object and the offsets it is about, and gives a hint: what to do next.
+`maxbrod.cli` prints exactly these fields; nothing in them may be a secret.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INCOMPLETE: Final = 3
+EXIT_CORRUPT: Final = 4
+EXIT_REFUSED: Final = 5
+
+
+class MaxbrodError(Exception):
+    """The root. `str()` is one line for a person; `as_dict()` is the same for a machine."""
+
+    exit_code: ClassVar[int] = EXIT_FAILED
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str | None = None,
+        object_name: str | None = None,
+        offset: int | None = None,
+        position: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.operation = operation
+        self.object_name = object_name
+        self.offset = offset
+        self.position = position
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = [
+            text
+            for text, value in (
+                (f"in {self.object_name}", self.object_name),
+                (f"at offset {self.offset}", self.offset),
+                (f"at byte {self.position}", self.position),
+            )
+            if value is not None
+        ]
+        return self.message if not where else f"{self.message} ({', '.join(where)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only fields are lost by Exception's own pickling, and Spark brings task errors
+        # back to the driver pickled.
+        return _rebuild, (type(self), self.message, self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "operation": self.operation,
+            "object_name": self.object_name,
+            "offset": self.offset,
+            "position": self.position,
+            "hint": self.hint,
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--json` prints: the class, the exit code and every field that is set."""
+        fields = {name: value for name, value in self._fields().items() if value is not None}
+        return {
+            "error": type(self).__name__,
+            "message": self.message,
+            "exit_code": self.exit_code,
+            "retryable": self.retryable,
+            **fields,
+        }
+
+
+def _rebuild(cls: type[MaxbrodError], message: str, fields: dict[str, Any]) -> MaxbrodError:
+    return cls(message, **fields)
+
+
+class UsageError(MaxbrodError):
+    """The command line, the configuration file or an argument cannot be right."""
+
+    exit_code = EXIT_USAGE
+
+
+class IncompleteError(MaxbrodError):
+    """Something asked for is neither archived nor explained."""
+
+    exit_code = EXIT_INCOMPLETE
+
+
+class CorruptDataError(MaxbrodError):
+    """Bytes are not what they claim to be: a checksum, a length or a count is wrong."""
+
+    exit_code = EXIT_CORRUPT
+
+
+class TruncatedDataError(CorruptDataError):
+    """Bytes end before the structure that they started. Normal at the tail of a fetch."""
+
+
+class RefusedError(MaxbrodError):
+    """Going on could lose, mix or overwrite data, so nothing was changed."""
+
+    exit_code = EXIT_REFUSED
+
+
+class UnsupportedFormatError(RefusedError):
+    """A version, magic, codec or flag that this release does not know: refused, never guessed."""
+
+
+class EnvironmentMissingError(MaxbrodError):
+    """This machine lacks something that the command needs; the hint says how to get it."""
+
+
+class UnavailableError(MaxbrodError):
+    """A broker, a store or a process did not answer in time."""
+
+    retryable = True
