@@ -5,17 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from maxbrod import __version__
 from maxbrod.cli import bench, demo, sandbox
-from maxbrod.cli.output import err, print_error
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, MaxbrodError
+from maxbrod.cli.output import print_error
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError
 
 app = typer.Typer(
     name="maxbrod",
-    help="Backup and restore for Apache Kafka.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -51,14 +49,10 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; nothing but an exit code leaves here."""
     try:
-        code = app(args=arguments, prog_name="maxbrod", standalone_mode=False)
+        app(args=arguments, prog_name="maxbrod")
     except MaxbrodError as error:
         print_error(error, as_json="--json" in arguments)
         return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return EXIT_USAGE
-    except (click.Abort, KeyboardInterrupt):
-        err.print("interrupted")
-        return EXIT_FAILED
-    return code if isinstance(code, int) else EXIT_DONE
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else EXIT_FAILED
+    return EXIT_DONE

@@ -1,0 +1,145 @@
+"""The one YAML file that can say all that flags say: read, `${ENV}` filled in, checked.
+
+Secrets are `SecretStr` from the moment they are read: no repr, error or dump shows them. A mistake in the file
+is a UsageError that names the file and the setting, never its value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+_VARIABLE: Final = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
+
+
+class _Settings(BaseModel):
+    # An unknown name is a typing mistake, and a setting that is silently ignored is how backups go missing.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class TlsConfig(_Settings):
+    """Files in PEM form. Without `ca_file` the system's own authorities are trusted."""
+
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    key_password: SecretStr | None = None
+    check_hostname: bool = True
+
+    @model_validator(mode="after")
+    def _key_and_certificate(self) -> TlsConfig:
+        if self.key_file is not None and self.certificate_file is None:
+            raise ValueError("key_file needs certificate_file")
+        return self
+
+
+class SaslConfig(_Settings):
+    mechanism: SaslMechanism
+    username: str | None = None
+    password: SecretStr | None = None
+    token: SecretStr | None = None
+
+    @model_validator(mode="after")
+    def _credentials(self) -> SaslConfig:
+        if self.mechanism == "OAUTHBEARER" and self.token is None:
+            raise ValueError("OAUTHBEARER needs token")
+        if self.mechanism != "OAUTHBEARER" and (self.username is None or self.password is None):
+            raise ValueError(f"{self.mechanism} needs username and password")
+        return self
+
+
+class KafkaConfig(_Settings):
+    """How to reach a cluster."""
+
+    bootstrap: str
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    tls: TlsConfig = TlsConfig()
+    sasl: SaslConfig | None = None
+
+    @model_validator(mode="after")
+    def _sasl(self) -> KafkaConfig:
+        if self.security_protocol.startswith("SASL") and self.sasl is None:
+            raise ValueError(f"{self.security_protocol} needs a sasl section")
+        return self
+
+
+class SparkConfig(_Settings):
+    """Where the work runs: this machine by default."""
+
+    master: str = "local[*]"
+    conf: dict[str, str] = Field(default_factory=dict)
+
+
+class Config(_Settings):
+    """A whole configuration file."""
+
+    kafka: KafkaConfig | None = None
+    spark: SparkConfig = SparkConfig()
+
+
+def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
+    """Read one file; UsageError says what is wrong and where."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"the configuration cannot be read: {error.strerror}", object_name=str(path)) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"the configuration is not YAML: {_where(error)}", object_name=str(path)) from None
+    try:
+        return Config.model_validate(_expand(document if document is not None else {}, environ))
+    except ValidationError as error:
+        raise UsageError(f"the configuration is wrong: {_complaints(error)}", object_name=str(path)) from None
+    except KeyError as error:
+        raise UsageError(
+            f"the configuration needs the environment variable {error.args[0]}, which is not set",
+            object_name=str(path),
+            hint=f"set it, or write ${{{error.args[0]}:-a default}}; $$ stands for a plain $",
+        ) from None
+
+
+def _expand(node: Any, environ: Mapping[str, str]) -> Any:  # noqa: ANN401 - any YAML
+    """Fill in variables after parsing, so that no value can change the structure of the document."""
+    if isinstance(node, str):
+        return _VARIABLE.sub(lambda match: _value(match, environ), node)
+    if isinstance(node, dict):
+        return {key: _expand(value, environ) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_expand(value, environ) for value in node]
+    return node
+
+
+def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
+    name = match["name"]
+    if name is None:
+        return "$"
+    if name in environ:
+        return environ[name]
+    if match["default"] is None:
+        raise KeyError(name)
+    return match["default"]
+
+
+def _where(error: Exception) -> str:
+    # Only the place: a YAML error quotes the line it stumbled over, and that may hold a secret.
+    mark = getattr(error, "problem_mark", None)
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "its text cannot be parsed"
+
+
+def _complaints(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, complaint['loc'])) or 'the file'}: {complaint['msg'].removeprefix('Value error, ')}"
+        for complaint in error.errors(include_input=False, include_url=False, include_context=False)
+    )

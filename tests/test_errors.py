@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from maxbrod import errors
+from maxbrod.errors import CorruptDataError, MaxbrodError, UnavailableError
+
+CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MaxbrodError)]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_comes_back_whole_from_a_spark_task(kind: type[MaxbrodError]) -> None:
+    """Spark brings task errors to the driver pickled; Exception alone would lose every field."""
+    error = kind("broken", operation="read", object_name="x", offset=3, position=4, hint="look")
+    back = pickle.loads(pickle.dumps(error))
+
+    assert type(back) is kind
+    assert back.as_dict() == error.as_dict()
+    assert str(back) == "broken (in x, at offset 3, at byte 4)"
+
+
+def test_offset_zero_is_said() -> None:
+    assert str(CorruptDataError("bad", offset=0, position=0)) == "bad (at offset 0, at byte 0)"
+
+
+def test_exit_codes_are_the_documented_ones() -> None:
+    assert {kind.__name__: kind.exit_code for kind in CLASSES} == {
+        "MaxbrodError": 1,
+        "UsageError": 2,
+        "IncompleteError": 3,
+        "CorruptDataError": 4,
+        "TruncatedDataError": 4,
+        "RefusedError": 5,
+        "UnsupportedFormatError": 5,
+        "EnvironmentMissingError": 1,
+        "UnavailableError": 1,
+    }
+    assert [kind for kind in CLASSES if kind.retryable] == [UnavailableError]
+
+
+def test_the_drawn_tree_is_the_real_one() -> None:
+    drawn = errors.__doc__ or ""
+
+    assert all(f"{kind.__name__} " in drawn for kind in CLASSES)
