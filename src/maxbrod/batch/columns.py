@@ -1,0 +1,85 @@
+"""Arrow's variable-length columns from and to bare numpy buffers, without a copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch.schema import HEADER_TYPE, HEADERS_TYPE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class BinaryColumn(NamedTuple):
+    """`data[ends[i]:ends[i + 1]]` is value i, unless `valid[i]` is false: then it is null."""
+
+    ends: NDArray[np.int32]
+    data: NDArray[np.uint8]
+    valid: NDArray[np.bool_]
+
+
+class GrowingBytes:
+    """Bytes that are added to at the end. Room that is never written costs no memory, so the first guess is ample."""
+
+    __slots__ = ("data", "size")
+
+    def __init__(self, capacity: int) -> None:
+        self.data: NDArray[np.uint8] = np.empty(capacity, np.uint8)
+        self.size = 0
+
+    def reserve(self, size: int) -> None:
+        """Make it `size` bytes long; what is new is not defined yet."""
+        if size > self.data.size:
+            grown = np.empty(max(size, 2 * self.data.size), np.uint8)
+            grown[: self.size] = self.data[: self.size]
+            self.data = grown
+        self.size = size
+
+    def taken(self) -> NDArray[np.uint8]:
+        return self.data[: self.size]
+
+
+def binary_array(ends: NDArray[np.int32], data: NDArray[np.uint8], valid: NDArray[np.bool_] | None) -> pa.Array:
+    nulls = 0 if valid is None else len(valid) - int(np.count_nonzero(valid))
+    bitmap = None if valid is None or not nulls else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(
+        pa.binary(), len(ends) - 1, [bitmap, pa.py_buffer(ends), pa.py_buffer(data)], null_count=nulls
+    )
+
+
+def headers_array(ends: NDArray[np.int32], keys: pa.Array, values: pa.Array) -> pa.Array:
+    entries = pa.StructArray.from_arrays([keys, values], fields=list(HEADER_TYPE))
+    return pa.Array.from_buffers(HEADERS_TYPE, len(ends) - 1, [None, pa.py_buffer(ends)], 0, children=[entries])
+
+
+def binary_column(array: pa.Array) -> BinaryColumn:
+    """The buffers of a binary array. A sliced array keeps its parent's data: `ends` then does not begin at 0."""
+    bitmap, ends, data = array.buffers()
+    rows = slice(array.offset, array.offset + len(array))
+    if len(array) == 0:
+        return BinaryColumn(np.zeros(1, np.int32), np.empty(0, np.uint8), np.empty(0, np.bool_))
+    return BinaryColumn(
+        np.frombuffer(ends, np.int32)[rows.start : rows.stop + 1],
+        np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8),
+        _bits(bitmap, rows),
+    )
+
+
+def _bits(bitmap: pa.Buffer | None, rows: slice) -> NDArray[np.bool_]:
+    if bitmap is None:
+        return np.ones(rows.stop - rows.start, np.bool_)
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=rows.stop, bitorder="little")
+    return bits[rows.start :].view(np.bool_)
+
+
+def headers_columns(array: pa.Array) -> tuple[NDArray[np.int32], BinaryColumn, BinaryColumn]:
+    """List ends, keys and values of a headers array. `ends` counts from the start of the children's buffers."""
+    if len(array) == 0:
+        empty = binary_column(pa.array([], pa.binary()))
+        return np.zeros(1, np.int32), empty, empty
+    ends = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+    entries = array.values  # not flatten(): that would cut off what stands before a slice
+    return ends, binary_column(entries.field(0)), binary_column(entries.field(1))

@@ -1,0 +1,191 @@
+"""The codecs of Kafka's record batches: bytes to bytes, and many batches into one arena.
+
+What Kafka's own clients require beyond the codec: lz4 frames of independent blocks (the Java client refuses
+linked ones), snappy in the framing of the xerial library (other clients write bare snappy, which is read too).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import cramjam
+import numpy as np
+
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# No batch can legitimately exceed this: a broker keeps a batch's length in 31 bits and holds it in memory whole.
+DECOMPRESSED_BYTES_MAX: Final = 1 << 30
+
+_LZ4_BLOCK_BYTES: Final = 64 << 10
+# Magic, FLG 0x60 (version 1, independent blocks, no checksums), BD 0x40 (64 KiB blocks), header checksum.
+_LZ4_FRAME_START: Final = bytes.fromhex("04224d18604082")
+_LZ4_HEADER_BYTES: Final = 7
+_LZ4_FRAME_END: Final = bytes(4)
+_LZ4_STORED: Final = 0x80000000
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_START: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES: Final = 32 << 10
+# Rust's std::io, through every decoder of cramjam, when the output slice is full.
+_NO_ROOM: Final = "failed to write whole buffer"
+
+
+class Arena:
+    """Decompressed bytes of many batches, one after another, in one buffer that grows as it must."""
+
+    def __init__(self, capacity: int) -> None:
+        # Untouched pages cost nothing, so a generous first guess is cheaper than growing.
+        self.data: NDArray[np.uint8] = np.empty(capacity, np.uint8)
+        self.size = 0
+
+    def append(self, codec: Codec, compressed: NDArray[np.uint8], *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> int:
+        """Decompress onto the end and return how many bytes that gave; CorruptDataError if it cannot be done."""
+        room = self.data.size - self.size
+        while True:
+            try:
+                written = _decompress_into(codec, compressed, self.data[self.size : self.size + min(room, bytes_max)])
+            except cramjam.DecompressionError as error:
+                if _NO_ROOM not in str(error):
+                    raise CorruptDataError(f"{codec.name.lower()} records cannot be decompressed: {error}") from error
+                if room >= bytes_max:
+                    raise CorruptDataError(
+                        f"{codec.name.lower()} records unpack to more than {bytes_max} bytes",
+                        hint="a batch this large cannot come from a broker; the bytes are damaged or hostile",
+                    ) from error
+                room = self._grow(bytes_max)
+                continue
+            self.size += written
+            return written
+
+    def _grow(self, room_max: int) -> int:
+        room = min(max(2 * (self.data.size - self.size), 1 << 16), room_max)
+        grown = np.empty(max(self.data.size + self.data.size // 2, self.size + room), np.uint8)
+        grown[: self.size] = self.data[: self.size]
+        self.data = grown
+        return self.data.size - self.size
+
+
+def decompress(
+    codec: Codec, compressed: NDArray[np.uint8], *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> NDArray[np.uint8]:
+    arena = Arena(max(4096, 8 * compressed.size))
+    arena.append(codec, compressed, bytes_max=bytes_max)
+    return arena.data[: arena.size]
+
+
+def compress(codec: Codec, records: NDArray[np.uint8], level: int | None = None) -> bytes:
+    """One batch's records as Kafka's Java client would accept them; `level` is for gzip and zstd."""
+    match codec:
+        case Codec.NONE:
+            return records.tobytes()
+        case Codec.GZIP:
+            return bytes(cramjam.gzip.compress(records, level=6 if level is None else level))
+        case Codec.SNAPPY:
+            return _compress_xerial(records)
+        case Codec.LZ4:
+            return _compress_lz4(records)
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(records, level=3 if level is None else level))
+
+
+def codec_of(attributes: int, *, offset: int, position: int) -> Codec:
+    try:
+        return Codec(attributes & 0x07)
+    except ValueError:
+        raise UnsupportedFormatError(
+            f"compression codec {attributes & 0x07} is unknown",
+            offset=offset,
+            position=position,
+            hint="the batch was written by a newer Kafka than this release of maxbrod knows",
+        ) from None
+
+
+def _decompress_into(codec: Codec, compressed: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
+    match codec:
+        case Codec.NONE:
+            if compressed.size > out.size:
+                raise cramjam.DecompressionError(_NO_ROOM)
+            out[: compressed.size] = compressed
+            return compressed.size
+        case Codec.GZIP:
+            return int(cramjam.gzip.decompress_into(compressed, out))
+        case Codec.SNAPPY:
+            return _decompress_snappy(compressed, out)
+        case Codec.LZ4:
+            return int(cramjam.lz4.decompress_into(compressed, out))
+        case Codec.ZSTD:
+            return int(cramjam.zstd.decompress_into(compressed, out))
+
+
+def _decompress_snappy(compressed: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
+    if compressed[: len(_XERIAL_MAGIC)].tobytes() != _XERIAL_MAGIC:
+        return _decompress_snappy_block(compressed, out)
+    written, position = 0, len(_XERIAL_START)
+    while position < compressed.size:
+        length = int.from_bytes(compressed[position : position + 4].tobytes(), "big")
+        block = compressed[position + 4 : position + 4 + length]
+        if compressed.size - position < 4 or block.size < length:
+            raise cramjam.DecompressionError("a snappy block is cut short")
+        written += _decompress_snappy_block(block, out[written:])
+        position += 4 + length
+    return written
+
+
+def _decompress_snappy_block(block: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
+    # The length is asked first: the decoder's own "output too small" is another message than the others'.
+    if cramjam.snappy.decompress_raw_len(block) > out.size:
+        raise cramjam.DecompressionError(_NO_ROOM)
+    return int(cramjam.snappy.decompress_raw_into(block, out))
+
+
+def _compress_xerial(records: NDArray[np.uint8]) -> bytes:
+    parts = [_XERIAL_START]
+    for start in range(0, records.size, _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(records[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += [len(block).to_bytes(4, "big"), block]
+    return b"".join(parts)
+
+
+def _compress_lz4(records: NDArray[np.uint8]) -> bytes:
+    parts = [_LZ4_FRAME_START]
+    for start in range(0, records.size, _LZ4_BLOCK_BYTES):
+        block = records[start : start + _LZ4_BLOCK_BYTES]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < block.size:
+            parts += [len(packed).to_bytes(4, "little"), packed]
+        else:
+            parts += [(block.size | _LZ4_STORED).to_bytes(4, "little"), block.tobytes()]
+    parts.append(_LZ4_FRAME_END)
+    return b"".join(parts)
+
+
+def fix_lz4_header(compressed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A frame with its header checksum made right: old clients computed it wrongly in messages of magic 0."""
+    flags = int(compressed[4]) if compressed.size > _LZ4_HEADER_BYTES else 0
+    end = 6 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    if compressed.size <= max(end, _LZ4_HEADER_BYTES):
+        return compressed
+    fixed = compressed.copy()
+    fixed[end] = _xxh32_short(compressed[4:end].tobytes()) >> 8 & 0xFF
+    return fixed
+
+
+def _xxh32_short(data: bytes) -> int:
+    """xxHash32, seed 0, of fewer than 16 bytes: all that a frame descriptor needs."""
+    prime1, prime2, prime3, prime4, prime5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
+    mask = 0xFFFFFFFF
+    value = (prime5 + len(data)) & mask
+    whole = len(data) // 4 * 4
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        value = (value + word * prime3) & mask
+        value = ((value << 17 | value >> 15) & mask) * prime4 & mask
+    for byte in data[whole:]:
+        value = (value + byte * prime5) & mask
+        value = ((value << 11 | value >> 21) & mask) * prime1 & mask
+    value = (value ^ value >> 15) * prime2 & mask
+    value = (value ^ value >> 13) * prime3 & mask
+    return value ^ value >> 16

@@ -1,0 +1,191 @@
+"""Record batches to Arrow columns: decompress a few batches, find every record in one compiled pass, gather.
+
+Pure: bytes in, one `pyarrow.RecordBatch` of `RECORD_SCHEMA` out, records in the order they stand. Control
+records are rows too (flag `control`); a batch that compaction has emptied gives none. Batches are taken in
+groups that fit a core's cache: fresh memory for all decompressed bytes at once would take longer to map than
+lz4 needs to fill it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch import kernels, legacy
+from maxbrod.batch.columns import GrowingBytes, binary_array, headers_array
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
+from maxbrod.batch.headers import BatchHeaders, as_bytes_array, walk
+from maxbrod.batch.scan import Found, scan, sources
+from maxbrod.batch.schema import project
+from maxbrod.batch.unpack import Unpacked, unpack
+from maxbrod.errors import MaxbrodError
+from maxbrod.model import TimestampType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+_GROUP_BYTES: Final = 256 << 10
+_SCRATCH_BYTES: Final = 4 << 20
+_SCRATCH_BYTES_MAX: Final = 32 << 20
+
+_scratch = threading.local()
+
+
+def decode(
+    buffer: Any,  # noqa: ANN401 - anything with a buffer
+    headers: BatchHeaders | None = None,
+    *,
+    columns: list[str] | None = None,
+    check_crc: bool = True,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    object_name: str | None = None,
+) -> pa.RecordBatch:
+    """All records of `buffer`, or of those of its batches that `headers` names.
+
+    Without `headers` the buffer is walked first and must hold whole batches only. `columns` builds only those.
+    """
+    data = as_bytes_array(buffer)
+    if headers is None:
+        headers = walk(data, check_crc=check_crc, whole=True, object_name=object_name)
+    try:
+        parts = [
+            (legacy.decode if old else _decode)(data, headers.take(rows), columns, decompressed_bytes_max)
+            for old, rows in headers.generations()
+        ]
+    except MaxbrodError as error:
+        error.object_name = error.object_name or object_name
+        raise
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def _decode(
+    data: NDArray[np.uint8], headers: BatchHeaders, columns: list[str] | None, bytes_max: int
+) -> pa.RecordBatch:
+    schema = project(columns)
+    gathered = _Gathered(data, headers, schema.names)
+    arena = _borrow_scratch()
+    for group in _groups(headers):
+        arena.size = 0
+        gathered.add(group, unpack(data, group, arena, bytes_max=bytes_max))
+    _return_scratch(arena)
+    return pa.RecordBatch.from_arrays([gathered.column(name) for name in schema.names], schema=schema)
+
+
+def _groups(headers: BatchHeaders) -> Iterator[BatchHeaders]:
+    group_of = (np.cumsum(headers.size) - headers.size) // _GROUP_BYTES
+    edges = [0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(headers)]
+    for start, end in zip(edges, edges[1:], strict=False):
+        yield headers.take(slice(start, end))
+
+
+def _borrow_scratch() -> Arena:
+    """An arena that this thread has used before, so that its memory is mapped already."""
+    arena: Arena = getattr(_scratch, "arena", None) or Arena(_SCRATCH_BYTES)
+    _scratch.arena = None
+    return arena
+
+
+def _return_scratch(arena: Arena) -> None:
+    if arena.data.size <= _SCRATCH_BYTES_MAX:
+        _scratch.arena = arena
+
+
+class _Gathered:
+    """The columns that are asked for, as they fill up group by group."""
+
+    def __init__(self, data: NDArray[np.uint8], headers: BatchHeaders, names: list[str]) -> None:
+        self._data = data
+        self._headers = headers
+        self._names = names
+        packed = int(headers.size.sum())
+        # A record has at least a byte even compressed; where one has less, `Found` grows.
+        self._found = Found(min(int(headers["count"].sum(dtype=np.int64)), packed))
+        self._bytes = {name: GrowingBytes(2 * packed) for name in ("key", "value") if name in names}
+        self._header_keys, self._header_values = GrowingBytes(0), GrowingBytes(0)
+        self._header_ends: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]] = []
+
+    def add(self, headers: BatchHeaders, unpacked: Unpacked) -> None:
+        found = self._found
+        first = scan(self._data, headers, unpacked, found)
+        read_from = (*sources(self._data, unpacked), headers["count"])
+        for name, out in self._bytes.items():
+            ends = found.since(f"{name}_ends", first)
+            out.reserve(int(ends[-1]))
+            kernels.gather(*read_from, found.since(f"{name}_at", first), ends, out.data)
+        if "headers" in self._names:
+            self._add_headers(read_from, first)
+
+    def _add_headers(self, read_from: tuple[NDArray[Any], ...], first: int) -> None:
+        found = self._found
+        ends = found.since("header_ends", first)
+        count = int(ends[-1]) - int(ends[0])
+        if not count:
+            return
+        key_ends, value_ends = np.empty(count + 1, np.int32), np.empty(count + 1, np.int32)
+        key_ends[0], value_ends[0] = self._header_keys.size, self._header_values.size
+        valid = np.empty(count, np.bool_)
+        self._header_keys.reserve(found.header_key_bytes)
+        self._header_values.reserve(found.header_value_bytes)
+        kernels.gather_headers(
+            *read_from,
+            found.since("header_at", first),
+            ends,
+            key_ends,
+            self._header_keys.data,
+            value_ends,
+            valid,
+            self._header_values.data,
+        )
+        self._header_ends.append((key_ends, value_ends, valid))
+
+    def column(self, name: str) -> pa.Array:
+        found, headers = self._found, self._headers
+        match name:
+            case "offset":
+                return pa.array(found["offset"])
+            case "timestamp_ms":
+                return pa.array(found["timestamp"])
+            case "key" | "value":
+                return binary_array(found[f"{name}_ends"], self._bytes[name].taken(), found[f"{name}_valid"])
+            case "headers":
+                return self._headers_column()
+            case "sequence":
+                return pa.array(_sequences(headers, found["offset"]))
+            case _:
+                return pa.array(np.repeat(_per_batch(name, headers), headers["count"]))
+
+    def _headers_column(self) -> pa.Array:
+        groups = self._header_ends
+        key_ends, value_ends = (
+            np.concatenate([np.zeros(1, np.int32), *(group[part][1:] for group in groups)]) for part in (0, 1)
+        )
+        valid = np.concatenate([np.empty(0, np.bool_), *(group[2] for group in groups)])
+        keys = binary_array(key_ends, self._header_keys.taken(), None)
+        values = binary_array(value_ends, self._header_values.taken(), valid)
+        return headers_array(self._found["header_ends"], keys, values)
+
+
+def _per_batch(name: str, headers: BatchHeaders) -> NDArray[Any]:
+    match name:
+        case "timestamp_type":
+            return np.where(headers.log_append, TimestampType.LOG_APPEND, TimestampType.CREATE).astype(np.int8)
+        case "transactional":
+            return headers.transactional
+        case "control":
+            return headers.control
+        case _:
+            return headers[name]
+
+
+def _sequences(headers: BatchHeaders, offset: NDArray[np.int64]) -> NDArray[np.int32]:
+    """A record's own sequence number. The producer's counter goes from 2**31 - 1 on to 0."""
+    if (headers["base_sequence"] < 0).all():
+        return np.repeat(headers["base_sequence"], headers["count"])
+    first = np.repeat(headers["base_sequence"].astype(np.int64), headers["count"])
+    delta = offset - np.repeat(headers["base_offset"], headers["count"])
+    return np.where(first < 0, first, (first + delta) & 0x7FFFFFFF).astype(np.int32)

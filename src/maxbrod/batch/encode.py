@@ -1,0 +1,189 @@
+"""Arrow columns to record batches of magic 2, of bounded size, in any codec.
+
+The inverse of `decode`: what a batch header says once for all its records (producer, epochs, flags, timestamp
+type) decides where a batch must end. Records without a timestamp type (magic 0) become create-time records.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from maxbrod.batch import kernels
+from maxbrod.batch.columns import BinaryColumn, binary_column, headers_columns
+from maxbrod.batch.compression import compress
+from maxbrod.batch.crc import crc32c
+from maxbrod.batch.headers import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_LOG_APPEND,
+    ATTRIBUTE_TRANSACTIONAL,
+    CRC_START,
+    HEADER_BYTES,
+    HEADER_DTYPE,
+    LOG_OVERHEAD_BYTES,
+    NEWEST_MAGIC,
+)
+from maxbrod.batch.schema import conform
+from maxbrod.model import Codec, TimestampType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+BATCH_BYTES_MAX: Final = 1_000_000
+"""Before compression. A little below `message.max.bytes` of a broker with default settings (1,048,588)."""
+
+_SAME_IN_A_BATCH: Final = (
+    "timestamp_type",
+    "leader_epoch",
+    "producer_id",
+    "producer_epoch",
+    "transactional",
+    "control",
+)
+
+
+def encode(
+    records: pa.RecordBatch,
+    *,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    batch_bytes_max: int = BATCH_BYTES_MAX,
+    starts: NDArray[np.int64] | None = None,
+) -> NDArray[np.uint8]:
+    """All of `records` as batches, one after another.
+
+    No batch is larger than `batch_bytes_max` before compression, except one that holds a single larger record.
+    `starts` names rows where a batch must begin, so that boundaries can be kept.
+    """
+    records = conform(records)
+    if not records.num_rows:
+        return np.empty(0, np.uint8)
+    columns = {
+        name: _values(records.column(name)) for name in (*_SAME_IN_A_BATCH, "offset", "timestamp_ms", "sequence")
+    }
+    parts = _Parts(records)
+    forced = _forced(columns, starts)
+    begins = np.empty(records.num_rows, np.bool_)
+    lengths = np.empty(records.num_rows, np.int64)
+    total = kernels.measure(
+        columns["offset"],
+        columns["timestamp_ms"],
+        *parts.shape(),
+        forced,
+        batch_bytes_max - HEADER_BYTES,
+        begins,
+        lengths,
+    )
+    rows = np.append(np.flatnonzero(begins), records.num_rows)
+    headers = _header_rows(columns, rows, codec)
+    gap = HEADER_BYTES if codec is Codec.NONE else 0
+    raw = np.empty(int(total) + gap * (len(rows) - 1), np.uint8)
+    positions = np.empty(len(rows), np.int64)
+    kernels.write(columns["offset"], columns["timestamp_ms"], *parts.contents(), lengths, rows, gap, raw, positions)
+    if codec is Codec.NONE:
+        return seal(raw, positions, headers)
+    return join(headers, [compress(codec, raw[start:end], level) for start, end in _pairs(positions)])
+
+
+def join(headers: NDArray[Any], bodies: Sequence[bytes | NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Batches from their headers and their (compressed) records."""
+    ends = np.cumsum([0, *(HEADER_BYTES + len(body) for body in bodies)], dtype=np.int64)
+    out = np.empty(int(ends[-1]), np.uint8)
+    for (start, end), body in zip(_pairs(ends), bodies, strict=True):
+        out[start + HEADER_BYTES : end] = np.frombuffer(body, np.uint8)
+    return seal(out, ends, headers)
+
+
+def seal(out: NDArray[np.uint8], positions: NDArray[np.int64], headers: NDArray[Any]) -> NDArray[np.uint8]:
+    """Fill in each batch's header: its length, and last its CRC."""
+    headers["batch_length"] = np.diff(positions) - LOG_OVERHEAD_BYTES
+    places = positions[:-1, None] + np.arange(HEADER_BYTES)
+    out[places] = headers.view(np.uint8).reshape(-1, HEADER_BYTES)
+    headers["crc"] = [crc32c(out[start + CRC_START : end]) for start, end in _pairs(positions)]
+    out[places] = headers.view(np.uint8).reshape(-1, HEADER_BYTES)
+    return out
+
+
+def _pairs(edges: NDArray[np.int64]) -> list[tuple[int, int]]:
+    return list(pairwise(edges.tolist()))
+
+
+def _values(column: pa.Array) -> NDArray[Any]:
+    return kernels.sealed(column.to_numpy(zero_copy_only=False))
+
+
+def _forced(columns: dict[str, NDArray[Any]], starts: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+    """Rows that cannot share a batch with the row before."""
+    forced = np.zeros(len(columns["offset"]), np.bool_)
+    for name in _SAME_IN_A_BATCH:
+        forced[1:] |= columns[name][1:] != columns[name][:-1]
+    forced[1:] |= columns["control"][1:]
+    # Log-append time is one value a batch.
+    append = columns["timestamp_type"] == TimestampType.LOG_APPEND
+    forced[1:] |= append[1:] & (columns["timestamp_ms"][1:] != columns["timestamp_ms"][:-1])
+    # Sequence numbers run with the offsets inside a batch, and from 2**31 - 1 on to 0.
+    sequence, offset = columns["sequence"].astype(np.int64), columns["offset"]
+    expected = (sequence[:-1] + (offset[1:] - offset[:-1])) & 0x7FFFFFFF
+    without = sequence < 0
+    forced[1:] |= np.where(without[1:] | without[:-1], sequence[1:] != sequence[:-1], sequence[1:] != expected)
+    if starts is not None:
+        forced[starts] = True
+    return forced
+
+
+def _header_rows(columns: dict[str, NDArray[Any]], rows: NDArray[np.int64], codec: Codec) -> NDArray[Any]:
+    first, last = rows[:-1], rows[1:] - 1
+    headers = np.zeros(len(first), HEADER_DTYPE)
+    headers["magic"] = NEWEST_MAGIC
+    headers["base_offset"] = columns["offset"][first]
+    headers["last_offset_delta"] = columns["offset"][last] - columns["offset"][first]
+    headers["attributes"] = (
+        int(codec)
+        | np.where(columns["timestamp_type"][first] == TimestampType.LOG_APPEND, ATTRIBUTE_LOG_APPEND, 0)
+        | np.where(columns["transactional"][first], ATTRIBUTE_TRANSACTIONAL, 0)
+        | np.where(columns["control"][first], ATTRIBUTE_CONTROL, 0)
+    )
+    headers["base_timestamp"] = columns["timestamp_ms"][first]
+    headers["max_timestamp"] = np.maximum.reduceat(columns["timestamp_ms"], first)
+    headers["base_sequence"] = columns["sequence"][first]
+    headers["count"] = np.diff(rows)
+    for name in ("leader_epoch", "producer_id", "producer_epoch"):
+        headers[name] = columns[name][first]
+    return headers
+
+
+class _Parts:
+    """The variable-length columns of a record batch as the buffers that the kernels take."""
+
+    __slots__ = ("ends", "header_key", "header_value", "key", "value")
+
+    def __init__(self, records: pa.RecordBatch) -> None:
+        self.key = _sealed(binary_column(records.column("key")))
+        self.value = _sealed(binary_column(records.column("value")))
+        ends, header_key, header_value = headers_columns(records.column("headers"))
+        self.ends = kernels.sealed(ends)
+        self.header_key = _sealed(header_key)
+        self.header_value = _sealed(header_value)
+
+    def shape(self) -> tuple[NDArray[Any], ...]:
+        key, value, header_key, header_value = self.key, self.value, self.header_key, self.header_value
+        return (
+            *(key.ends, key.valid, value.ends, value.valid),
+            *(self.ends, header_key.ends, header_value.ends, header_value.valid),
+        )
+
+    def contents(self) -> tuple[NDArray[Any], ...]:
+        key, value, header_key, header_value = self.key, self.value, self.header_key, self.header_value
+        return (
+            *(key.ends, key.data, key.valid, value.ends, value.data, value.valid),
+            *(self.ends, header_key.ends, header_key.data, header_value.ends, header_value.data, header_value.valid),
+        )
+
+
+def _sealed(column: BinaryColumn) -> BinaryColumn:
+    return BinaryColumn(*(kernels.sealed(part) for part in column))

@@ -1,0 +1,277 @@
+"""Walks a buffer of record batches and reads their headers, without copying or touching records.
+
+Owns the byte layout of a batch header and the check of its CRC. A batch that merely ends beyond the buffer
+is normal (a fetch is cut at any byte) and is told apart from one that is damaged. Python runs once per
+batch; the fields come out as columns. Messages of magic 0 and 1 are left to `legacy`, which is compiled.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from maxbrod.batch.crc import crc32c
+from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+HEADER_BYTES: Final = 61
+"""A batch of magic 2 up to its first record."""
+LOG_OVERHEAD_BYTES: Final = 12
+"""What stands before the part that `batch_length` counts."""
+CRC_START: Final = 21
+"""The CRC covers a batch from here to its end."""
+
+ATTRIBUTE_CODEC: Final = 0x07
+ATTRIBUTE_LOG_APPEND: Final = 0x08
+ATTRIBUTE_TRANSACTIONAL: Final = 0x10
+ATTRIBUTE_CONTROL: Final = 0x20
+ATTRIBUTE_DELETE_HORIZON: Final = 0x40
+_ATTRIBUTES_KNOWN: Final = 0x7F
+
+HEADER_DTYPE: Final = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("batch_length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("count", ">i4"),
+    ]
+)
+
+NEWEST_MAGIC: Final = 2
+_START: Final = struct.Struct(">qi4xb")  # base offset, length, (leader epoch or old CRC), magic
+_SIZE_MIN: Final = {0: 26, 1: 34, 2: HEADER_BYTES}  # magic 0 and 1: a message with null key and null value
+_DAMAGED: Final = "the bytes are damaged from here on; read them again from the source"
+_NEWER: Final = "the bytes are damaged, or written by a newer Kafka than this release of maxbrod knows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHeaders:
+    """The headers of the whole batches of one buffer: `headers["base_offset"]` is a column, one row a batch.
+
+    A message of magic 0 or 1 is a row too, under the names of magic 2: `base_offset` is its own offset (for
+    a compressed wrapper, the last offset inside), `count` is 1, or -1 where only decompressing would tell.
+    """
+
+    position: NDArray[np.int64]
+    size: NDArray[np.int64]
+    fields: Mapping[str, NDArray[Any]]
+    end: int
+    """The first byte after the last whole batch."""
+    tail: int
+    """How many bytes of a cut batch follow `end`."""
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.fields[name]
+
+    def take(self, rows: slice | NDArray[Any]) -> BatchHeaders:
+        """The same buffer, fewer of its batches."""
+        fields = {name: column[rows] for name, column in self.fields.items()}
+        return BatchHeaders(
+            position=self.position[rows], size=self.size[rows], fields=fields, end=self.end, tail=self.tail
+        )
+
+    def generations(self) -> list[tuple[bool, slice]]:
+        """Neighbours of one format generation together: whether they are of magic 0 or 1, and which rows."""
+        old = self["magic"] != NEWEST_MAGIC
+        edges = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(old)]
+        return [(bool(old[start : start + 1].any()), slice(start, end)) for start, end in pairwise(edges)]
+
+    @property
+    def last_offset(self) -> NDArray[np.int64]:
+        last: NDArray[np.int64] = self["base_offset"] + self["last_offset_delta"]
+        return last
+
+    @property
+    def codec(self) -> NDArray[np.int16]:
+        return self["attributes"] & np.int16(ATTRIBUTE_CODEC)
+
+    @property
+    def log_append(self) -> NDArray[np.bool_]:
+        return self._flag(ATTRIBUTE_LOG_APPEND)
+
+    @property
+    def transactional(self) -> NDArray[np.bool_]:
+        return self._flag(ATTRIBUTE_TRANSACTIONAL)
+
+    @property
+    def control(self) -> NDArray[np.bool_]:
+        return self._flag(ATTRIBUTE_CONTROL)
+
+    @property
+    def delete_horizon(self) -> NDArray[np.bool_]:
+        return self._flag(ATTRIBUTE_DELETE_HORIZON)
+
+    def _flag(self, bit: int) -> NDArray[np.bool_]:
+        # Bits 4 and up mean nothing in a message of magic 0 or 1.
+        flag: NDArray[np.bool_] = ((self["attributes"] & np.int16(bit)) != 0) & (self["magic"] == NEWEST_MAGIC)
+        return flag
+
+
+def as_bytes_array(buffer: Any) -> NDArray[np.uint8]:  # noqa: ANN401 - anything with a buffer
+    """Any buffer as an array of bytes over the same memory."""
+    return buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
+
+
+def walk(
+    buffer: Any,  # noqa: ANN401 - anything with a buffer
+    *,
+    check_crc: bool = True,
+    whole: bool = False,
+    batch_bytes_max: int = (1 << 31) - 1,
+    object_name: str | None = None,
+) -> BatchHeaders:
+    """Read every batch header of `buffer`.
+
+    A cut batch at the end is left to the caller as `tail`, unless `whole` says that there must be none.
+    CorruptDataError, TruncatedDataError and UnsupportedFormatError name the offset and the byte position; what
+    stands before that position is sound.
+    """
+    data = as_bytes_array(buffer)
+    try:
+        headers = _walk(data, batch_bytes_max, check_crc=check_crc)
+        if whole and headers.tail:
+            raise TruncatedDataError(
+                f"the last batch is cut: only {headers.tail} bytes of it are there",
+                position=headers.end,
+                hint="read the object again; if it stays so, what wrote it was interrupted",
+            )
+    except MaxbrodError as error:
+        error.object_name = error.object_name or object_name
+        raise
+    return headers
+
+
+def _walk(data: NDArray[np.uint8], batch_bytes_max: int, *, check_crc: bool) -> BatchHeaders:
+    runs: list[BatchHeaders] = []
+    position = 0
+    while True:
+        positions, sizes, position, magic = _find(data, position, batch_bytes_max)
+        runs.append(_read(data, positions, sizes, position, check_crc=check_crc))
+        if magic is None or magic == NEWEST_MAGIC:
+            return _joined(runs)
+        from maxbrod.batch import legacy  # noqa: PLC0415 - compiled: loading it costs seconds, and it is rarely met
+
+        runs.append(legacy.walk(data, position, batch_bytes_max, check_crc=check_crc))
+        if runs[-1].end == position:
+            return _joined(runs)
+        position = runs[-1].end
+
+
+def _find(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -> tuple[list[int], list[int], int, int | None]:
+    """Positions and sizes of whole batches from `position` on, where the run ends, and the magic that ended it."""
+    view = memoryview(data)
+    positions: list[int] = []
+    sizes: list[int] = []
+    end = data.size
+    while end - position > LOG_OVERHEAD_BYTES + 4:
+        offset, length, magic = _START.unpack_from(view, position)
+        size = length + LOG_OVERHEAD_BYTES
+        if magic != NEWEST_MAGIC or not HEADER_BYTES <= size <= batch_bytes_max:
+            check_start(offset, length, magic, position, batch_bytes_max)
+        if magic != NEWEST_MAGIC or size > end - position:
+            return positions, sizes, position, magic
+        positions.append(position)
+        sizes.append(size)
+        position += size
+    return positions, sizes, position, None
+
+
+def check_start(offset: int, length: int, magic: int, position: int, batch_bytes_max: int) -> None:
+    """Refuse an unknown magic and a length that cannot be: the only fields that are used before the CRC is known."""
+    if magic not in _SIZE_MIN:
+        raise UnsupportedFormatError(
+            f"a batch has magic {magic}; 0, 1 and 2 are known", offset=offset, position=position, hint=_NEWER
+        )
+    if not _SIZE_MIN[magic] <= length + LOG_OVERHEAD_BYTES <= batch_bytes_max:
+        raise CorruptDataError(
+            f"a batch of magic {magic} says that it has {length} bytes, which cannot be",
+            offset=offset,
+            position=position,
+            hint=_DAMAGED,
+        )
+
+
+def _read(
+    data: NDArray[np.uint8], positions: list[int], sizes: list[int], end: int, *, check_crc: bool
+) -> BatchHeaders:
+    position = np.array(positions, np.int64)
+    size = np.array(sizes, np.int64)
+    gathered = data[position[:, None] + np.arange(HEADER_BYTES)].view(HEADER_DTYPE).reshape(-1)
+    fields = {name: gathered[name].astype(HEADER_DTYPE[name].newbyteorder("=")) for name in HEADER_DTYPE.names or ()}
+    headers = BatchHeaders(position=position, size=size, fields=fields, end=end, tail=data.size - end)
+    if check_crc:
+        ends = (position + size).tolist()
+        computed = [crc32c(data[start + CRC_START : stop]) for start, stop in zip(positions, ends, strict=True)]
+        refuse_wrong_crc(headers, np.array(computed, np.uint32))
+    _check_fields(headers)
+    return headers
+
+
+def refuse_wrong_crc(headers: BatchHeaders, computed: NDArray[np.uint32]) -> None:
+    wrong = np.flatnonzero(computed != headers["crc"])
+    if wrong.size:
+        row = int(wrong[0])
+        raise CorruptDataError(
+            f"a batch's checksum is {int(headers['crc'][row]):08x}, but its bytes give {int(computed[row]):08x}",
+            offset=int(headers["base_offset"][row]),
+            position=int(headers.position[row]),
+            hint="the bytes are damaged; read them again from the source",
+        )
+
+
+def _check_fields(headers: BatchHeaders) -> None:
+    unknown = (headers["attributes"] & ~np.int16(_ATTRIBUTES_KNOWN)) != 0
+    if unknown.any():
+        row = int(np.flatnonzero(unknown)[0])
+        raise UnsupportedFormatError(
+            f"a batch has attributes {int(headers['attributes'][row]) & 0xFFFF:#06x}, with flags nobody has defined",
+            offset=int(headers["base_offset"][row]),
+            position=int(headers.position[row]),
+            hint=_NEWER,
+        )
+    count = headers["count"]
+    span = headers["last_offset_delta"].astype(np.int64) + 1
+    # The last offset wraps below zero where base and delta together leave 64 bits.
+    wrong = (headers["base_offset"] < 0) | (headers.last_offset < 0) | (span < 1) | (count < 0) | (count > span)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise CorruptDataError(
+            f"a batch says that it holds {int(count[row])} records in {int(span[row])} offsets",
+            offset=int(headers["base_offset"][row]),
+            position=int(headers.position[row]),
+            hint=_DAMAGED,
+        )
+
+
+def _joined(runs: list[BatchHeaders]) -> BatchHeaders:
+    runs = [run for run in runs if len(run)] or runs[-1:]
+    if len(runs) == 1:
+        return runs[0]
+    fields = {name: np.concatenate([run.fields[name] for run in runs]) for name in runs[0].fields}
+    return BatchHeaders(
+        position=np.concatenate([run.position for run in runs]),
+        size=np.concatenate([run.size for run in runs]),
+        fields=fields,
+        end=runs[-1].end,
+        tail=runs[-1].tail,
+    )

@@ -1,0 +1,45 @@
+"""Compiles every kernel into numba's cache, so that the first real command does not wait for it.
+
+Run once at set-up: `python -m maxbrod.batch.prepare`. Each process still pays about a second to load numba.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch import legacy_kernels
+from maxbrod.batch.decode import decode
+from maxbrod.batch.encode import encode
+from maxbrod.batch.headers import walk
+from maxbrod.batch.kernels import sealed
+from maxbrod.batch.select import select
+from maxbrod.model import Codec
+
+# One message of magic 1 (offset 0, time 1, null key, value "v"), to compile the old kernels on.
+_OLD_MESSAGE = bytes.fromhex("0000000000000000000000175ba32c1001000000000000000001ffffffff0000000176")
+
+
+def prepare() -> None:
+    """Call each kernel once with the very types that real calls use."""
+    header = {"key": b"h", "value": b"v"}
+    records = pa.RecordBatch.from_pydict(
+        {
+            "offset": pa.array([0, 1], pa.int64()),
+            "timestamp_ms": pa.array([0, 1], pa.int64()),
+            "key": pa.array([b"k", None], pa.binary()),
+            "value": pa.array([b"v", None], pa.binary()),
+            "headers": pa.array([[header], []], pa.list_(pa.struct({"key": pa.binary(), "value": pa.binary()}))),
+        }
+    )
+    batch = encode(records, codec=Codec.LZ4)
+    decode(batch)
+    for dense in (False, True):
+        select(batch, walk(batch), np.array([True, False]), dense=dense)
+    old = np.frombuffer(_OLD_MESSAGE, np.uint8)
+    decode(old)
+    legacy_kernels.count_inner(sealed(old), 0, old.size, 1, True)
+
+
+if __name__ == "__main__":
+    prepare()

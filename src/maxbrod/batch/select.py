@@ -1,0 +1,155 @@
+"""Batches cut to a set of their records, rewritten only where needed.
+
+A batch whose records are all kept is copied as it stands. Of the others the kept records are copied byte for
+byte, packed again with their own codec, under a header that is changed only where it must be.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch import kernels
+from maxbrod.batch.compression import codec_of, compress
+from maxbrod.batch.decode import decode
+from maxbrod.batch.encode import encode, join
+from maxbrod.batch.headers import (
+    ATTRIBUTE_DELETE_HORIZON,
+    HEADER_BYTES,
+    HEADER_DTYPE,
+    BatchHeaders,
+    as_bytes_array,
+)
+from maxbrod.batch.scan import Found, scan
+from maxbrod.batch.unpack import Unpacked, unpack
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_INT64_MIN: Final = np.iinfo(np.int64).min
+
+
+def select(
+    buffer: Any,  # noqa: ANN401 - anything with a buffer
+    headers: BatchHeaders,
+    keep: NDArray[np.bool_],
+    *,
+    dense: bool = False,
+    level: int | None = None,
+) -> NDArray[np.uint8]:
+    """The batches of `headers` with only the records that `keep` (one value for each that `decode` gives) names.
+
+    A batch left without records is dropped. Kept records keep their offsets, unless `dense` numbers them anew
+    from their batch's base offset on, without holes, as a broker demands of a producer. `dense` also drops
+    batches that were empty before, and a delete horizon, which would make a broker forget tombstones too early.
+    Messages of magic 0 and 1 come out as batches of magic 2.
+    """
+    data = as_bytes_array(buffer)
+    parts: list[NDArray[np.uint8]] = []
+    row = 0
+    for old, rows in headers.generations():
+        cut = _cut_legacy if old else _cut
+        part, records = cut(data, headers.take(rows), keep[row:], dense=dense, level=level)
+        parts.append(part)
+        row += records
+    if row != len(keep):
+        raise UsageError(f"the batches hold {row} records, but the mask is for {len(keep)}")
+    return np.concatenate(parts)
+
+
+def _cut(
+    data: NDArray[np.uint8], headers: BatchHeaders, keep: NDArray[np.bool_], *, dense: bool, level: int | None
+) -> tuple[NDArray[np.uint8], int]:
+    """The cut batches, and how many values of `keep` were theirs."""
+    count = headers["count"].astype(np.int64)
+    batch_of = np.repeat(np.arange(len(headers)), count)
+    keep = keep[: len(batch_of)]
+    if len(keep) < len(batch_of):
+        raise UsageError(f"the batches hold {len(batch_of)} records or more, but the mask is for {len(keep)}")
+    kept = np.bincount(batch_of[keep], minlength=len(headers))
+    as_is = kept == count
+    if dense:
+        as_is &= (count > 0) & (count == headers["last_offset_delta"] + np.int64(1)) & ~headers.delete_horizon
+    changed = ~as_is & (kept > 0)
+    rewritten = iter(_rewrite(data, headers.take(changed), keep[changed[batch_of]], dense=dense, level=level))
+    sources = zip(as_is, changed, headers.position.tolist(), headers.size.tolist(), strict=True)
+    parts = [
+        data[start : start + size] if whole else next(rewritten) for whole, new, start, size in sources if whole or new
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint8), len(batch_of)
+
+
+def _rewrite(
+    data: NDArray[np.uint8], headers: BatchHeaders, keep: NDArray[np.bool_], *, dense: bool, level: int | None
+) -> list[NDArray[np.uint8]]:
+    if not len(headers):
+        return []
+    unpacked = unpack(data, headers)
+    found = Found(len(keep))
+    scan(data, headers, unpacked, found)
+    rows = np.cumsum(headers["count"], dtype=np.int64) - headers["count"]
+    bodies = [
+        _body(data, headers, unpacked, batch, keep, first_row, dense=dense, level=level)
+        for batch, first_row in enumerate(rows.tolist())
+    ]
+    joined = join(_new_headers(headers, keep, found["timestamp"], rows, dense=dense), bodies)
+    edges = np.cumsum([0, *(HEADER_BYTES + len(body) for body in bodies)]).tolist()
+    return [joined[start:end] for start, end in pairwise(edges)]
+
+
+def _body(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    unpacked: Unpacked,
+    batch: int,
+    keep: NDArray[np.bool_],
+    first_row: int,
+    *,
+    dense: bool,
+    level: int | None,
+) -> bytes:
+    source = kernels.sealed(unpacked.source(data, batch))
+    start, end = int(unpacked.start[batch]), int(unpacked.end[batch])
+    out = np.empty(end - start, np.uint8)
+    size = kernels.cut(source, start, int(headers["count"][batch]), keep, first_row, dense, out)
+    attributes, offset = int(headers["attributes"][batch]), int(headers["base_offset"][batch])
+    return compress(codec_of(attributes, offset=offset, position=int(headers.position[batch])), out[:size], level)
+
+
+def _new_headers(
+    headers: BatchHeaders,
+    keep: NDArray[np.bool_],
+    timestamp: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    *,
+    dense: bool,
+) -> NDArray[Any]:
+    fields = dict(headers.fields)
+    fields["count"] = np.add.reduceat(keep, rows, dtype=np.int32)
+    newest = np.maximum.reduceat(np.where(keep, timestamp, _INT64_MIN), rows)
+    fields["max_timestamp"] = np.where(headers.log_append, headers["max_timestamp"], newest)
+    if dense:
+        fields["last_offset_delta"] = fields["count"] - np.int32(1)
+        fields["attributes"] = headers["attributes"] & ~np.int16(ATTRIBUTE_DELETE_HORIZON)
+    new = np.empty(len(headers), HEADER_DTYPE)
+    for name in HEADER_DTYPE.names or ():
+        new[name] = fields[name]
+    return new
+
+
+def _cut_legacy(
+    data: NDArray[np.uint8], headers: BatchHeaders, keep: NDArray[np.bool_], *, dense: bool, level: int | None
+) -> tuple[NDArray[np.uint8], int]:
+    records = decode(data, headers)
+    count = records.num_rows
+    records = records.filter(pa.array(keep[:count]))
+    if dense and records.num_rows:
+        offsets = records.column("offset")[0].as_py() + np.arange(records.num_rows, dtype=np.int64)
+        records = records.set_column(0, records.schema.field(0), pa.array(offsets))
+    codecs = np.unique(headers.codec)
+    codec = codec_of(int(codecs[-1]), offset=int(headers["base_offset"][0]), position=int(headers.position[0]))
+    return encode(records, codec=codec, level=level), count

@@ -1,0 +1,145 @@
+"""Which batches of a range are committed, aborted, or not decided yet.
+
+A transaction's records are whole batches of one producer, closed by a control batch of the same producer, so
+everything here is decided per batch. The aborted list may come from a fetch answer (which names only where
+each aborted transaction began), from an archive row, or from the markers themselves.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.batch.compression import codec_of, decompress
+from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, as_bytes_array
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.model import AbortedTransaction, Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+MARKER_ABORT: Final = 0
+MARKER_COMMIT: Final = 1
+_NO_MARKER: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transactions:
+    """What the markers of a range say: transactions that ended in an abort, and those that have not ended in it."""
+
+    aborted: tuple[AbortedTransaction, ...]
+    undecided: tuple[tuple[int, int], ...]
+    """Producer id and first offset, in the range, of transactions without a marker in it."""
+
+
+def committed_batches(headers: BatchHeaders, aborted: Iterable[AbortedTransaction]) -> NDArray[np.bool_]:
+    """True for each batch whose records an application may see: no control batch, nothing aborted."""
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for transaction in sorted(aborted, key=lambda each: each.first_offset):
+        spans[transaction.producer_id].append((transaction.first_offset, transaction.last_offset))
+    committed = ~headers.control
+    if spans:
+        for row in np.flatnonzero(headers.transactional & committed).tolist():
+            offset = int(headers["base_offset"][row])
+            committed[row] = not _within(spans.get(int(headers["producer_id"][row]), ()), offset)
+    return committed
+
+
+def committed_records(headers: BatchHeaders, aborted: Iterable[AbortedTransaction]) -> NDArray[np.bool_]:
+    """`committed_batches`, a value for each record that `decode` gives for these headers."""
+    if (headers["magic"] != NEWEST_MAGIC).any():
+        raise UnsupportedFormatError("messages of magic 0 and 1 know no transactions", hint="they are all committed")
+    return np.repeat(committed_batches(headers, aborted), headers["count"])
+
+
+def _within(spans: list[tuple[int, int]] | tuple[()], offset: int) -> bool:
+    """Spans of one producer do not overlap, so only the last one that starts at or before `offset` can hold it."""
+    before = bisect_right(spans, offset, key=lambda span: span[0])
+    return before > 0 and offset <= spans[before - 1][1]
+
+
+def from_markers(buffer: Any, headers: BatchHeaders) -> Transactions:  # noqa: ANN401 - anything with a buffer
+    """Read the transactions of a range off its own control batches.
+
+    A transaction that began before the range counts from the range's first offset on.
+    """
+    started: dict[int, int] = {}
+    aborted: list[AbortedTransaction] = []
+    markers = _marker_types(as_bytes_array(buffer), headers)
+    first = int(headers["base_offset"][0]) if len(headers) else 0
+    for row in np.flatnonzero(headers.transactional).tolist():
+        producer_id, offset = int(headers["producer_id"][row]), int(headers["base_offset"][row])
+        if markers[row] == _NO_MARKER:
+            started.setdefault(producer_id, offset)
+            continue
+        began = started.pop(producer_id, first)
+        if markers[row] == MARKER_ABORT:
+            aborted.append(AbortedTransaction(producer_id=producer_id, first_offset=began, last_offset=offset))
+    return Transactions(aborted=tuple(aborted), undecided=tuple(sorted(started.items())))
+
+
+def from_fetch(
+    buffer: Any,  # noqa: ANN401 - anything with a buffer
+    headers: BatchHeaders,
+    aborted: Iterable[tuple[int, int]],
+) -> tuple[AbortedTransaction, ...]:
+    """A fetch answer's aborted list (producer id, first offset) with the end of each.
+
+    The end is the producer's next abort marker in the range, else the range's last offset.
+    """
+    ends: dict[int, list[int]] = defaultdict(list)
+    markers = _marker_types(as_bytes_array(buffer), headers)
+    for row in np.flatnonzero(markers == MARKER_ABORT).tolist():
+        ends[int(headers["producer_id"][row])].append(int(headers["base_offset"][row]))
+    last = int(headers.last_offset[-1]) if len(headers) else -1
+    found = []
+    for producer_id, first_offset in aborted:
+        after = [end for end in ends[producer_id] if end > first_offset]
+        found.append(
+            AbortedTransaction(
+                producer_id=producer_id, first_offset=first_offset, last_offset=after[0] if after else last
+            )
+        )
+    return tuple(sorted(found, key=lambda each: (each.first_offset, each.producer_id)))
+
+
+def _marker_types(data: NDArray[np.uint8], headers: BatchHeaders) -> NDArray[np.int16]:
+    """For each batch its marker's type, or -1. Control records other than markers (a KRaft log's) are -1 too."""
+    types = np.full(len(headers), _NO_MARKER, np.int16)
+    for row in np.flatnonzero(headers.control & (headers["count"] > 0)).tolist():
+        types[row] = _marker_type(data, headers, row)
+    return types
+
+
+def _marker_type(data: NDArray[np.uint8], headers: BatchHeaders, row: int) -> int:
+    offset, position = int(headers["base_offset"][row]), int(headers.position[row])
+    records = data[position + HEADER_BYTES : position + int(headers.size[row])]
+    codec = codec_of(int(headers["attributes"][row]), offset=offset, position=position)
+    if codec is not Codec.NONE:
+        records = decompress(codec, records, bytes_max=1 << 16)
+    # A marker is one record: its length, one byte of attributes, two deltas and the key's length, then the key.
+    start = _skip_varints(records, 1) + 1
+    start = _skip_varints(records, 3, start)
+    if start + 4 > len(records):
+        raise CorruptDataError("a control record is cut short", offset=offset, position=position)
+    version, kind = struct.unpack_from(">hh", records, start)
+    if version != 0:
+        raise UnsupportedFormatError(f"a control record has version {version}", offset=offset, position=position)
+    return int(kind) if kind in (MARKER_ABORT, MARKER_COMMIT) else _NO_MARKER
+
+
+def _skip_varints(data: NDArray[np.uint8], count: int, start: int = 0) -> int:
+    """The position after `count` varints; past the end where they run out, which the caller's bound catches."""
+    for _ in range(count):
+        while start < len(data) and data[start] & 0x80:
+            start += 1
+        start += 1
+    return start

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import gzip
+
+import cramjam
+import numpy as np
+import pyarrow as pa
+import pytest
+from examples import record_lists, to_records
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import Record, varint, write_batch, write_record
+
+from maxbrod.batch.compression import compress
+from maxbrod.batch.decode import decode
+from maxbrod.batch.headers import walk
+from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
+from maxbrod.model import Codec
+
+ONE = Record(offset=5, timestamp=1_700_000_000_123, key=b"k", value=b"v")
+
+
+def packed(records: list[Record], codec: Codec, **fields: int) -> bytes:
+    base = records[0]
+    body = b"".join(write_record(record, base.offset, base.timestamp) for record in records)
+    squeezed = compress(codec, np.frombuffer(body, np.uint8))
+    return write_batch(records, attributes=int(codec), body=squeezed, **fields)
+
+
+@given(batches=st.lists(record_lists(), max_size=4))
+def test_every_record_decodes_to_what_a_plain_reader_sees(batches: list[list[Record]]) -> None:
+    decoded = decode(b"".join(write_batch(batch) for batch in batches))
+
+    assert decoded.schema.equals(RECORD_SCHEMA)
+    decoded.validate(full=True)
+    assert to_records(decoded) == [record for batch in batches for record in batch]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@given(batches=st.lists(record_lists(), min_size=1, max_size=3))
+def test_every_codec_decodes_to_the_same_records(codec: Codec, batches: list[list[Record]]) -> None:
+    buffer = b"".join(packed(batch, codec) for batch in batches)
+
+    assert to_records(decode(buffer)) == [record for batch in batches for record in batch]
+
+
+def test_gzip_written_by_another_library_decodes() -> None:
+    body = gzip.compress(write_record(ONE, ONE.offset, ONE.timestamp))
+
+    assert to_records(decode(write_batch([ONE], attributes=1, body=body))) == [ONE]
+
+
+def test_codecs_may_be_mixed_in_one_buffer() -> None:
+    records = [Record(offset=i, timestamp=i, key=None, value=bytes([i]) * 100) for i in range(10)]
+    buffer = b"".join(packed([record], codec) for record, codec in zip(records, list(Codec) * 2, strict=True))
+
+    assert to_records(decode(buffer)) == records
+
+
+def test_bare_snappy_decodes_as_well_as_framed() -> None:
+    body = bytes(cramjam.snappy.compress_raw(write_record(ONE, ONE.offset, ONE.timestamp)))
+
+    assert to_records(decode(write_batch([ONE], attributes=int(Codec.SNAPPY), body=body))) == [ONE]
+
+
+def test_null_and_empty_are_told_apart() -> None:
+    records = [
+        Record(offset=0, timestamp=0, key=None, value=b"", headers=[(b"", None), (b"", b"")]),
+        Record(offset=1, timestamp=0, key=b"", value=None),
+    ]
+    decoded = decode(write_batch(records))
+
+    assert decoded.column("key").to_pylist() == [None, b""]
+    assert decoded.column("value").to_pylist() == [b"", None]
+    assert decoded.column("headers").to_pylist() == [[{"key": b"", "value": None}, {"key": b"", "value": b""}], []]
+
+
+def test_log_append_time_is_the_batch_maximum_for_every_record() -> None:
+    records = [Record(offset=i, timestamp=100 + i, key=None, value=b"x") for i in range(3)]
+    decoded = decode(write_batch(records, attributes=0x08, max_timestamp=999))
+
+    assert decoded.column("timestamp_ms").to_pylist() == [999, 999, 999]
+    assert decoded.column("timestamp_type").to_pylist() == [1, 1, 1]
+
+
+def test_a_delete_horizon_does_not_shift_timestamps() -> None:
+    """With bit 6 the base timestamp is the horizon, and deltas still count from it."""
+    records = [Record(offset=0, timestamp=1_000, key=b"k", value=None)]
+    decoded = decode(write_batch(records, attributes=0x40, base_timestamp=5_000_000))
+
+    assert decoded.column("timestamp_ms").to_pylist() == [1_000]
+
+
+def test_timestamps_further_apart_than_32_bits_survive() -> None:
+    records = [Record(offset=i, timestamp=t, key=None, value=None) for i, t in enumerate([0, 1 << 45, -(1 << 45)])]
+
+    assert decode(write_batch(records)).column("timestamp_ms").to_pylist() == [0, 1 << 45, -(1 << 45)]
+
+
+def test_a_compacted_batch_keeps_its_holes_and_an_emptied_one_gives_no_rows() -> None:
+    holey = [Record(offset=offset, timestamp=1, key=b"k", value=b"v") for offset in (3, 9, 10)]
+    empty = write_batch([], base_offset=20, last_offset_delta=4)
+    emptied_lz4 = write_batch([], base_offset=30, last_offset_delta=4, attributes=int(Codec.LZ4))
+    buffer = write_batch(holey, base_offset=1, last_offset_delta=15) + empty + emptied_lz4
+
+    assert decode(buffer).column("offset").to_pylist() == [3, 9, 10]
+    assert walk(buffer).last_offset.tolist() == [16, 24, 34]
+
+
+def test_batch_fields_reach_every_record() -> None:
+    records = [Record(offset=i, timestamp=0, key=None, value=None) for i in (7, 8)]
+    decoded = decode(
+        write_batch(records, attributes=0x30, leader_epoch=4, producer_id=1 << 40, producer_epoch=3, base_sequence=9)
+    )
+    columns = {name: decoded.column(name).to_pylist() for name in decoded.schema.names[6:]}
+
+    assert columns == {
+        "leader_epoch": [4, 4],
+        "producer_id": [1 << 40] * 2,
+        "producer_epoch": [3, 3],
+        "sequence": [9, 10],
+        "transactional": [True, True],
+        "control": [True, True],
+    }
+
+
+def test_sequence_numbers_wrap_to_zero_as_the_producer_counts() -> None:
+    records = [Record(offset=i, timestamp=0, key=None, value=None) for i in range(3)]
+    decoded = decode(write_batch(records, producer_id=1, producer_epoch=0, base_sequence=(1 << 31) - 2))
+
+    assert decoded.column("sequence").to_pylist() == [(1 << 31) - 2, (1 << 31) - 1, 0]
+
+
+def test_only_the_asked_columns_are_built() -> None:
+    decoded = decode(write_batch([ONE]), columns=["timestamp_ms", "offset"])
+
+    assert decoded.to_pydict() == {"offset": [5], "timestamp_ms": [ONE.timestamp]}
+    with pytest.raises(UsageError, match="no such record column: colour"):
+        decode(write_batch([ONE]), columns=["colour"])
+
+
+def test_nothing_decodes_to_no_rows() -> None:
+    decoded = decode(b"")
+
+    assert decoded.num_rows == 0
+    assert decoded.schema.equals(RECORD_SCHEMA)
+
+
+def test_any_buffer_will_do() -> None:
+    batch = write_batch([ONE])
+    kinds = (batch, bytearray(batch), memoryview(batch), np.frombuffer(batch, np.uint8), pa.py_buffer(batch))
+
+    assert all(to_records(decode(kind)) == [ONE] for kind in kinds)
+
+
+BODY = write_record(ONE, 5, ONE.timestamp)
+
+DAMAGED = {
+    "a record longer than its batch": (varint(1000) + BODY[1:], 1),
+    "a record shorter than its parts": (varint(6) + BODY[1:], 1),
+    "a negative record length": (varint(-7) + BODY[1:], 1),
+    "a varint without end": (b"\xff" * 30, 1),
+    "bytes after the last record": (BODY + b"\0\0\0", 1),
+    "fewer records than counted": (BODY * 2, 3),
+    "an offset delta beyond the batch": (write_record(ONE, 0, ONE.timestamp), 1),
+    "a negative offset delta": (write_record(ONE, 6, ONE.timestamp), 1),
+    "a key length below -1": (b"\x10\0\0\0\x03\x02v\0\0", 1),
+    "a value longer than its record": (b"\x0e\0\0\0\x02k\x7f\0", 1),
+    "a header count beyond the record": (b"\x10\0\0\0\x02k\x02v\x7e", 1),
+    "a negative header count": (b"\x10\0\0\0\x02k\x02v\x01", 1),
+    "a header with a null key": (b"\x14\0\0\0\x02k\x02v\x02\x01\x01", 1),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_malformed_records_are_refused_by_offset_and_position(name: str) -> None:
+    body, count = DAMAGED[name]
+    good = write_batch([Record(offset=0, timestamp=0, key=None, value=None)])
+    bad = write_batch([ONE], body=body, count=count, last_offset_delta=2 if count > 1 else 0)
+
+    with pytest.raises(CorruptDataError) as caught:
+        decode(good + bad, object_name="segment-7")
+    assert (caught.value.object_name, caught.value.offset, caught.value.position) == ("segment-7", 5, len(good))
+
+
+def test_a_record_count_cannot_make_us_allocate() -> None:
+    bad = write_batch([ONE], count=(1 << 31) - 1, last_offset_delta=(1 << 31) - 2)
+
+    with pytest.raises(CorruptDataError, match="2147483647 records, more than its bytes can"):
+        decode(bad)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_a_decompression_bomb_is_refused_at_its_limit(codec: Codec) -> None:
+    bomb = write_batch([ONE], attributes=int(codec), body=compress(codec, np.zeros(50_000_000, np.uint8)))
+
+    with pytest.raises(CorruptDataError, match="unpack to more than 1000000 bytes") as caught:
+        decode(bomb, decompressed_bytes_max=1_000_000)
+    assert caught.value.offset == 5
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_compressed_bytes_cut_short_are_refused(codec: Codec) -> None:
+    body = compress(codec, np.frombuffer(BODY * 20, np.uint8))
+    bad = write_batch([ONE], attributes=int(codec), body=body[:-3])
+
+    with pytest.raises(CorruptDataError) as caught:
+        decode(bad)
+    assert caught.value.offset == 5
+
+
+def test_an_unknown_codec_is_refused() -> None:
+    with pytest.raises(UnsupportedFormatError, match="codec 5 is unknown"):
+        decode(write_batch([ONE], attributes=5))

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+# After prepare(), real calls of every kind; a kernel compiled for a second set of types would make users wait.
+PROGRAM = """
+import numpy as np, sys
+sys.path.insert(0, sys.argv[1])
+from numba.core.registry import CPUDispatcher
+from reference import Record, write_batch
+from test_legacy import message, wrapper
+from maxbrod.batch import kernels, legacy_kernels
+from maxbrod.batch.decode import decode
+from maxbrod.batch.encode import encode
+from maxbrod.batch.headers import walk
+from maxbrod.batch.prepare import prepare
+from maxbrod.batch.select import select
+from maxbrod.model import Codec
+prepare()
+def compiled():
+    functions = {**vars(kernels), **vars(legacy_kernels)}
+    return {name: len(f.signatures) for name, f in functions.items() if isinstance(f, CPUDispatcher) and f.signatures}
+before = compiled()
+fixed = lambda text: np.frombuffer(text, np.uint8)
+records = [Record(offset=i, timestamp=i, key=b"k", value=b"v") for i in range(5)]
+for text in (write_batch(records), message(0, records[0]), wrapper(1, Codec.GZIP, records)):
+    for kind in (bytes, bytearray, memoryview, fixed, lambda text: fixed(text).copy()):
+        batch = decode(kind(text))
+        select(kind(text), walk(kind(text)), np.arange(batch.num_rows) % 2 == 0, dense=True)
+        for codec in Codec:
+            decode(encode(batch.slice(1), codec=codec))
+assert compiled() == before, (before, compiled())
+assert set(before.values()) == {1}, before
+print(sorted(before))
+"""
+
+
+def test_prepare_compiles_every_kernel_that_real_calls_use(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(Path(__file__).parent)],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "scan" in ran.stdout
