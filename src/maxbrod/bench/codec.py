@@ -1,0 +1,174 @@
+"""`maxbrod bench codec`: the record-batch engine on one core, beside kafka-python's own record reader."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from kafka.codec import has_lz4
+from kafka.record import MemoryRecords
+
+from maxbrod.batch.decode import decode
+from maxbrod.batch.encode import encode
+from maxbrod.batch.headers import walk
+from maxbrod.batch.patch import patch
+from maxbrod.batch.schema import HEADERS_TYPE
+from maxbrod.batch.unpack import unpack
+from maxbrod.bench.race import race
+from maxbrod.errors import EnvironmentMissingError
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BATCH_BYTES: Final = 64 << 10
+PIECE_BYTES: Final = 1 << 20
+"""What one call of `decode` gets, as from a reader that streams an object."""
+_COUNTRIES: Final = ("CH", "CZ", "DE", "FR", "IL", "US")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    name: str
+    rate: float
+    unit: str
+    wanted: float | None = None
+    """The least (or, for memory, the most) that the design asks for."""
+    note: str = ""
+
+
+def measure(*, records: int = 400_000, rounds: int = 5) -> list[Measurement]:
+    """Every measurement of the engine, in one process, contenders in turns."""
+    columns = sample_records(records)
+    plain, packed = (encode(columns, codec=codec, batch_bytes_max=BATCH_BYTES) for codec in (Codec.NONE, Codec.LZ4))
+    headers = walk(plain)
+    packed_pieces, plain_pieces = _pieces(packed), _pieces(plain)
+    peer_bytes = packed.tobytes()
+    patched, bases = plain.copy(), np.arange(len(headers))
+    best = race(
+        {
+            "decode": lambda: [decode(piece).num_rows for piece in packed_pieces],
+            "decode_plain": lambda: [decode(piece).num_rows for piece in plain_pieces],
+            "encode": lambda: encode(columns, codec=Codec.LZ4, batch_bytes_max=BATCH_BYTES),
+            "encode_plain": lambda: encode(columns, batch_bytes_max=BATCH_BYTES),
+            "patch": lambda: patch(patched, headers, producer_id=7, producer_epoch=0, base_sequence=bases),
+            "walk": lambda: walk(plain),
+            "peer": lambda: _read_with_kafka_python(peer_bytes),
+        },
+        rounds=rounds,
+    )
+    decode_rate, peer_rate = records / best["decode"], records / best["peer"]
+    size = f"{len(plain) / records:.0f} bytes a record"
+    return [
+        Measurement(name="decode lz4 to Arrow", rate=decode_rate, unit="records/s", wanted=1.5e6, note=size),
+        Measurement(name="decode uncompressed to Arrow", rate=records / best["decode_plain"], unit="records/s"),
+        Measurement(name="kafka-python reads the same lz4 bytes", rate=peer_rate, unit="records/s"),
+        Measurement(name="decode over kafka-python", rate=decode_rate / peer_rate, unit="times", wanted=10),
+        Measurement(name="encode to lz4", rate=records / best["encode"], unit="records/s", wanted=1e6),
+        Measurement(name="encode uncompressed", rate=records / best["encode_plain"], unit="records/s", wanted=1e6),
+        Measurement(name="patch", rate=len(plain) / best["patch"], unit="bytes/s", wanted=3e9),
+        Measurement(name="walk and check CRC", rate=len(plain) / best["walk"], unit="bytes/s", wanted=3e9),
+        Measurement(
+            name="memory of decode over decompressed bytes",
+            rate=memory_ratio(records),
+            unit="times",
+            wanted=3,
+            note="peak, at most",
+        ),
+    ]
+
+
+def sample_records(count: int, *, seed: int = 7) -> pa.RecordBatch:
+    """JSON events of about 270 bytes with a key, and a trace header on each third one."""
+    rng = random.Random(seed)  # noqa: S311 - data for a benchmark
+    values = [_event(rng, number) for number in range(count)]
+    keys = [f"customer-{rng.randrange(100_000)}".encode() for _ in range(count)]
+    headers = [[{"key": b"trace-id", "value": rng.randbytes(16)}] if n % 3 == 0 else [] for n in range(count)]
+    return pa.RecordBatch.from_pydict(
+        {
+            "offset": np.arange(count, dtype=np.int64),
+            "timestamp_ms": 1_760_000_000_000 + np.arange(count, dtype=np.int64) * 3,
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "headers": pa.array(headers, HEADERS_TYPE),
+        }
+    )
+
+
+def _event(rng: random.Random, number: int) -> bytes:
+    event = {
+        "event_id": f"{rng.getrandbits(64):016x}",
+        "type": rng.choice(("order.created", "order.paid", "order.shipped")),
+        "customer": rng.randrange(100_000),
+        "country": rng.choice(_COUNTRIES),
+        "amount": round(rng.random() * 1000, 2),
+        "currency": "CHF",
+        "items": [{"sku": f"SKU-{rng.randrange(5000):05d}", "quantity": rng.randrange(1, 5)} for _ in range(2)],
+        "created_at": 1_760_000_000_000 + number * 3,
+    }
+    return json.dumps(event, separators=(",", ":")).encode()
+
+
+def _pieces(data: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
+    """The buffer in runs of whole batches of about PIECE_BYTES."""
+    position = walk(data).position
+    starts = position[np.diff(position // PIECE_BYTES, prepend=-1) > 0].tolist()
+    return [data[start:end] for start, end in zip(starts, [*starts[1:], data.size], strict=True)]
+
+
+def _read_with_kafka_python(data: bytes) -> int:
+    if not has_lz4():
+        raise EnvironmentMissingError(
+            "kafka-python, the peer of this benchmark, needs the lz4 package", hint="pip install 'maxbrod[bench]'"
+        )
+    records = MemoryRecords(data)
+    count = 0
+    while (batch := records.next_batch()) is not None:
+        for record in batch:
+            _ = (record.offset, record.timestamp, record.key, record.value, record.headers)
+            count += 1
+    return count
+
+
+def memory_ratio(records: int) -> float:
+    """What decoding adds to a fresh process at its peak, over the decompressed bytes."""
+    program = f"from maxbrod.bench.codec import _memory_probe; _memory_probe({records})"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    measured: dict[str, Any] = json.loads(ran.stdout)
+    return float(measured["added"] / measured["decompressed"])
+
+
+def _memory_probe(records: int) -> None:
+    # A small piece many times over: building all of it at once would itself be the peak.
+    pieces = 20
+    piece = encode(sample_records(max(1, records // pieces)), codec=Codec.LZ4, batch_bytes_max=BATCH_BYTES)
+    unpacked = unpack(piece, walk(piece))
+    decompressed = int((unpacked.end - unpacked.start).sum()) * pieces
+    decode(piece)
+    packed = np.tile(piece, pieces)
+    before = _peak_bytes_from_here()
+    rows = decode(packed).num_rows
+    print(json.dumps({"added": _peak_bytes() - before, "decompressed": decompressed, "rows": rows}))  # noqa: T201
+
+
+def _peak_bytes_from_here() -> int:
+    """The peak so far. Linux can forget it, so that start-up does not hide what comes after."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _peak_bytes()
+
+
+def _peak_bytes() -> int:
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
