@@ -15,7 +15,7 @@ from maxbrod.batch.compression import compress
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.schema import RECORD_SCHEMA
-from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
+from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, UsageError
 from maxbrod.model import Codec
 
 ONE = Record(offset=5, timestamp=1_700_000_000_123, key=b"k", value=b"v")
@@ -132,10 +132,18 @@ def test_sequence_numbers_wrap_to_zero_as_the_producer_counts() -> None:
     assert decoded.column("sequence").to_pylist() == [(1 << 31) - 2, (1 << 31) - 1, 0]
 
 
+def test_batches_with_and_without_sequence_numbers_may_stand_side_by_side() -> None:
+    two = [Record(offset=i, timestamp=0, key=None, value=None) for i in (7, 9)]
+    buffer = write_batch(two, producer_id=1, producer_epoch=0, base_sequence=4) + write_batch(two, base_sequence=-1)
+
+    assert decode(buffer).column("sequence").to_pylist() == [4, 6, -1, -1]
+
+
 def test_only_the_asked_columns_are_built() -> None:
     decoded = decode(write_batch([ONE]), columns=["timestamp_ms", "offset"])
 
     assert decoded.to_pydict() == {"offset": [5], "timestamp_ms": [ONE.timestamp]}
+    assert decoded.schema.names == ["offset", "timestamp_ms"]
     with pytest.raises(UsageError, match="no such record column: colour"):
         decode(write_batch([ONE]), columns=["colour"])
 
@@ -155,6 +163,7 @@ def test_any_buffer_will_do() -> None:
 
 
 BODY = write_record(ONE, 5, ONE.timestamp)
+GOOD = write_batch([Record(offset=0, timestamp=0, key=None, value=None)])
 
 DAMAGED = {
     "a record longer than its batch": (varint(1000) + BODY[1:], 1),
@@ -164,6 +173,7 @@ DAMAGED = {
     "bytes after the last record": (BODY + b"\0\0\0", 1),
     "fewer records than counted": (BODY * 2, 3),
     "an offset delta beyond the batch": (write_record(ONE, 0, ONE.timestamp), 1),
+    "an offset delta that does not rise": (BODY * 2, 2),
     "a negative offset delta": (write_record(ONE, 6, ONE.timestamp), 1),
     "a key length below -1": (b"\x10\0\0\0\x03\x02v\0\0", 1),
     "a value longer than its record": (b"\x0e\0\0\0\x02k\x7f\0", 1),
@@ -176,12 +186,11 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_malformed_records_are_refused_by_offset_and_position(name: str) -> None:
     body, count = DAMAGED[name]
-    good = write_batch([Record(offset=0, timestamp=0, key=None, value=None)])
     bad = write_batch([ONE], body=body, count=count, last_offset_delta=2 if count > 1 else 0)
 
     with pytest.raises(CorruptDataError) as caught:
-        decode(good + bad, object_name="segment-7")
-    assert (caught.value.object_name, caught.value.offset, caught.value.position) == ("segment-7", 5, len(good))
+        decode(GOOD + bad, object_name="segment-7")
+    assert (caught.value.object_name, caught.value.offset, caught.value.position) == ("segment-7", 5, len(GOOD))
 
 
 def test_a_record_count_cannot_make_us_allocate() -> None:
@@ -206,8 +215,34 @@ def test_compressed_bytes_cut_short_are_refused(codec: Codec) -> None:
     bad = write_batch([ONE], attributes=int(codec), body=body[:-3])
 
     with pytest.raises(CorruptDataError) as caught:
-        decode(bad)
-    assert caught.value.offset == 5
+        decode(GOOD + bad)
+    assert (caught.value.offset, caught.value.position) == (5, len(GOOD))
+
+
+def test_a_cut_buffer_is_refused_where_no_headers_say_what_to_read() -> None:
+    with pytest.raises(TruncatedDataError) as caught:
+        decode(GOOD + write_batch([ONE])[:-1], object_name="segment-7")
+    assert (caught.value.object_name, caught.value.position) == ("segment-7", len(GOOD))
+
+
+def test_a_wrong_checksum_is_refused_unless_nobody_asks() -> None:
+    damaged = bytearray(write_batch([ONE]))
+    damaged[17] ^= 1
+
+    assert to_records(decode(damaged, check_crc=False)) == [ONE]
+    with pytest.raises(CorruptDataError, match="checksum"):
+        decode(damaged)
+
+
+@pytest.mark.parametrize("time", [-(1 << 63), (1 << 63) - 1])
+def test_the_farthest_timestamps_survive_as_deltas_of_ten_bytes(time: int) -> None:
+    body = b"".join(
+        varint(len(rest)) + rest for rest in (b"\0" + varint(0) + b"\0\1\1\0", b"\0" + varint(time) + b"\2\1\1\0")
+    )
+    buffer = write_batch([ONE], base_timestamp=0, body=body, count=2, last_offset_delta=1)
+
+    assert len(varint(time)) == 10
+    assert decode(buffer).column("timestamp_ms").to_pylist() == [0, time]
 
 
 def test_an_unknown_codec_is_refused() -> None:

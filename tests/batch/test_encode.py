@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Record, read_batches, write_batch
 
+from maxbrod.batch.conform import conform
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
-from maxbrod.batch.schema import conform
 from maxbrod.errors import UsageError
 from maxbrod.model import Codec
 
@@ -103,6 +103,51 @@ def test_a_producers_sequence_stays_in_one_batch_across_its_wrap() -> None:
     assert decode(buffer).equals(wanted)
 
 
+def test_a_producers_sequence_stays_in_one_batch_across_the_holes_of_compaction() -> None:
+    records = [Record(offset=offset, timestamp=0, key=None, value=None) for offset in (0, 2, 9)]
+    wanted = conform(to_arrow(records, producer_id=1, producer_epoch=0, sequence=[4, 6, 13]))
+    buffer = encode(wanted)
+
+    assert len(walk(buffer)) == 1
+    assert decode(buffer).equals(wanted)
+
+
+@pytest.mark.parametrize("offsets", [[5, 5], [5, 4], [5, 0]])
+def test_offsets_that_do_not_rise_get_batches_of_their_own(offsets: list[int]) -> None:
+    records = [Record(offset=offset, timestamp=0, key=None, value=b"v") for offset in offsets]
+    buffer = encode(to_arrow(records))
+
+    assert walk(buffer)["base_offset"].tolist() == offsets
+    assert to_records(decode(buffer)) == records
+
+
+@pytest.mark.parametrize(("span", "batches"), [((1 << 31) - 1, 1), (1 << 31, 2)])
+def test_a_batch_reaches_as_far_as_a_32_bit_delta(span: int, batches: int) -> None:
+    records = [Record(offset=offset, timestamp=0, key=None, value=b"v") for offset in (3, 3 + span)]
+    buffer = encode(to_arrow(records))
+
+    assert len(walk(buffer)) == batches
+    assert to_records(decode(buffer)) == records
+
+
+def test_a_batch_may_be_exactly_as_large_as_its_bound() -> None:
+    records = [Record(offset=i, timestamp=0, key=None, value=b"v" * 70) for i in range(2)]
+    exact = len(write_batch(records))
+
+    assert walk(encode(to_arrow(records), batch_bytes_max=exact))["count"].tolist() == [2]
+    assert walk(encode(to_arrow(records), batch_bytes_max=exact - 1))["count"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("codec", "levels"), [(Codec.GZIP, (1, 9)), (Codec.ZSTD, (1, 19))])
+def test_a_higher_level_compresses_better(codec: Codec, levels: tuple[int, int]) -> None:
+    text = [b'{"user": %d, "page": %d}' % (i * 7919 % 1000, i * 104729 % 5000) for i in range(3000)]
+    records = to_arrow([Record(offset=i, timestamp=i, key=None, value=value) for i, value in enumerate(text)])
+    low, high = (encode(records, codec=codec, level=level) for level in levels)
+
+    assert high.size < low.size
+    assert decode(high).equals(decode(low))
+
+
 @given(records=record_lists(size_max=20), data=st.data())
 def test_boundaries_can_be_kept(records: list[Record], data: st.DataObject) -> None:
     starts = sorted(data.draw(st.sets(st.integers(0, len(records) - 1))))
@@ -132,9 +177,10 @@ def test_nothing_encodes_to_nothing() -> None:
     assert encode(to_arrow([])).size == 0
 
 
-def test_records_without_a_needed_column_are_refused() -> None:
-    with pytest.raises(UsageError, match="lack the column value"):
-        encode(to_arrow([]).drop_columns(["value"]))
+@pytest.mark.parametrize("column", ["offset", "timestamp_ms", "key", "value"])
+def test_records_without_a_needed_column_are_refused(column: str) -> None:
+    with pytest.raises(UsageError, match=f"lack the column {column}"):
+        encode(to_arrow([]).drop_columns([column]))
 
 
 def test_a_null_where_none_may_be_is_refused() -> None:
@@ -150,3 +196,9 @@ def test_larger_arrow_types_are_accepted() -> None:
     wide = to_arrow(records).set_column(3, "value", pa.array([b"v"], pa.large_binary()))
 
     assert to_records(decode(encode(wide))) == records
+
+
+def test_a_key_column_without_any_value_is_all_nulls() -> None:
+    records = [Record(offset=i, timestamp=0, key=None, value=b"v") for i in range(3)]
+
+    assert to_records(decode(encode(to_arrow(records).set_column(2, "key", pa.nulls(3))))) == records

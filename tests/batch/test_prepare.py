@@ -48,3 +48,24 @@ def test_prepare_compiles_every_kernel_that_real_calls_use(tmp_path: Path) -> No
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "scan" in ran.stdout
+
+
+def test_decoding_and_encoding_load_no_pandas() -> None:
+    """It would add half a second to the first batch of every process, and nobody needs it there."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import numpy as np\n"
+        "from reference import Record, write_batch\n"
+        "from test_legacy import message\n"
+        "from maxbrod.batch.decode import decode\n"
+        "from maxbrod.batch.encode import encode\n"
+        "from maxbrod.batch.headers import walk\n"
+        "from maxbrod.batch.select import select\n"
+        "record = Record(offset=0, timestamp=0, key=b'k', value=None, headers=[(b'h', None)])\n"
+        "log = write_batch([record]) + message(1, record)\n"
+        "encode(decode(log))\n"
+        "select(log, walk(log), np.array([True, True]), dense=True)\n"
+        "sys.exit('pandas' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    assert subprocess.run(command, check=False).returncode == 0

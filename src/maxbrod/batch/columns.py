@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,16 @@ class GrowingBytes:
         return self.data[: self.size]
 
 
+def number_array(values: NDArray[Any]) -> pa.Array:
+    """Numbers or truth values as they are. Not by `pa.array`: that imports pandas, which takes half a second."""
+    if values.dtype == np.bool_:
+        return pa.Array.from_buffers(
+            pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))]
+        )
+    contiguous = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(contiguous)])
+
+
 def binary_array(ends: NDArray[np.int32], data: NDArray[np.uint8], valid: NDArray[np.bool_] | None) -> pa.Array:
     nulls = 0 if valid is None else len(valid) - int(np.count_nonzero(valid))
     bitmap = None if valid is None or not nulls else pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -68,6 +78,14 @@ def binary_column(array: pa.Array) -> BinaryColumn:
     )
 
 
+def number_column(array: pa.Array) -> NDArray[Any]:
+    """The values of an array of integers or truth values without nulls; the inverse of `number_array`."""
+    rows = slice(array.offset, array.offset + len(array))
+    if pa.types.is_boolean(array.type):
+        return _bits(array.buffers()[1], rows)
+    return np.frombuffer(array.buffers()[1], f"i{array.type.bit_width // 8}", rows.stop)[rows]
+
+
 def _bits(bitmap: pa.Buffer | None, rows: slice) -> NDArray[np.bool_]:
     if bitmap is None:
         return np.ones(rows.stop - rows.start, np.bool_)
@@ -78,7 +96,7 @@ def _bits(bitmap: pa.Buffer | None, rows: slice) -> NDArray[np.bool_]:
 def headers_columns(array: pa.Array) -> tuple[NDArray[np.int32], BinaryColumn, BinaryColumn]:
     """List ends, keys and values of a headers array. `ends` counts from the start of the children's buffers."""
     if len(array) == 0:
-        empty = binary_column(pa.array([], pa.binary()))
+        empty = binary_column(pa.nulls(0, pa.binary()))
         return np.zeros(1, np.int32), empty, empty
     ends = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
     entries = array.values  # not flatten(): that would cut off what stands before a slice

@@ -9,13 +9,14 @@ lz4 needs to fill it.
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch import kernels, legacy
-from maxbrod.batch.columns import GrowingBytes, binary_array, headers_array
+from maxbrod.batch.columns import GrowingBytes, binary_array, headers_array, number_array
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
 from maxbrod.batch.headers import BatchHeaders, as_bytes_array, walk
 from maxbrod.batch.scan import Found, scan, sources
@@ -79,7 +80,7 @@ def _decode(
 def _groups(headers: BatchHeaders) -> Iterator[BatchHeaders]:
     group_of = (np.cumsum(headers.size) - headers.size) // _GROUP_BYTES
     edges = [0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(headers)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         yield headers.take(slice(start, end))
 
 
@@ -147,17 +148,17 @@ class _Gathered:
         found, headers = self._found, self._headers
         match name:
             case "offset":
-                return pa.array(found["offset"])
+                return number_array(found["offset"])
             case "timestamp_ms":
-                return pa.array(found["timestamp"])
+                return number_array(found["timestamp"])
             case "key" | "value":
                 return binary_array(found[f"{name}_ends"], self._bytes[name].taken(), found[f"{name}_valid"])
             case "headers":
                 return self._headers_column()
             case "sequence":
-                return pa.array(_sequences(headers, found["offset"]))
+                return number_array(_sequences(headers, found["offset"]))
             case _:
-                return pa.array(np.repeat(_per_batch(name, headers), headers["count"]))
+                return number_array(np.repeat(_per_batch(name, headers), headers["count"]))
 
     def _headers_column(self) -> pa.Array:
         groups = self._header_ends

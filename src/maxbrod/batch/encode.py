@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maxbrod.batch import kernels
-from maxbrod.batch.columns import BinaryColumn, binary_column, headers_columns
+from maxbrod.batch.columns import BinaryColumn, binary_column, headers_columns, number_column
 from maxbrod.batch.compression import compress
+from maxbrod.batch.conform import conform
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import (
     ATTRIBUTE_CONTROL,
@@ -25,7 +26,6 @@ from maxbrod.batch.headers import (
     LOG_OVERHEAD_BYTES,
     NEWEST_MAGIC,
 )
-from maxbrod.batch.schema import conform
 from maxbrod.model import Codec, TimestampType
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def encode(
     if not records.num_rows:
         return np.empty(0, np.uint8)
     columns = {
-        name: _values(records.column(name)) for name in (*_SAME_IN_A_BATCH, "offset", "timestamp_ms", "sequence")
+        name: kernels.sealed(number_column(records.column(name)))
+        for name in (*_SAME_IN_A_BATCH, "offset", "timestamp_ms", "sequence")
     }
     parts = _Parts(records)
     forced = _forced(columns, starts)
@@ -111,10 +112,6 @@ def seal(out: NDArray[np.uint8], positions: NDArray[np.int64], headers: NDArray[
 
 def _pairs(edges: NDArray[np.int64]) -> list[tuple[int, int]]:
     return list(pairwise(edges.tolist()))
-
-
-def _values(column: pa.Array) -> NDArray[Any]:
-    return kernels.sealed(column.to_numpy(zero_copy_only=False))
 
 
 def _forced(columns: dict[str, NDArray[Any]], starts: NDArray[np.int64] | None) -> NDArray[np.bool_]:

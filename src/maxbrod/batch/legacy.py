@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch import kernels, legacy_kernels
-from maxbrod.batch.columns import binary_array
+from maxbrod.batch.columns import binary_array, number_array
 from maxbrod.batch.compression import Arena, codec_of, fix_lz4_header
+from maxbrod.batch.conform import conform
 from maxbrod.batch.headers import (
     ATTRIBUTE_LOG_APPEND,
     HEADER_DTYPE,
@@ -24,7 +25,7 @@ from maxbrod.batch.headers import (
     refuse_wrong_crc,
 )
 from maxbrod.batch.scan import failure
-from maxbrod.batch.schema import conform, project
+from maxbrod.batch.schema import project
 from maxbrod.batch.unpack import append
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
@@ -133,12 +134,16 @@ def decode(data: NDArray[np.uint8], headers: BatchHeaders, columns: list[str] | 
     )
     if status != kernels.OK:
         raise _failure(status, headers, int(runs.first_header[run]), message)
-    arrays = {"offset": pa.array(offset), "timestamp_ms": pa.array(timestamp), "timestamp_type": pa.array(kind)}
+    arrays = {
+        "offset": number_array(offset),
+        "timestamp_ms": number_array(timestamp),
+        "timestamp_type": number_array(kind),
+    }
     for name in ("key", "value"):
         out = np.empty(int(ends[name][-1]), np.uint8)
         kernels.gather(*buffers, runs.in_arena, runs.count.astype(np.int32), at[name], ends[name], out)
         arrays[name] = binary_array(ends[name], out, valid[name])
-    records = conform(pa.RecordBatch.from_pydict(arrays))
+    records = conform(pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)))
     return records.select(project(columns).names)
 
 

@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from maxbrod.batch import kernels
+from maxbrod.batch.columns import number_array
 from maxbrod.batch.compression import codec_of, compress
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode, join
@@ -146,10 +146,10 @@ def _cut_legacy(
 ) -> tuple[NDArray[np.uint8], int]:
     records = decode(data, headers)
     count = records.num_rows
-    records = records.filter(pa.array(keep[:count]))
+    records = records.filter(number_array(keep[:count]))
     if dense and records.num_rows:
         offsets = records.column("offset")[0].as_py() + np.arange(records.num_rows, dtype=np.int64)
-        records = records.set_column(0, records.schema.field(0), pa.array(offsets))
+        records = records.set_column(0, records.schema.field(0), number_array(offsets))
     codecs = np.unique(headers.codec)
     codec = codec_of(int(codecs[-1]), offset=int(headers["base_offset"][0]), position=int(headers.position[0]))
     return encode(records, codec=codec, level=level), count

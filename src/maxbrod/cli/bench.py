@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from maxbrod.cli.output import JsonFlag, out, print_json
-
-if TYPE_CHECKING:
-    from maxbrod.bench.codec import Measurement
+from maxbrod.cli.output import JsonFlag, out, print_json, table
 
 app = typer.Typer(help="Measure maxbrod against something anyone can run beside it.", no_args_is_help=True)
 
@@ -37,26 +33,21 @@ def codec(
     if json:
         print_json([asdict(measurement) for measurement in measurements])
         return
-    table = Table(title="record-batch engine, one core")
-    for heading, side in (("what", "left"), ("measured", "right"), ("wanted", "right"), ("", "left")):
-        table.add_column(heading, justify=side)  # type: ignore[arg-type]  # rich's own literal type
-    for measurement in measurements:
-        table.add_row(
-            measurement.name,
-            _figure(measurement, measurement.rate),
-            _figure(measurement, measurement.wanted),
-            measurement.note,
-        )
-    out.print(table)
+    shown = table("The record-batch engine on one core", "what", ">measured", ">wanted", "")
+    for each in measurements:
+        shown.add_row(each.name, _figure(each.unit, each.rate), _figure(each.unit, each.wanted), each.note)
+    out.print(shown)
 
 
-def _figure(measurement: Measurement, value: float | None) -> str:
+def _figure(unit: str, value: float | None) -> str:
     if value is None:
         return ""
-    match measurement.unit:
+    match unit:
         case "records/s":
-            return f"{value / 1e6:.2f} M records/s"
+            return f"{value / 1e6:.2f} M rec/s"
         case "bytes/s":
             return f"{value / 1e9:.1f} GB/s"
+        case "seconds":
+            return f"{value:.2f} s"
         case _:
             return f"{value:.1f} x"
