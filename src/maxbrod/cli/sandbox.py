@@ -1,7 +1,187 @@
-"""`maxbrod sandbox`: a real Kafka cluster in a box."""
+"""`maxbrod sandbox`: a real Kafka cluster in a box, for trying things out. It outlives the shell that started it."""
 
 from __future__ import annotations
 
-import typer
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-app = typer.Typer(help="A real Kafka cluster in a box, on loopback.", no_args_is_help=True)
+import typer
+from rich.table import Table
+
+from maxbrod.cli.output import JsonFlag, out, print_json
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.sandbox.description import describe, write_client_files
+from maxbrod.sandbox.spec import STATE_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from maxbrod.sandbox.cluster import Cluster
+
+app = typer.Typer(
+    help="A real Kafka cluster in a box, on loopback. The first start downloads Kafka (40 MB) into the user's cache.",
+    no_args_is_help=True,
+)
+
+Dir = Annotated[Path, typer.Option("--dir", help="The sandbox's folder.", show_default=False)]
+Broker = Annotated[int, typer.Option("--broker", help="The broker's id, from 1.", show_default=False)]
+
+
+@app.command()
+def up(
+    directory: Annotated[
+        Path, typer.Option("--dir", help="A folder that is new or empty; it will hold everything.", show_default=False)
+    ],
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers.")] = 1,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A broker setting; may be repeated.")
+    ] = None,
+    listener: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A listener besides PLAINTEXT: sasl_plaintext, ssl or sasl_ssl; may be repeated."
+        ),
+    ] = None,
+    authorizer: Annotated[
+        bool, typer.Option("--authorizer", help="Refuse users without an ACL; 'admin' and PLAINTEXT may do everything.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Start a cluster and leave it running.
+
+    The users of secure listeners are 'admin' and 'alice'; their passwords are
+    made up anew. For each user and listener there is a file of client
+    properties, which Kafka's own tools take as --command-config.
+    """
+    _refuse_if_taken(directory)
+    users = {name: secrets.token_urlsafe(12) for name in ("admin", "alice")}
+    started = _cluster_class().start(
+        directory,
+        brokers=brokers,
+        config=_pairs(config or ()),
+        listeners=listener or (),
+        users=users,
+        authorizer=authorizer,
+        detached=True,
+    )
+    write_client_files(started)
+    _show(started, as_json=as_json)
+
+
+@app.command()
+def status(directory: Dir, as_json: JsonFlag = False) -> None:
+    """Say which brokers run, and where."""
+    _show(_attach(directory), as_json=as_json)
+
+
+@app.command()
+def down(directory: Dir, as_json: JsonFlag = False) -> None:
+    """End all brokers and remove what the sandbox made, and nothing else."""
+    foreign = _attach(directory).dismantle()
+    document = {"directory": str(directory), "removed": True, "left": foreign}
+    if as_json:
+        print_json(document)
+    else:
+        left = f"; left what is not its own: {', '.join(foreign)}" if foreign else ""
+        out.print(f"removed the sandbox in {directory}{left}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def kill(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
+    """Kill a broker with SIGKILL: it hands nothing over and closes no file."""
+    cluster = _attach(directory)
+    cluster.kill(broker)
+    _show(cluster, as_json=as_json)
+
+
+@app.command()
+def stop(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
+    """Stop a broker in good order."""
+    cluster = _attach(directory)
+    cluster.stop(broker)
+    _show(cluster, as_json=as_json)
+
+
+@app.command()
+def pause(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
+    """Freeze a broker: its connections stay open, and nobody answers."""
+    cluster = _attach(directory)
+    cluster.suspend(broker)
+    _show(cluster, as_json=as_json)
+
+
+@app.command(name="continue")
+def continue_(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
+    """Let a paused broker go on."""
+    cluster = _attach(directory)
+    cluster.resume(broker)
+    _show(cluster, as_json=as_json)
+
+
+@app.command()
+def restart(
+    directory: Dir,
+    broker: Broker,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A new setting, kept from now on; may be repeated.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Start a broker that is down, or stop and start it."""
+    cluster = _attach(directory)
+    cluster.restart(broker, config=_pairs(config or ()))
+    _show(cluster, as_json=as_json)
+
+
+def _attach(directory: Path) -> Cluster:
+    return _cluster_class().attach(directory)
+
+
+def _cluster_class() -> type[Cluster]:
+    # kafka-python takes 0.3 s to import, which `--help` and all other commands should not.
+    from maxbrod.sandbox.cluster import Cluster  # noqa: PLC0415
+
+    return Cluster
+
+
+def _refuse_if_taken(directory: Path) -> None:
+    if (directory / STATE_FILE).exists():
+        raise RefusedError(
+            "there is a sandbox here already",
+            object_name=str(directory),
+            hint=f"look at it with 'maxbrod sandbox status --dir {directory}', "
+            f"remove it with 'maxbrod sandbox down --dir {directory}', or name another folder",
+        )
+
+
+def _pairs(texts: Iterable[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"not of the form KEY=VALUE: {text}")
+        pairs[key] = value
+    return pairs
+
+
+def _show(cluster: Cluster, *, as_json: bool) -> None:
+    document = describe(cluster)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def _print(document: dict[str, Any]) -> None:
+    table = Table(title=f"Kafka {document['kafka_version']} in {document['directory']}: {document['state']}")
+    for heading in ("node", "state", "pid", "ports"):
+        table.add_column(heading)
+    for node in document["nodes"]:
+        ports = ", ".join(f"{name} {port}" for name, port in node["ports"].items())
+        table.add_row(node["name"], node["state"], str(node["pid"] or ""), ports)
+    out.print(table)
+    for listener, address in document["bootstrap"].items():
+        out.print(f"{listener}: {address}", markup=False, highlight=False, soft_wrap=True)
+    for path in document["client_files"]:
+        out.print(f"client properties: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,287 @@
+"""A Kafka cluster of real brokers on loopback: starts it, breaks it, mends it, and leaves nothing behind.
+
+Owns its folder and everything in it. Knows nothing about topics or records: see `traffic`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+
+from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.sandbox.assembly import choose_nodes, claim, listener_names, start_nodes, wait_until_knows
+from maxbrod.sandbox.certificates import write_certificates
+from maxbrod.sandbox.clients import Login, java_properties, kafka_python_properties
+from maxbrod.sandbox.jars import kafka_release, new_uuid
+from maxbrod.sandbox.node import NodeHome, PortTakenError, write_private
+from maxbrod.sandbox.process import CLOSING
+from maxbrod.sandbox.reaper import Reaper, reap
+from maxbrod.sandbox.spec import (
+    ADMIN,
+    CLIENTS_DIR,
+    DEFAULT_USERS,
+    HOST,
+    PLAINTEXT,
+    STATE_FILE,
+    TLS_DIR,
+    Spec,
+    role_sets,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+
+    Advertise = Callable[[int, int], int]
+
+# Small, as several brokers share a laptop with Spark; what they serve comes out of the page cache, not the heap.
+DEFAULT_JVM_OPTIONS: Final = ("-Xms128m", "-Xmx640m", "-XX:+UseG1GC")
+_START_TIMEOUT_S: Final = 90.0
+_STOP_TIMEOUT_S: Final = 60.0
+_PORT_TRIES: Final = 5
+
+
+class Cluster:
+    """A running cluster. Use as a context manager; leaving it ends all brokers and removes the folder."""
+
+    def __init__(self, directory: Path, spec: Spec, *, reaper: Reaper | None, keep: bool = False) -> None:
+        self.directory = directory
+        self.spec = spec
+        self._reaper = reaper
+        self._keep = keep
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path | str,
+        *,
+        brokers: int = 1,
+        listeners: Iterable[str] = (),
+        users: Mapping[str, str] | None = None,
+        authorizer: bool = False,
+        config: Mapping[str, str] | None = None,
+        broker_config: Mapping[int, Mapping[str, str]] | None = None,
+        advertise: Advertise | None = None,
+        jvm_options: Iterable[str] = DEFAULT_JVM_OPTIONS,
+        keep: bool = False,
+        detached: bool = False,
+        timeout_s: float = _START_TIMEOUT_S,
+    ) -> Self:
+        """Start a cluster in a folder that is new or empty, and wait until every broker knows every other.
+
+        PLAINTEXT is always there; `listeners` adds SASL_PLAINTEXT, SSL and SASL_SSL. With `advertise` the
+        brokers also listen as PROXIED: it is given a broker's id and the real port of that listener, and
+        returns the port on loopback that clients are to be sent to (it is asked again if a start is retried).
+        The cluster dies with this process, even by SIGKILL, unless it is `detached`.
+        """
+        spec = Spec(
+            cluster_id=new_uuid(),
+            nodes=(),
+            listeners=listener_names(listeners, proxied=advertise is not None),
+            users=dict(DEFAULT_USERS if users is None else users),
+            authorizer=authorizer,
+            config=dict(config or {}),
+            broker_config={broker: dict(values) for broker, values in (broker_config or {}).items()},
+            jvm_options=tuple(jvm_options),
+        )
+        roles = role_sets(brokers)
+        kafka_release()  # Downloads, the first time: before there is anything to clean up.
+        folder = claim(Path(directory))
+        reaper = None if detached else Reaper.start(folder, keep=keep)
+        cluster = cls(folder, spec, reaper=reaper, keep=keep)
+        try:
+            cluster._create(roles, advertise, timeout_s)
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    @classmethod
+    def attach(cls, directory: Path | str) -> Self:
+        """The cluster that another process started in this folder with `detached`."""
+        folder = Path(directory).resolve()
+        try:
+            spec = Spec.from_json((folder / STATE_FILE).read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            hint = "start one with 'maxbrod sandbox up'"
+            raise UsageError("there is no sandbox here", object_name=str(folder), hint=hint) from None
+        return cls(folder, spec, reaper=None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process at once, and remove the folder unless it was to be kept."""
+        reap(self.directory, keep=self._keep)
+        if self._reaper is not None:
+            self._reaper.close()
+
+    def dismantle(self) -> list[str]:
+        """End every process and remove what the sandbox made; returns the names of foreign files, which stay."""
+        reap(self.directory, keep=True)
+        for node in self.spec.nodes:
+            NodeHome(self.directory, node).remove()
+        for name in (TLS_DIR, CLIENTS_DIR):
+            shutil.rmtree(self.directory / name, ignore_errors=True)
+        for name in (STATE_FILE, CLOSING):
+            (self.directory / name).unlink(missing_ok=True)
+        foreign = sorted(path.name for path in self.directory.iterdir())
+        if not foreign:
+            self.directory.rmdir()
+        return foreign
+
+    # Where things are
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return tuple(node.node_id for node in self.spec.brokers)
+
+    @property
+    def bootstrap(self) -> str:
+        return self.bootstrap_for(PLAINTEXT)
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Ids of the brokers that are neither dead nor suspended."""
+        return tuple(broker for broker in self.broker_ids if self.alive(broker) and not self.suspended(broker))
+
+    def bootstrap_for(self, listener: str) -> str:
+        """Every broker's address on this listener, whether it runs or not."""
+        if listener not in self.spec.listeners:
+            raise UsageError(f"no listener {listener}: this sandbox has {', '.join(self.spec.listeners)}")
+        return ",".join(f"{HOST}:{node.client_port(listener)}" for node in self.spec.brokers)
+
+    def log_dir(self, broker_id: int) -> Path:
+        """Where a broker keeps its partitions, one folder each."""
+        return self._home(broker_id).data_dir
+
+    def output(self, broker_id: int) -> Path:
+        """What a broker has printed, over all of its lives."""
+        return self._home(broker_id).output
+
+    def client_properties(
+        self, listener: str = PLAINTEXT, user: str = ADMIN, *, mechanism: str = "PLAIN"
+    ) -> dict[str, Any]:
+        """Keyword arguments for any client of kafka-python."""
+        return kafka_python_properties(self._login(listener, user, mechanism))
+
+    def java_properties(
+        self, listener: str = PLAINTEXT, user: str = ADMIN, *, mechanism: str = "PLAIN"
+    ) -> dict[str, str]:
+        """Properties for any of Kafka's own clients and tools."""
+        return java_properties(self._login(listener, user, mechanism))
+
+    def admin(self) -> KafkaAdminClient:
+        """An admin client on PLAINTEXT, where everything is allowed. To be closed: use it in a `with`."""
+        return KafkaAdminClient(**self.running_client_properties())
+
+    def running_client_properties(self) -> dict[str, Any]:
+        """`client_properties` that name running brokers only: kafka-python leaks a socket for each dead one."""
+        addresses = [f"{HOST}:{self.spec.broker(broker).ports[PLAINTEXT]}" for broker in self.running]
+        return {**self.client_properties(), "bootstrap_servers": addresses}
+
+    # What can happen to brokers
+
+    def alive(self, broker_id: int) -> bool:
+        """Whether the process is there, running or suspended."""
+        return self._home(broker_id).process.alive
+
+    def suspended(self, broker_id: int) -> bool:
+        return self._home(broker_id).process.suspended
+
+    def kill(self, broker_id: int) -> None:
+        """SIGKILL: the broker hands nothing over and closes no file."""
+        self._home(broker_id).process.kill()
+
+    def stop(self, broker_id: int) -> None:
+        """SIGTERM: the broker hands its leaderships over and closes its logs."""
+        self._home(broker_id).process.stop(timeout_s=_STOP_TIMEOUT_S)
+
+    def suspend(self, broker_id: int) -> None:
+        """SIGSTOP: connections stay open, and nobody answers."""
+        self._home(broker_id).process.suspend()
+
+    def resume(self, broker_id: int) -> None:
+        self._home(broker_id).process.resume()
+
+    def restart(
+        self, broker_id: int, *, config: Mapping[str, str] | None = None, timeout_s: float = _START_TIMEOUT_S
+    ) -> None:
+        """Start a broker that is down, or stop it first; `config` changes its settings for good."""
+        self.stop(broker_id)
+        if config:
+            changed = {**self.spec.broker_config.get(broker_id, {}), **config}
+            self._save(replace(self.spec, broker_config={**self.spec.broker_config, broker_id: changed}))
+        self._start_again(self._home(broker_id), timeout_s)
+
+    def set_config(self, config: Mapping[str, str], *, broker_id: int | None = None) -> None:
+        """Change settings of running brokers, as far as Kafka lets them change at run time (else see `restart`)."""
+        wanted = self.broker_ids if broker_id is None else (broker_id,)
+        resources = [ConfigResource(ConfigResourceType.BROKER, str(broker), dict(config)) for broker in wanted]
+        with self.admin() as admin:
+            answers = admin.alter_configs(resources, raise_on_unknown=False)
+        refused = {name: answer for name, answer in answers["broker"].items() if answer != "OK"}
+        if refused:
+            raise UsageError(f"brokers refused new settings: {refused}")
+
+    def wait_until_settled(self, *, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Until every broker that runs knows every other one that runs, and none that does not."""
+        running = [self._home(broker) for broker in self.running]
+        expected = frozenset(self.running)
+        for home in running:
+            wait_until_knows(home, expected.__eq__, watched=running, timeout_s=timeout_s)
+
+    # How it is made
+
+    def _create(self, roles: list[tuple[int, tuple[str, ...]]], advertise: Advertise | None, timeout_s: float) -> None:
+        if self.spec.tls:
+            write_certificates(self.directory / TLS_DIR, self.spec.users)
+        for _ in range(_PORT_TRIES):
+            self._save(replace(self.spec, nodes=choose_nodes(roles, self.spec.listeners, advertise)))
+            homes = [NodeHome(self.directory, node) for node in self.spec.nodes]
+            try:
+                start_nodes(homes, self.spec, timeout_s=timeout_s)
+            except PortTakenError:
+                for home in homes:
+                    home.remove()
+                continue
+            return
+        raise UnavailableError("no ports that stay free until the brokers bind them", operation="start")
+
+    def _start_again(self, home: NodeHome, timeout_s: float) -> None:
+        known = home.node.node_id
+        # Its port may have been taken while it was down; whoever has it may yet go away.
+        for _ in range(_PORT_TRIES):
+            home.start(self.spec)
+            try:
+                wait_until_knows(home, lambda brokers: known in brokers, watched=[home], timeout_s=timeout_s)
+            except PortTakenError:
+                continue
+            return
+        raise UnavailableError(f"{home.node.name} does not get its port back", operation="restart")
+
+    def _save(self, spec: Spec) -> None:
+        write_private(self.directory / STATE_FILE, spec.as_json())
+        self.spec = spec
+
+    def _home(self, broker_id: int) -> NodeHome:
+        return NodeHome(self.directory, self.spec.broker(broker_id))
+
+    def _login(self, listener: str, user: str, mechanism: str) -> Login:
+        return Login(
+            bootstrap=self.bootstrap_for(listener),
+            listener=listener,
+            user=user,
+            password=self.spec.users.get(user, ""),
+            mechanism=mechanism,
+            tls_dir=self.directory / TLS_DIR,
+        )

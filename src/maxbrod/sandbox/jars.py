@@ -1,0 +1,203 @@
+"""Gets Apache Kafka: its jars from Maven Central into the cache, once, and a formatted storage to copy.
+
+Names no host. PySpark ships Ivy, which knows Maven Central; `mvn` is the fallback and reads the user's
+own settings. MAXBROD_IVY_SETTINGS names an Ivy settings file for those who have a mirror.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import os
+import shutil
+import subprocess
+import uuid
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.cache import filled
+from maxbrod.errors import EnvironmentMissingError
+from maxbrod.java import find_java
+from maxbrod.sandbox.jvm import java_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+KAFKA_VERSION: Final = "4.3.1"
+
+# slf4j-simple has to match the slf4j-api that Kafka brings. kafka-tools also brings the whole of Kafka
+# Connect with two web servers, for one tool that nobody needs here: 40 of 90 jars, and half of the wait.
+_MODULES: Final = (
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    ("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+_CHECKPOINT: Final = "bootstrap.checkpoint"
+_EXCLUDED: Final = ("org.apache.kafka", "connect-runtime")
+
+_RESOLVE_TIMEOUT_S: Final = 900
+_HINT: Final = (
+    "the first start of a sandbox downloads Kafka from Maven Central: connect once, or name a mirror in "
+    "an Ivy settings file by MAXBROD_IVY_SETTINGS (or in Maven's settings.xml, with 'mvn' on PATH), "
+    "or copy the maxbrod cache folder of a connected machine and name it by MAXBROD_CACHE"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A Kafka that is known to run: all of its jars are there and its StorageTool has worked."""
+
+    version: str
+    home: Path
+
+    @property
+    def jars(self) -> tuple[Path, ...]:
+        return tuple(sorted((self.home / "jars").glob("*.jar")))
+
+    def format(self, data_dir: Path, *, cluster_id: str, node_id: int) -> None:
+        """Make the storage of a node, as StorageTool does: it takes 2 to 4 s, and only these lines differ."""
+        data_dir.mkdir()
+        shutil.copy(self.home / _CHECKPOINT, data_dir)
+        lines = ("version=1", f"cluster.id={cluster_id}", f"node.id={node_id}", f"directory.id={new_uuid()}")
+        (data_dir / "meta.properties").write_text("".join(f"{line}\n" for line in lines))
+
+
+def new_uuid() -> str:
+    """A random id in Kafka's own spelling, which may not begin with a dash."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
+        pass
+    return text
+
+
+@cache
+def kafka_release() -> Release:
+    return Release(version=KAFKA_VERSION, home=filled(f"kafka-{KAFKA_VERSION}", _build))
+
+
+def _build(home: Path) -> None:
+    find_java()  # Its own error is the clearer one.
+    _resolve(home / "jars")
+    _format(home)
+
+
+def _resolve(folder: Path) -> None:
+    failures = []
+    for resolve in (_resolve_with_ivy, _resolve_with_maven):
+        work = folder.with_name("work")
+        work.mkdir()
+        try:
+            resolve(folder, work)
+        except _ResolveError as error:
+            failures.append(str(error))
+        else:
+            return
+        finally:
+            shutil.rmtree(work)
+    raise EnvironmentMissingError(
+        f"cannot get the jars of Apache Kafka {KAFKA_VERSION}: {'; '.join(failures)}", hint=_HINT
+    )
+
+
+class _ResolveError(Exception):
+    """One way to get the jars did not work; the next may."""
+
+
+def _resolve_with_ivy(folder: Path, work: Path) -> None:
+    ivy_file = work / "ivy.xml"
+    ivy_file.write_text(_ivy_xml())
+    settings = os.environ.get("MAXBROD_IVY_SETTINGS")
+    command = [
+        *(str(find_java().executable), "-jar", str(spark_jar("ivy"))),
+        *(("-settings", settings) if settings else ()),
+        *("-cache", str(work / "cache"), "-ivy", str(ivy_file)),
+        *("-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"),
+    ]
+    _run("ivy", command, work)
+
+
+def spark_jar(name: str) -> Path:
+    """A jar that PySpark ships, found without importing PySpark."""
+    spec = importlib.util.find_spec("pyspark")
+    locations = (spec and spec.submodule_search_locations) or ()
+    for location in locations:
+        for jar in sorted(Path(location, "jars").glob(f"{name}-[0-9]*.jar")):
+            return jar
+    raise _ResolveError(f"PySpark ships no {name} jar")
+
+
+def _ivy_xml() -> str:
+    dependencies = "".join(
+        f'<dependency org="{group}" name="{name}" rev="{version}" conf="default->default"/>'
+        for group, name, version in _MODULES
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="maxbrod" module="sandbox"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f'<dependencies>{dependencies}<exclude org="{_EXCLUDED[0]}" module="{_EXCLUDED[1]}"/></dependencies>'
+        "</ivy-module>"
+    )
+
+
+def _resolve_with_maven(folder: Path, work: Path) -> None:
+    if shutil.which("mvn") is None:
+        raise _ResolveError("no mvn on PATH")
+    pom = work / "pom.xml"
+    pom.write_text(_pom_xml())
+    goal = "dependency:copy-dependencies"
+    _run("mvn", ["mvn", "-q", "-B", "-f", str(pom), goal, f"-DoutputDirectory={folder}"], work)
+
+
+def _pom_xml() -> str:
+    exclusion = f"<exclusion><groupId>{_EXCLUDED[0]}</groupId><artifactId>{_EXCLUDED[1]}</artifactId></exclusion>"
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
+        f"<exclusions>{exclusion}</exclusions></dependency>"
+        for group, name, version in _MODULES
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion>"
+        "<groupId>maxbrod</groupId><artifactId>sandbox</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>"
+    )
+
+
+def _run(name: str, command: Sequence[str], cwd: Path) -> None:
+    try:
+        ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=_RESOLVE_TIMEOUT_S, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _ResolveError(f"{name}: {error}") from error
+    if ran.returncode != 0:
+        lines = [
+            line.strip()
+            for line in (ran.stdout + ran.stderr).splitlines()
+            if line.strip(" .:\t") and "VERBOSE" not in line
+        ]
+        raise _ResolveError(f"{name}: {' / '.join(lines[-3:])}")
+
+
+_PROPERTIES: Final = """\
+process.roles=controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:1
+controller.listener.names=CONTROLLER
+listeners=CONTROLLER://127.0.0.1:1
+log.dirs={log_dir}
+"""
+
+
+def _format(home: Path) -> None:
+    """Kafka formats a storage once, here, which also proves that the jars are complete."""
+    jars = sorted((home / "jars").glob("*.jar"))
+    work = home / "work"
+    work.mkdir()
+    properties = work / "server.properties"
+    properties.write_text(_PROPERTIES.format(log_dir=work / "data"))
+    command = java_command(jars, "kafka.tools.StorageTool", "format", "-t", new_uuid(), "-c", str(properties))
+    try:
+        _run("StorageTool", command, work)
+    except _ResolveError as error:
+        raise EnvironmentMissingError(f"Apache Kafka {KAFKA_VERSION} does not run here: {error}") from error
+    shutil.copy(work / "data" / _CHECKPOINT, home)
+    shutil.rmtree(work)

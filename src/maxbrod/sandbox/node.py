@@ -1,0 +1,95 @@
+"""One Kafka process and its folder: settings, storage, output, pid."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import UnavailableError
+from maxbrod.sandbox import settings
+from maxbrod.sandbox.classes import archive_options
+from maxbrod.sandbox.jars import kafka_release
+from maxbrod.sandbox.jvm import LOGGING_OPTIONS, java_command
+from maxbrod.sandbox.process import Process, launch
+from maxbrod.sandbox.spec import TLS_DIR
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maxbrod.sandbox.spec import Node, Spec
+
+_TAIL_LINES: Final = 25
+_START_LINE: Final = "=== started by the maxbrod sandbox ===\n"
+
+
+class PortTakenError(Exception):
+    """Someone else took a port between our look and the broker's bind."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHome:
+    """The folder of a node in the folder of its sandbox."""
+
+    sandbox: Path
+    node: Node
+
+    @property
+    def path(self) -> Path:
+        return self.sandbox / self.node.name
+
+    @property
+    def data_dir(self) -> Path:
+        return self.path / "data"
+
+    @property
+    def output(self) -> Path:
+        return self.path / "output.log"
+
+    @property
+    def process(self) -> Process:
+        return Process(self.path / "pid")
+
+    def create(self, spec: Spec) -> None:
+        self.path.mkdir()
+        kafka_release().format(self.data_dir, cluster_id=spec.cluster_id, node_id=self.node.node_id)
+
+    def start(self, spec: Spec) -> None:
+        """Write the settings and launch; does not wait until the node is ready."""
+        values = settings.properties(spec, self.node, data_dir=self.data_dir, tls_dir=self.sandbox / TLS_DIR)
+        properties = self.path / "server.properties"
+        write_private(properties, settings.render(values))
+        release = kafka_release()
+        options = (*spec.jvm_options, *LOGGING_OPTIONS, *archive_options(release))
+        command = java_command(release.jars, "kafka.Kafka", str(properties), options=options)
+        with self.output.open("a") as output:
+            output.write(_START_LINE)
+        launch(command, home=self.path, output=self.output)
+
+    def remove(self) -> None:
+        self.process.kill()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def raise_if_dead(self) -> None:
+        if self.process.alive:
+            return
+        if "Address already in use" in self._output_of_last_start():
+            raise PortTakenError
+        raise UnavailableError(f"{self.node.name} ended while it started:\n{self.output_tail()}", operation="start")
+
+    def output_tail(self) -> str:
+        return "\n".join(self._output_of_last_start().splitlines()[-_TAIL_LINES:])
+
+    def _output_of_last_start(self) -> str:
+        text = self.output.read_text(errors="replace") if self.output.exists() else ""
+        return text.rpartition(_START_LINE)[2]
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, from its first byte on, and all of it or nothing."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)

@@ -1,0 +1,165 @@
+"""Starts processes that outlive their starter, and finds them again by a file: by this process or by another.
+
+A process writes its own pid file before it becomes the program, so that there is no instant in which it
+runs and no file knows of it. The file holds the start time too: a pid that the system gave to someone
+else since is never signalled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.sandbox.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+CLOSING: Final = "closing"
+"""The name of the file that, in a sandbox's folder, forbids that anything more is started there."""
+
+_LINUX: Final = sys.platform == "linux"
+_STAMP: Final = "sed 's/.*) //' /proc/$$/stat | cut -d ' ' -f 20" if _LINUX else "ps -o lstart= -p $$"
+# First the pid file, then the look at `closing`. The reaper does the reverse, so that it either sees
+# the pid or the process sees that it must not go on.
+_LAUNCHER: Final = (
+    f'printf "%s %s\\n" $$ "$({_STAMP})" >"$1.new" && mv "$1.new" "$1" && [ ! -e "$2" ] || exit 1; shift 2; exec "$@"'
+)
+
+_KILL_TIMEOUT_S: Final = 30
+
+# A child stays a zombie until its parent has asked for its exit status.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process known by its pid file. It may not have started yet, or be dead."""
+
+    pid_file: Path
+
+    @property
+    def pid(self) -> int | None:
+        """The pid, if the very process that wrote the file still runs (or is suspended)."""
+        try:
+            pid_text, _, stamp = self.pid_file.read_text().strip().partition(" ")
+            pid = int(pid_text)
+        except (OSError, ValueError):
+            return None
+        state, started = _look(pid)
+        if state in {"Z", "X"}:
+            _bury(pid)
+            return None
+        return pid if started and started == stamp.strip() else None
+
+    @property
+    def alive(self) -> bool:
+        """Running or suspended."""
+        return self.pid is not None
+
+    @property
+    def suspended(self) -> bool:
+        pid = self.pid
+        return pid is not None and _look(pid)[0] == "T"
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._end(signal.SIGKILL, timeout_s=_KILL_TIMEOUT_S)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """SIGTERM, and wait until it is gone. Wakes it first, as a suspended process would never hear it."""
+        self._signal(signal.SIGCONT)
+        self._end(signal.SIGTERM, timeout_s=timeout_s)
+
+    def suspend(self) -> None:
+        """SIGSTOP, and wait until it stands still: the signal is delivered at some later instant."""
+        self._signal(signal.SIGSTOP)
+        self._wait("suspension", lambda: self.suspended or not self.alive, _KILL_TIMEOUT_S)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+        self._wait("resumption", lambda: not self.suspended, _KILL_TIMEOUT_S)
+
+    def _end(self, number: signal.Signals, *, timeout_s: float) -> None:
+        self._signal(number)
+        self._wait("end", lambda: not self.alive, timeout_s)
+
+    def _wait(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+        wait_for(f"{what} of process {self.pid_file.parent.name}", condition, timeout_s=timeout_s)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if (pid := self.pid) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def launch(
+    command: Sequence[str],
+    *,
+    home: Path,
+    output: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Process:
+    """Start a program in its own session with `home/pid` as its pid file, and its output appended to a file.
+
+    `home` is a folder directly in the folder of the sandbox: the reaper looks for pid files there.
+    """
+    process = Process(home / "pid")
+    process.pid_file.unlink(missing_ok=True)
+    with output.open("ab") as sink:
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", _LAUNCHER, "launch", process.pid_file, home.parent / CLOSING, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            cwd=home,
+            env=environment,
+            start_new_session=True,  # Ctrl-C in the terminal is for the owner, not for the brokers.
+            close_fds=True,  # Above all the reaper's pipe: a broker that held it would hide its owner's death.
+        )
+    _children[child.pid] = child
+    wait_for(
+        f"start of {home.name}",
+        lambda: process.pid_file.exists() or child.poll() is not None,
+        timeout_s=_KILL_TIMEOUT_S,
+    )
+    return process
+
+
+def _bury(pid: int) -> None:
+    if (child := _children.pop(pid, None)) is not None:
+        child.wait()
+
+
+@atexit.register
+def _leave_children() -> None:
+    for child in _children.values():
+        # Those that still run are meant to outlive us, and Popen would complain that nobody waited for them.
+        child.returncode = 0
+
+
+def _look(pid: int) -> tuple[str, str]:
+    """The state of a process (Z is a zombie, T suspended) and when it started, in the words of this platform."""
+    if not _LINUX:
+        return _look_by_ps(pid)
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "", ""
+    # The name of the program stands in brackets, and may hold spaces and brackets itself.
+    fields = stat.rpartition(") ")[2].split()
+    return fields[0], fields[19]
+
+
+def _look_by_ps(pid: int) -> tuple[str, str]:
+    command = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    state, _, stamp = ran.stdout.strip().partition(" ")
+    return state[:1], stamp.strip()

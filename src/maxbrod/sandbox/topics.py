@@ -1,0 +1,125 @@
+"""Topics of a sandbox: creates, describes, configures, deletes them, and waits until every broker agrees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka import TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.errors import UnknownTopicOrPartitionError
+
+from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.sandbox.probe import known_topic
+from maxbrod.sandbox.spec import PLAINTEXT
+from maxbrod.sandbox.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from uuid import UUID
+
+    from maxbrod.sandbox.cluster import Cluster
+
+_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """Who holds a partition. `leader` is None while nobody leads it."""
+
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: frozenset[int]
+
+
+def create_topic(
+    cluster: Cluster,
+    topic: str,
+    *,
+    partitions: int = 1,
+    replication_factor: int = -1,
+    assignments: Mapping[int, Sequence[int]] | None = None,
+    config: Mapping[str, str] | None = None,
+) -> UUID:
+    """Create a topic, wait until every partition has a leader, and return the topic's id."""
+    wanted: dict[str, Any] = {"configs": dict(config or {})}
+    if assignments:
+        wanted["assignments"] = {partition: list(brokers) for partition, brokers in assignments.items()}
+    else:
+        wanted |= {"num_partitions": partitions, "replication_factor": replication_factor}
+    with cluster.admin() as admin:
+        admin.create_topics({topic: wanted}, wait_for_metadata=True)
+    return topic_id(cluster, topic)
+
+
+def topic_id(cluster: Cluster, topic: str) -> UUID:
+    found: UUID = _describe(cluster, topic).topic_id
+    return found
+
+
+def delete_topic(cluster: Cluster, topic: str) -> None:
+    """Delete a topic and wait until no broker that runs has a folder of it."""
+    with cluster.admin() as admin:
+        admin.delete_topics([topic])
+    wait_for(f"deletion of {topic}", lambda: not _folders(cluster, topic), timeout_s=_TIMEOUT_S)
+
+
+def recreate_topic(
+    cluster: Cluster, topic: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+) -> tuple[UUID, UUID]:
+    """Delete a topic and create it again: same name, offsets from 0, another id. Returns the old and the new id."""
+    old = topic_id(cluster, topic)
+    delete_topic(cluster, topic)
+    return old, create_topic(cluster, topic, partitions=partitions, config=config)
+
+
+def set_topic_config(cluster: Cluster, topic: str, config: Mapping[str, str]) -> None:
+    with cluster.admin() as admin:
+        answers = admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(config))])
+    if (answer := answers["topic"][topic]) != "OK":
+        raise UsageError(f"Kafka refused new settings: {answer}", object_name=topic)
+
+
+def offsets(cluster: Cluster, topic: str, partition: int = 0) -> tuple[int, int]:
+    """The log start offset of a partition and the offset that its next record will have."""
+    where = TopicPartition(topic, partition)
+    with cluster.admin() as admin:
+        start = admin.list_partition_offsets({where: OffsetSpec.EARLIEST})[where]
+        end = admin.list_partition_offsets({where: OffsetSpec.LATEST})[where]
+    return start.offset, end.offset
+
+
+def replicas(cluster: Cluster, topic: str, partition: int = 0) -> Replicas:
+    for found in _describe(cluster, topic).partitions:
+        if found.partition_index == partition:
+            return Replicas(
+                leader=found.leader_id if found.leader_id >= 0 else None,
+                replicas=tuple(found.replica_nodes),
+                in_sync=frozenset(found.isr_nodes),
+            )
+    raise UsageError(f"no partition {partition}", object_name=topic)
+
+
+def wait_for_in_sync(cluster: Cluster, topic: str, brokers: Collection[int], *, partition: int = 0) -> None:
+    """Until exactly these brokers are in sync."""
+    wait_for(
+        f"{sorted(brokers)} in sync for {topic}-{partition}",
+        lambda: replicas(cluster, topic, partition).in_sync == frozenset(brokers),
+        timeout_s=_TIMEOUT_S,
+    )
+
+
+def _describe(cluster: Cluster, topic: str) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    for broker in cluster.running:
+        found = known_topic(cluster.spec.broker(broker).ports[PLAINTEXT], topic)
+        if found is not None and found.error_code == UnknownTopicOrPartitionError.errno:
+            raise UsageError("no such topic", object_name=topic)
+        if found is not None:
+            return found
+    raise UnavailableError("no broker answers", object_name=topic, operation="describe")
+
+
+def _folders(cluster: Cluster, topic: str) -> list[str]:
+    # A deleted partition is first renamed, to <topic>-<partition>.<uuid>-delete, and gone a moment later.
+    names = (folder.name for broker in cluster.running for folder in cluster.log_dir(broker).iterdir())
+    return [name for name in names if name.partition(".")[0].rpartition("-")[0] == topic]

@@ -1,0 +1,52 @@
+# ruff: noqa: PLC0415 - imported inside the fixtures: a run without Kafka must not pay for it, nor break with it
+"""Clusters and the Java oracle, one of each for the whole run of the tests, started when first asked for.
+
+Tests share a cluster: they use `topic`, a name nobody else has, and leave the brokers as they found them.
+A test that breaks brokers starts a cluster of its own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from java_oracle import JavaOracle
+    from maxbrod.sandbox.cluster import Cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One broker."""
+    from maxbrod.sandbox.cluster import Cluster
+
+    with Cluster.start(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def cluster3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers and a controller."""
+    from maxbrod.sandbox.cluster import Cluster
+
+    with Cluster.start(tmp_path_factory.mktemp("cluster3"), brokers=3) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def java() -> Iterator[JavaOracle]:
+    """Kafka's own Java classes."""
+    from java_oracle import JavaOracle
+
+    with JavaOracle.start() as oracle:
+        yield oracle
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name that no other test uses. The test creates it."""
+    return f"topic-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,133 @@
+"""No process and no folder outlives its owner, and no process of somebody else is ever signalled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from maxbrod.sandbox.process import CLOSING, Process, launch
+from maxbrod.sandbox.reaper import Reaper, reap
+from maxbrod.sandbox.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OWNER = """
+import sys, time
+from maxbrod.sandbox.cluster import Cluster
+with Cluster.start(sys.argv[1], brokers=int(sys.argv[2])) as cluster:
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(tmp_path: Path) -> Iterator[None]:
+    """These tests are about processes that are left: one that fails must not leave them for good."""
+    yield
+    for process in processes_of(tmp_path):
+        process.kill()
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    def mentions(process: psutil.Process) -> bool:
+        try:
+            return any(str(folder) in argument for argument in process.cmdline())
+        except psutil.Error:
+            return False
+
+    return [process for process in psutil.process_iter() if mentions(process)]
+
+
+def start_owner(folder: Path, brokers: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", OWNER, str(folder), str(brokers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def kill_and_see_everything_gone(owner: subprocess.Popen[str], folder: Path) -> None:
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+    wait_for("everything to be gone", lambda: not processes_of(folder) and not folder.exists(), timeout_s=30)
+
+
+def test_brokers_die_with_an_owner_that_was_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    owner = start_owner(folder, brokers=2)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "ready\n"
+    # Two brokers, the controller, the reaper and the owner itself.
+    assert len(processes_of(folder)) == 5
+    kill_and_see_everything_gone(owner, folder)
+
+
+@pytest.mark.parametrize("started", [0, 1, 2])
+def test_brokers_die_with_an_owner_that_was_killed_while_it_started_them(tmp_path: Path, started: int) -> None:
+    folder = tmp_path / "c"
+    owner = start_owner(folder, brokers=2)
+    wait_for("the owner to start its reaper", lambda: len(processes_of(folder)) >= 2, timeout_s=60)
+    wait_for("the owner to start nodes", lambda: len(list(folder.glob("*/pid"))) >= started, timeout_s=60)
+    kill_and_see_everything_gone(owner, folder)
+
+
+def test_the_end_of_the_owner_is_seen_even_by_an_owner_without_goodbye(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    home = folder / "node"
+    home.mkdir(parents=True)
+    reaper = Reaper.start(folder)
+    sleeper = launch(["tail", "-f", str(home / "pid")], home=home, output=folder / "output.log")
+    alive_before = sleeper.alive
+    reaper.close()
+    assert (alive_before, sleeper.alive, folder.exists()) == (True, False, False)
+
+
+def test_nothing_starts_in_a_folder_that_is_being_closed(tmp_path: Path) -> None:
+    home = tmp_path / "node"
+    home.mkdir()
+    (tmp_path / CLOSING).touch()
+    late = launch(["touch", str(tmp_path / "ran")], home=home, output=tmp_path / "output.log")
+    wait_for("the end of it", lambda: not late.alive, timeout_s=10)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_recycled_pid_is_never_killed(tmp_path: Path) -> None:
+    home = tmp_path / "node"
+    home.mkdir()
+    with subprocess.Popen(["sleep", "5"]) as stranger:
+        (home / "pid").write_text(f"{stranger.pid} 12345\n")
+        process = Process(home / "pid")
+        assert not process.alive
+        process.kill()
+        process.suspend()
+        reap(tmp_path, keep=True)
+        time.sleep(0.1)
+        assert psutil.Process(stranger.pid).status() == psutil.STATUS_SLEEPING
+        stranger.kill()
+
+
+def test_a_suspended_process_can_be_stopped(tmp_path: Path) -> None:
+    home = tmp_path / "node"
+    home.mkdir()
+    process = launch(["tail", "-f", str(home / "pid")], home=home, output=tmp_path / "output.log")
+    process.suspend()
+    wait_for("suspension", lambda: process.suspended, timeout_s=5)
+    process.stop(timeout_s=5)
+    assert not process.alive
+
+
+def test_a_launched_process_inherits_no_descriptor(tmp_path: Path) -> None:
+    home = tmp_path / "node"
+    home.mkdir()
+    with Path("/dev/null").open() as leak:
+        os.set_inheritable(leak.fileno(), True)
+        process = launch(["tail", "-f", str(home / "pid")], home=home, output=tmp_path / "output.log")
+        wait_for("the program", lambda: psutil.Process(process.pid).name() == "tail", timeout_s=5)
+        assert leak.fileno() not in {int(fd.name) for fd in Path(f"/proc/{process.pid}/fd").iterdir()}
+    process.kill()
