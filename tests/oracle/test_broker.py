@@ -96,8 +96,7 @@ def test_kcat_prints_what_we_encoded(cluster: Cluster, topic: str, codec: Codec)
     create_topic(cluster, topic, config=ANY_TIME)
     assert wire.produce(cluster, topic, encode(to_arrow(PLAIN), codec=codec).tobytes()) == (0, None)
     ran = subprocess.run(
-        ["kcat", "-C", "-q", "-e", "-b", cluster.bootstrap, "-t", topic, "-p", "0", "-o", "beginning"]
-        + ["-f", "%T|%o|%h|%K|%k|%S|%s\n"],
+        ["kcat", "-Cqe", "-b", cluster.bootstrap, "-t", topic, "-p0", "-obeginning", "-f", "%T|%o|%h|%K|%k|%S|%s\n"],
         capture_output=True,
         text=True,
         timeout=60,

@@ -31,9 +31,7 @@ def produce(cluster: Cluster, topic: str, batch: bytes, *, partition: int = 0) -
         topic_data=[
             ProduceRequest.TopicProduceData(
                 name=topic,
-                partition_data=[
-                    ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=batch)
-                ],
+                partition_data=[ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=batch)],
             )
         ],
         version=9,
