@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import obstore
 import psutil
 import pytest
+from obstore.store import S3Store
 
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from maxbrod.sandbox.cluster import Cluster
+from maxbrod.sandbox.process import Process
 from maxbrod.sandbox.spec import STATE_FILE
 from maxbrod.sandbox.tools import run_tool
 from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +30,11 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A sandbox whose starter has long ended."""
     folder = tmp_path_factory.mktemp("cli") / "box"
     command = [sys.executable, "-m", "maxbrod", "sandbox", "up", "--dir", str(folder), "--json"]
-    options = ["--brokers", "2", "--listener", "sasl_ssl", "--config", "num.io.threads=5"]
+    options = ["--brokers", "2", "--listener", "sasl_ssl", "--config", "num.io.threads=5", "--s3"]
     started = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
     document = json.loads(started.stdout)
     assert document["state"] == "running"
+    assert document["bootstrap"] == document["listeners"]["PLAINTEXT"]
     assert [node["name"] for node in document["nodes"]] == ["controller-1000", "broker-1", "broker-2"]
     yield folder
     if (folder / STATE_FILE).exists():
@@ -57,9 +61,30 @@ def test_a_sandbox_outlives_its_shell(capsys: pytest.CaptureFixture[str], box: P
 def test_the_client_files_let_kafkas_own_tools_in(capsys: pytest.CaptureFixture[str], box: Path) -> None:
     _, document = call(capsys, "status", "--dir", str(box))
     (config,) = [path for path in document["client_files"] if path.endswith("sasl_ssl-alice.properties")]
-    address = document["bootstrap"]["SASL_SSL"]
+    address = document["listeners"]["SASL_SSL"]
     tool = "org.apache.kafka.tools.TopicCommand"
     assert run_tool(tool, "--bootstrap-server", address, "--command-config", config, "--list").strip() == ""
+
+
+def test_the_s3_server_takes_the_keys_of_its_file(capsys: pytest.CaptureFixture[str], box: Path) -> None:
+    _, document = call(capsys, "status", "--dir", str(box))
+    (variables,) = [path for path in document["client_files"] if path.endswith("s3.env")]
+    assert Path(variables).stat().st_mode & 0o077 == 0
+    lines = Path(variables).read_text().splitlines()
+    given = dict(line.removeprefix("export ").split("=", 1) for line in lines)
+    assert given["AWS_ENDPOINT_URL"] == document["s3"]["endpoint"]
+    store = S3Store(
+        document["s3"]["url"].removeprefix("s3://"),
+        endpoint=given["AWS_ENDPOINT_URL"],
+        region=given["AWS_REGION"],
+        access_key_id=given["AWS_ACCESS_KEY_ID"],
+        secret_access_key=given["AWS_SECRET_ACCESS_KEY"],
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
+    obstore.put(store, "a/b", b"c")
+    assert bytes(obstore.get(store, "a/b").bytes()) == b"c"
+    assert given["AWS_SECRET_ACCESS_KEY"] not in str(document)
 
 
 def test_no_password_is_printed(capsys: pytest.CaptureFixture[str], box: Path) -> None:
@@ -121,6 +146,8 @@ def test_a_folder_without_a_sandbox_is_no_sandbox(
 def test_down_removes_what_the_sandbox_made_and_nothing_else(capsys: pytest.CaptureFixture[str], box: Path) -> None:
     (box / "mine").touch()
     pids = [node["pid"] for node in call(capsys, "status", "--dir", str(box))[1]["nodes"]]
+    pids.append(Process(box / "s3" / "server" / "pid").pid)
+    assert all(psutil.pid_exists(pid) for pid in pids)
     code, document = call(capsys, "down", "--dir", str(box))
     assert (code, document["left"]) == (EXIT_DONE, ["mine"])
     assert [path.name for path in box.iterdir()] == ["mine"]

@@ -12,7 +12,8 @@ from rich.table import Table
 from maxbrod.cli.output import JsonFlag, out, print_json
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.sandbox.description import describe, write_client_files
-from maxbrod.sandbox.spec import STATE_FILE
+from maxbrod.sandbox.s3 import S3Server
+from maxbrod.sandbox.spec import S3_DIR, STATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,13 +47,18 @@ def up(
     authorizer: Annotated[
         bool, typer.Option("--authorizer", help="Refuse users without an ACL; 'admin' and PLAINTEXT may do everything.")
     ] = False,
+    s3: Annotated[
+        bool,
+        typer.Option("--s3", help="Start an S3 server with an empty bucket too (builds versitygw the first time)."),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Start a cluster and leave it running.
 
     The users of secure listeners are 'admin' and 'alice'; their passwords are
     made up anew. For each user and listener there is a file of client
-    properties, which Kafka's own tools take as --command-config.
+    properties, which Kafka's own tools take as --command-config. The keys of
+    the S3 server are in clients/s3.env, for a shell to source.
     """
     _refuse_if_taken(directory)
     users = {name: secrets.token_urlsafe(12) for name in ("admin", "alice")}
@@ -65,7 +71,13 @@ def up(
         authorizer=authorizer,
         detached=True,
     )
-    write_client_files(started)
+    try:
+        if s3:
+            S3Server.start(directory / S3_DIR, bucket="maxbrod", detached=True)
+        write_client_files(started)
+    except BaseException:
+        started.dismantle()
+        raise
     _show(started, as_json=as_json)
 
 
@@ -181,7 +193,9 @@ def _print(document: dict[str, Any]) -> None:
         ports = ", ".join(f"{name} {port}" for name, port in node["ports"].items())
         table.add_row(node["name"], node["state"], str(node["pid"] or ""), ports)
     out.print(table)
-    for listener, address in document["bootstrap"].items():
+    for listener, address in document["listeners"].items():
         out.print(f"{listener}: {address}", markup=False, highlight=False, soft_wrap=True)
+    if document["s3"] is not None:
+        out.print("S3: {url} at {endpoint}, {state}".format(**document["s3"]), markup=False, highlight=False)
     for path in document["client_files"]:
-        out.print(f"client properties: {path}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"client settings: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -26,6 +26,7 @@ from maxbrod.sandbox.spec import (
     DEFAULT_USERS,
     HOST,
     PLAINTEXT,
+    S3_DIR,
     STATE_FILE,
     TLS_DIR,
     Spec,
@@ -127,6 +128,7 @@ class Cluster:
 
     def dismantle(self) -> list[str]:
         """End every process and remove what the sandbox made; returns the names of foreign files, which stay."""
+        reap(self.directory / S3_DIR)
         reap(self.directory, keep=True)
         for node in self.spec.nodes:
             NodeHome(self.directory, node).remove()

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from maxbrod.sandbox.jars import KAFKA_VERSION
 from maxbrod.sandbox.node import NodeHome, write_private
+from maxbrod.sandbox.s3 import S3Server
 from maxbrod.sandbox.settings import render
-from maxbrod.sandbox.spec import CLIENTS_DIR, OPTIONAL_LISTENERS
+from maxbrod.sandbox.spec import CLIENTS_DIR, OPTIONAL_LISTENERS, S3_DIR
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
@@ -21,10 +22,26 @@ def describe(cluster: Cluster) -> dict[str, Any]:
         "kafka_version": KAFKA_VERSION,
         "cluster_id": cluster.spec.cluster_id,
         "state": states.pop() if len(states) == 1 else "degraded",
-        "bootstrap": {listener: cluster.bootstrap_for(listener) for listener in cluster.spec.listeners},
+        "bootstrap": cluster.bootstrap,
+        "listeners": {listener: cluster.bootstrap_for(listener) for listener in cluster.spec.listeners},
         "nodes": nodes,
-        "client_files": sorted(map(str, (cluster.directory / CLIENTS_DIR).glob("*.properties"))),
+        "client_files": sorted(map(str, (cluster.directory / CLIENTS_DIR).glob("*"))),
+        "s3": _describe_s3(cluster),
     }
+
+
+def attached_s3(cluster: Cluster) -> S3Server | None:
+    """The S3 server that was started beside the cluster, if there is one."""
+    folder = cluster.directory / S3_DIR
+    return S3Server.attach(folder) if folder.is_dir() else None
+
+
+def _describe_s3(cluster: Cluster) -> dict[str, Any] | None:
+    server = attached_s3(cluster)
+    if server is None:
+        return None
+    state = "running" if server.alive else "stopped"
+    return {"state": state, "url": server.url, "endpoint": server.endpoint, "region": server.region}
 
 
 def _describe_node(home: NodeHome) -> dict[str, Any]:
@@ -35,13 +52,30 @@ def _describe_node(home: NodeHome) -> dict[str, Any]:
 
 
 def write_client_files(cluster: Cluster) -> None:
-    """For each secure listener and user a file of Java client properties, readable by its owner only."""
+    """What clients need to log in, in files that only their owner may read.
+
+    Java client properties for each secure listener and user; the variables of the AWS tools for the S3 server.
+    """
     secure = [listener for listener in cluster.spec.listeners if listener in OPTIONAL_LISTENERS]
-    if not secure:
+    server = attached_s3(cluster)
+    if not secure and server is None:
         return
     folder = cluster.directory / CLIENTS_DIR
     folder.mkdir(mode=0o700)
+    if server is not None:
+        write_private(folder / "s3.env", _aws_variables(server))
     for listener in secure:
         for user in cluster.spec.users:
             text = render(cluster.java_properties(listener, user))
             write_private(folder / f"{listener.lower()}-{user}.properties", text)
+
+
+def _aws_variables(server: S3Server) -> str:
+    variables = {
+        "AWS_ACCESS_KEY_ID": server.access_key,
+        "AWS_SECRET_ACCESS_KEY": server.secret_key,
+        "AWS_ENDPOINT_URL": server.endpoint,
+        "AWS_REGION": server.region,
+        "AWS_ALLOW_HTTP": "true",
+    }
+    return "".join(f"export {name}={value}\n" for name, value in variables.items())

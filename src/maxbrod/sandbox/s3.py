@@ -2,12 +2,14 @@
 
 `S3Server` is versitygw, which keeps S3's promises, conditional puts among them. `LyingS3Server` is rclone, which
 answers a conditional put with 200 and overwrites: what a store looks like that must never hold an archive.
-Keys are random for each server and live in its environment, never in a command line, a log or a repr.
+Keys are random for each server. They live in its environment and in a file that only its owner may read, never in a
+command line, a log or a repr.
 """
 
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import secrets
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.sandbox import programs
+from maxbrod.sandbox.node import write_private
 from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.process import Process, launch
 from maxbrod.sandbox.reaper import Reaper, reap
@@ -36,6 +39,7 @@ _STOP_TIMEOUT_S: Final = 10.0
 _ANSWER_TIMEOUT_S: Final = 2.0
 _PORT_TRIES: Final = 5
 _OUTPUT_TAIL_CHARACTERS: Final = 1000
+_STATE_FILE: Final = "s3.json"
 
 
 class _PortTakenError(Exception):
@@ -50,7 +54,7 @@ class _Server(ABC):
 
     region: Final = "us-east-1"
 
-    def __init__(self, directory: Path, bucket: str, *, reaper: Reaper, keep: bool) -> None:
+    def __init__(self, directory: Path, bucket: str, *, reaper: Reaper | None, keep: bool) -> None:
         self.directory = directory
         self.bucket = bucket
         self.access_key = secrets.token_hex(10)
@@ -81,22 +85,33 @@ class _Server(ABC):
         *,
         bucket: str = "maxbrod-test",
         keep: bool = False,
+        detached: bool = False,
         timeout_s: float = _START_TIMEOUT_S,
     ) -> Self:
         """Start a server in a folder that is new or empty (None: a temporary one) and wait until it answers.
 
-        The server dies with this process, even by SIGKILL, and the folder with it unless it is to be kept.
+        The server dies with this process, even by SIGKILL, and the folder with it unless it is to be kept. A
+        `detached` one lives on, and `attach` finds it again.
         """
         if not _BUCKET_NAME.fullmatch(bucket):
             raise UsageError(f"{bucket!r} is no name for a bucket", hint="3 to 63 of a-z, 0-9, '.' and '-'")
         cls._program()  # Builds, the first time: before there is anything to clean up.
         folder = _claim(directory)
-        server = cls(folder, bucket, reaper=Reaper.start(folder, keep=keep), keep=keep)
+        reaper = None if detached else Reaper.start(folder, keep=keep)
+        server = cls(folder, bucket, reaper=reaper, keep=keep)
         try:
             server._create(timeout_s)
         except BaseException:
             server.close()
             raise
+        return server
+
+    @classmethod
+    def attach(cls, directory: Path) -> Self:
+        """The server that another process started in this folder with `detached`."""
+        state = json.loads((directory / _STATE_FILE).read_text())
+        server = cls(directory, state["bucket"], reaper=None, keep=False)
+        server.access_key, server.secret_key, server.port = state["access_key"], state["secret_key"], state["port"]
         return server
 
     def __enter__(self) -> Self:
@@ -110,7 +125,8 @@ class _Server(ABC):
     def close(self) -> None:
         """End the server at once, and remove the folder unless it was to be kept."""
         reap(self.directory, keep=self._keep)
-        self._reaper.close()
+        if self._reaper is not None:
+            self._reaper.close()
 
     # Where things are
 
@@ -205,8 +221,13 @@ class _Server(ABC):
                 self._launch(timeout_s)
             except _PortTakenError:
                 continue
+            self._save()
             return
         raise UnavailableError("cannot find a port that stays free", operation="start")
+
+    def _save(self) -> None:
+        keys = {"access_key": self.access_key, "secret_key": self.secret_key}
+        write_private(self.directory / _STATE_FILE, json.dumps({"bucket": self.bucket, "port": self.port, **keys}))
 
     def _launch(self, timeout_s: float) -> None:
         # Nothing of ours: not the user's AWS keys, and no settings that they have for these programs.

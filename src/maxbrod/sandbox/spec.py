@@ -33,6 +33,7 @@ CONTROLLER_NODE_ID: Final = 1000
 STATE_FILE: Final = "sandbox.json"
 TLS_DIR: Final = "tls"
 CLIENTS_DIR: Final = "clients"
+S3_DIR: Final = "s3"
 
 _FORMAT: Final = "maxbrod-sandbox/1"
 
