@@ -1,0 +1,65 @@
+# Everything from a fresh machine with Python 3.11+, make and a shell: `make demo`, `make test`.
+# The tools that a target needs are installed the first time, into .venv, .tools and the user's cache.
+# Stamps in .tools remember what was done, so that a second `make` goes straight to work, without network.
+
+BIN := .venv/bin
+STAMPS := .tools/stamps
+
+# Not the caller's: a VIRTUAL_ENV or UV_PROJECT_ENVIRONMENT of another project, an interpreter to fetch.
+unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT PYTHONPATH PYTHONHOME
+export UV_PYTHON_DOWNLOADS := never
+
+.PHONY: help demo test test-slow check format bench setup clean
+.DEFAULT_GOAL := help
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: setup ## Run the main job on a real Kafka cluster in a box
+	$(BIN)/maxbrod demo
+
+test: check setup $(STAMPS)/test-tools ## Run the checks and the test suite
+	$(BIN)/pytest -m "not slow"
+
+test-slow: setup $(STAMPS)/test-tools ## Run the long suite: a million fuzz cases and other sweeps
+	$(BIN)/pytest -m slow
+
+check: $(STAMPS)/synced ## Run the linters and the type checker
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMPS)/synced ## Put the code into its standard form
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup ## Measure maxbrod against something anyone can run beside it
+	$(BIN)/maxbrod bench codec
+
+setup: $(STAMPS)/java $(STAMPS)/batch-prepared $(STAMPS)/spark-prepared ## Install everything that maxbrod needs
+
+clean: ## Remove what the other targets made in this folder
+	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMPS)/synced: uv.lock pyproject.toml scripts/uv scripts/find-python
+	python=$$(scripts/find-python) && scripts/uv sync --locked --compile-bytecode --python "$$python"
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/java: $(STAMPS)/synced scripts/install-java scripts/install-package
+	scripts/install-java
+	@touch $@
+
+$(STAMPS)/test-tools: scripts/install-test-tools scripts/install-package
+	scripts/install-test-tools
+	@mkdir -p $(STAMPS) && touch $@
+
+# Preparations only save time later: the first run does without them.
+$(STAMPS)/batch-prepared: $(STAMPS)/synced $(wildcard src/maxbrod/batch/*kernels.py)
+	-$(BIN)/python -m maxbrod.batch.prepare
+	@touch $@
+
+$(STAMPS)/spark-prepared: $(STAMPS)/java
+	-$(BIN)/python -m maxbrod.spark.prepare
+	@touch $@

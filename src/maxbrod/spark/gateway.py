@@ -1,0 +1,205 @@
+"""Starts the JVM that Spark lives in, and ends it: the one place that knows how PySpark finds its JVM.
+
+PySpark would do it through three shell scripts and a helper JVM, with whatever JAVA_HOME, SPARK_HOME
+and PYSPARK_SUBMIT_ARGS the environment holds, and let it write on the screen. Here the JVM is started
+directly, while Python imports what it needs, with all its output in a log file.
+The JVM ends when its standard input does, so it cannot outlive a driver that is killed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import struct
+import subprocess
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import EnvironmentMissingError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from maxbrod.java import Java
+
+START_SECONDS_MAX: Final = 180.0
+STOP_SECONDS_MAX: Final = 60.0
+
+MAIN_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
+_LAUNCHER_CLASS: Final = "org.apache.spark.launcher.Main"
+# Instead of a program: Spark then waits for Python to connect.
+_SHELL: Final = "pyspark-shell"
+
+# Whoever sets these speaks to another Spark: a shell's, a notebook's, or one that is installed beside ours.
+FOREIGN_VARIABLES: Final = (
+    "PYSPARK_DRIVER_PYTHON",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_CONF_DIR",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "SPARK_HOME",
+    "SPARK_REMOTE",
+)
+
+# Only Spark's linear algebra uses it. Some Javas have no such module and would not start; the others
+# print a warning and start slower.
+_VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
+
+# What Spark itself calls sensitive: such values go over the authenticated socket, not onto a command line.
+_SENSITIVE: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """A running JVM, and what PySpark needs to talk to it."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+
+    def close(self) -> None:
+        """End the JVM as the death of this process would, and wait until it is gone."""
+        try:
+            # Closes its standard input, then waits.
+            self.process.communicate(timeout=STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+
+
+def spark_home() -> Path:
+    """The folder of the installed PySpark with its jars; found without importing it."""
+    spec = find_spec("pyspark")
+    home = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+    if home is None or not (home / "jars").is_dir():
+        raise EnvironmentMissingError(
+            "PySpark is not installed here with its jars", hint="pip install 'pyspark>=4.2,<5' (not pyspark-client)"
+        )
+    return home
+
+
+def launcher_command(java: Java, conf: Mapping[str, str]) -> list[str]:
+    """The command up to the main class, as Spark's own launcher builds it: class path, heap and module options."""
+    home = spark_home()
+    arguments = _conf_arguments({key: value for key, value in conf.items() if key.startswith("spark.driver.")})
+    ran = subprocess.run(
+        [java.executable, "-Xmx128m", "-cp", home / "jars" / "*", _LAUNCHER_CLASS, MAIN_CLASS, *arguments, _SHELL],
+        capture_output=True,
+        env={**_clean(os.environ), "JAVA_HOME": str(java.home), "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"},
+        check=False,
+    )
+    if ran.returncode != 0:
+        raise EnvironmentMissingError(
+            "Spark's launcher failed", object_name=str(java.home), hint=ran.stderr.decode(errors="replace").strip()
+        )
+    # Lines for a person, then a line with a NUL, then the command with a NUL after each argument.
+    command = ran.stdout.decode().partition("\0\n")[2].split("\0")
+    command = [argument for argument in command[: command.index(MAIN_CLASS)] if argument != _VECTOR_MODULE]
+    class_path = command.index("-cp") + 1
+    command[class_path] = _plain_class_path(command[class_path])
+    return command
+
+
+def submit_arguments(conf: Mapping[str, str]) -> list[str]:
+    shown = {key: value for key, value in conf.items() if not _SENSITIVE.search(key)}
+    return [*_conf_arguments(shown), _SHELL]
+
+
+def launch(command: Sequence[str], *, scratch: Path, log: Path) -> Gateway:
+    """Start the JVM and wait until it listens. Raises UnavailableError with the end of its log if it does not."""
+    connection = scratch / "gateway"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            # Its own group: Ctrl-C is for Python, which then cancels the jobs.
+            process_group=0,
+            env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)},
+        )
+    imports = threading.Thread(target=_import_early, daemon=True)
+    imports.start()
+    try:
+        _wait_for(connection, process, log)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    finally:
+        imports.join()
+    port, secret = _read_connection(connection.read_bytes())
+    return Gateway(process=process, port=port, secret=secret)
+
+
+@contextmanager
+def environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Our variables and no foreign ones, for as long as PySpark looks at them."""
+    before = {name: os.environ.get(name) for name in (*FOREIGN_VARIABLES, *changes)}
+    for name in FOREIGN_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _clean(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name not in FOREIGN_VARIABLES}
+
+
+def _plain_class_path(class_path: str) -> str:
+    """Every file once, in a fixed order. Java 21 rejects an archive where one is missing or named twice."""
+    entries = [Path(entry) for entry in class_path.split(os.pathsep)]
+    files = [
+        file for entry in entries for file in (sorted(entry.parent.glob("*.jar")) if entry.name == "*" else [entry])
+    ]
+    return os.pathsep.join(dict.fromkeys(str(file) for file in files if file.exists()))
+
+
+def _conf_arguments(conf: Mapping[str, str]) -> list[str]:
+    return [argument for key, value in conf.items() for argument in ("--conf", f"{key}={value}")]
+
+
+def _import_early() -> None:
+    # While the JVM starts Python has nothing else to do. PySpark imports pandas at the first call of
+    # the JVM: 0.4 s, and 1.5 s where no bytecode is stored. A module that cannot be imported is
+    # reported by the one who needs it.
+    for module in ("pyspark.sql", "pandas", "pyarrow"):
+        with suppress(ImportError):
+            importlib.import_module(module)
+
+
+def _wait_for(connection: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    # Java moves the file into place when it is complete.
+    while not connection.exists():
+        if process.poll() is not None:
+            raise UnavailableError(f"Spark's JVM ended with code {process.returncode} at its start", hint=_tail(log))
+        if time.monotonic() > deadline:
+            raise UnavailableError(f"Spark's JVM did not start within {START_SECONDS_MAX:.0f} s", hint=_tail(log))
+        time.sleep(0.02)
+
+
+def _read_connection(info: bytes) -> tuple[int, str]:
+    port, length = struct.unpack_from("!ii", info)
+    return port, info[8 : 8 + length].decode()
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    # What happened stands above Java's stack.
+    told = [line for line in lines if line.strip() and not line.startswith("\t")]
+    return "Spark's log ends with: " + (" | ".join(told[-5:]) or "nothing")

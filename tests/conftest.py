@@ -1,0 +1,21 @@
+"""Loads the fixtures that several folders of tests share, one plugin per thing they start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    import pytest
+
+# No test asserts a time: machines are shared, and the first call compiles.
+settings.register_profile("maxbrod", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
+settings.load_profile("maxbrod")
+
+pytest_plugins = ["fixtures_kafka", "fixtures_s3", "fixtures_spark"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # kafka-python loads its schemas with functions that Python 3.11 and 3.12 call deprecated, 3.13 no longer.
+    config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
