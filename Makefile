@@ -15,7 +15,7 @@ export UV_PYTHON_DOWNLOADS := never
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: setup ## Run the main job on a real Kafka cluster in a box
+demo: $(STAMPS)/java $(STAMPS)/batch-prepared ## Run the main job on a real Kafka cluster in a box
 	$(BIN)/maxbrod demo
 
 test: check setup $(STAMPS)/test-tools ## Run the checks and the test suite

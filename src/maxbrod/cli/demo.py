@@ -38,9 +38,12 @@ def demo(
     """
     from maxbrod.sandbox.cluster import Cluster  # noqa: PLC0415 - kafka-python and numba: not for `--help`
     from maxbrod.sandbox.inventory import take_inventory  # noqa: PLC0415
+    from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="maxbrod-demo-") as folder:
-        with _step(f"start Kafka with {brokers} broker{'s'[: brokers > 1]}"):
+        with _step(f"get Kafka {KAFKA_VERSION} (the first time it is downloaded)"):
+            kafka_release()
+        with _step(f"start {brokers} broker{'s'[: brokers > 1]}"):
             cluster = Cluster.start(Path(folder) / "cluster", brokers=brokers)
         with cluster:
             with _step("produce"):
