@@ -28,7 +28,6 @@ from maxbrod.sandbox.events import orders
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-BATCH_BYTES: Final = 64 << 10
 PIECE_BYTES: Final = 1 << 20
 """What one call of `decode` gets, as from a reader that streams an object."""
 
@@ -43,10 +42,10 @@ class Measurement:
     note: str = ""
 
 
-def measure(*, records: int = 400_000, rounds: int = 5) -> list[Measurement]:
+def measure(*, records: int, batch_bytes: int, rounds: int) -> list[Measurement]:
     """Every measurement of the engine, in one process, contenders in turns."""
     columns = orders(records)
-    plain, packed = (encode(columns, codec=codec, batch_bytes_max=BATCH_BYTES) for codec in (Codec.NONE, Codec.LZ4))
+    plain, packed = (encode(columns, codec=codec, batch_bytes_max=batch_bytes) for codec in (Codec.NONE, Codec.LZ4))
     headers = walk(plain)
     packed_pieces, plain_pieces = _pieces(packed), _pieces(plain)
     peer_bytes = packed.tobytes()
@@ -55,8 +54,8 @@ def measure(*, records: int = 400_000, rounds: int = 5) -> list[Measurement]:
         {
             "decode": lambda: [decode(piece).num_rows for piece in packed_pieces],
             "decode_plain": lambda: [decode(piece).num_rows for piece in plain_pieces],
-            "encode": lambda: encode(columns, codec=Codec.LZ4, batch_bytes_max=BATCH_BYTES),
-            "encode_plain": lambda: encode(columns, batch_bytes_max=BATCH_BYTES),
+            "encode": lambda: encode(columns, codec=Codec.LZ4, batch_bytes_max=batch_bytes),
+            "encode_plain": lambda: encode(columns, batch_bytes_max=batch_bytes),
             "patch": lambda: patch(patched, headers, producer_id=7, producer_epoch=0, base_sequence=bases),
             "walk": lambda: walk(plain),
             "peer": lambda: _read_with_kafka_python(peer_bytes),
@@ -64,7 +63,7 @@ def measure(*, records: int = 400_000, rounds: int = 5) -> list[Measurement]:
         rounds=rounds,
     )
     decode_rate, peer_rate = records / best["decode"], records / best["peer"]
-    size = f"{len(plain) / records:.0f} bytes a record"
+    size = f"{len(plain) / records:.0f} B a record"
     return [
         Measurement(name="decode lz4", rate=decode_rate, unit="records/s", wanted=1.5e6, note=size),
         Measurement(name="decode uncompressed", rate=records / best["decode_plain"], unit="records/s"),
@@ -75,7 +74,11 @@ def measure(*, records: int = 400_000, rounds: int = 5) -> list[Measurement]:
         Measurement(name="patch", rate=len(plain) / best["patch"], unit="bytes/s", wanted=3e9),
         Measurement(name="walk and check CRC", rate=len(plain) / best["walk"], unit="bytes/s", wanted=3e9),
         Measurement(
-            name="memory over decompressed", rate=memory_ratio(records), unit="times", wanted=3, note="at most"
+            name="memory over decompressed",
+            rate=memory_ratio(records, batch_bytes),
+            unit="times",
+            wanted=3,
+            note="at most",
         ),
         Measurement(name="first decode of a process", rate=first_decode_seconds(), unit="seconds"),
     ]
@@ -113,18 +116,18 @@ def first_decode_seconds(tries: int = 3) -> float:
     return min(float(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(tries))
 
 
-def memory_ratio(records: int) -> float:
+def memory_ratio(records: int, batch_bytes: int) -> float:
     """What decoding adds to a fresh process at its peak, over the decompressed bytes."""
-    program = f"from maxbrod.bench.codec import _memory_probe; _memory_probe({records})"
+    program = f"from maxbrod.bench.codec import _memory_probe; _memory_probe({records}, {batch_bytes})"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     measured: dict[str, Any] = json.loads(ran.stdout)
     return float(measured["added"] / measured["decompressed"])
 
 
-def _memory_probe(records: int) -> None:
+def _memory_probe(records: int, batch_bytes: int) -> None:
     # A small piece many times over: building all of it at once would itself be the peak.
     pieces = 20
-    piece = encode(orders(max(1, records // pieces)), codec=Codec.LZ4, batch_bytes_max=BATCH_BYTES)
+    piece = encode(orders(max(1, records // pieces)), codec=Codec.LZ4, batch_bytes_max=batch_bytes)
     unpacked = unpack(piece, walk(piece))
     decompressed = int((unpacked.end - unpacked.start).sum()) * pieces
     decode(piece)

@@ -23,13 +23,16 @@ def bench() -> None:
 @app.command()
 def codec(
     records: Annotated[int, typer.Option(min=1000, help="How many records to measure with.")] = 400_000,
+    batch_bytes: Annotated[
+        int, typer.Option(min=1000, help="How large a batch is before compression; Java producers fill up to 16384.")
+    ] = 65_536,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count; the best of them is shown.")] = 5,
     json: JsonFlag = False,
 ) -> None:
     """The record-batch engine on one core: decode, encode, patch, walk, memory."""
     from maxbrod.bench.codec import measure  # noqa: PLC0415 - loads numba, which other commands must not
 
-    measurements = measure(records=records, rounds=rounds)
+    measurements = measure(records=records, batch_bytes=batch_bytes, rounds=rounds)
     if json:
         print_json([asdict(measurement) for measurement in measurements])
         return
