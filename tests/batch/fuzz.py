@@ -103,11 +103,31 @@ def reseal(batch: bytes) -> bytes:
 
 def mutate_inside(rng: random.Random, batch: bytes) -> bytes:
     """Change the records under the compression."""
-    codec = Codec(batch[22] & 7) if batch[16] == 2 else Codec.NONE
+    if batch[16] != 2:
+        return mutate_wrapper(rng, batch)
+    codec = Codec(batch[22] & 7)
     if codec is Codec.NONE:
         return mutate(rng, batch)
     records = decompress(codec, np.frombuffer(batch[61:], np.uint8)).tobytes()
     return batch[:61] + compress(codec, np.frombuffer(mutate(rng, records), np.uint8))
+
+
+def mutate_wrapper(rng: random.Random, entry: bytes) -> bytes:
+    """Change a message inside an old wrapper, mostly with its checksum made right again."""
+    codec, start = Codec(entry[17] & 7), 34 if entry[16] == 1 else 26
+    if codec is Codec.NONE:
+        return mutate(rng, entry)
+    inner = decompress(codec, np.frombuffer(entry[start:], np.uint8)).tobytes()
+    messages = []
+    while inner:
+        size = 12 + struct.unpack_from(">i", inner, 8)[0]
+        messages.append(inner[:size])
+        inner = inner[size:]
+    at = rng.randrange(len(messages))
+    changed = mutate(rng, messages[at])
+    messages[at] = reseal(changed) if rng.randrange(4) else changed
+    packed = compress(codec, np.frombuffer(b"".join(messages), np.uint8))
+    return entry[: start - 4] + struct.pack(">i", len(packed)) + packed
 
 
 def case(rng: random.Random, corpus: list[bytes]) -> bytes:

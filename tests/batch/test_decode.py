@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 
 import cramjam
 import numpy as np
@@ -164,19 +165,35 @@ def test_any_buffer_will_do() -> None:
 
 BODY = write_record(ONE, 5, ONE.timestamp)
 GOOD = write_batch([Record(offset=0, timestamp=0, key=None, value=None)])
+FAR = varint((1 << 63) - 1)
+
+
+def sized(rest: bytes) -> bytes:
+    return varint(len(rest)) + rest
+
 
 DAMAGED = {
     "a record longer than its batch": (varint(1000) + BODY[1:], 1),
     "a record shorter than its parts": (varint(6) + BODY[1:], 1),
     "a negative record length": (varint(-7) + BODY[1:], 1),
     "a varint without end": (b"\xff" * 30, 1),
+    "a record that holds the next one": (sized(BODY[1:] + write_record(replace(ONE, offset=6), 5, ONE.timestamp)), 2),
     "bytes after the last record": (BODY + b"\0\0\0", 1),
     "fewer records than counted": (BODY * 2, 3),
     "an offset delta beyond the batch": (write_record(ONE, 0, ONE.timestamp), 1),
     "an offset delta that does not rise": (BODY * 2, 2),
     "a negative offset delta": (write_record(ONE, 6, ONE.timestamp), 1),
-    "a key length below -1": (b"\x10\0\0\0\x03\x02v\0\0", 1),
-    "a value longer than its record": (b"\x0e\0\0\0\x02k\x7f\0", 1),
+    "a key length below -1": (sized(b"\0\0\0\x03\x02v\0"), 1),
+    "a value length below -1": (sized(b"\0\0\0\x02k\x03\0"), 1),
+    "a header value length below -1": (sized(b"\0\0\0\x01\x01\x02\x02h\x03"), 1),
+    "a key longer than its record": (sized(b"\0\0\0\x7ek\x02v\0"), 1),
+    "a value longer than its record": (sized(b"\0\0\0\x02k\x7e\0"), 1),
+    # Added to any position, these pass the end of 64 bits.
+    "a key as long as a number can say": (sized(b"\0\0\0" + FAR + b"\x01\0"), 1),
+    "a value as long as a number can say": (sized(b"\0\0\0\x01" + FAR + b"\0"), 1),
+    "a header key as long as a number can say": (sized(b"\0\0\0\x01\x01\x02" + FAR + b"\x01"), 1),
+    "a header value as long as a number can say": (sized(b"\0\0\0\x01\x01\x04\0" + FAR + b"\0\x01"), 1),
+    "a record as long as a number can say": (FAR + BODY[1:], 1),
     "a header count beyond the record": (b"\x10\0\0\0\x02k\x02v\x7e", 1),
     "a negative header count": (b"\x10\0\0\0\x02k\x02v\x01", 1),
     "a header with a null key": (b"\x14\0\0\0\x02k\x02v\x02\x01\x01", 1),

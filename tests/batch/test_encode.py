@@ -202,3 +202,22 @@ def test_a_key_column_without_any_value_is_all_nulls() -> None:
     records = [Record(offset=i, timestamp=0, key=None, value=b"v") for i in range(3)]
 
     assert to_records(decode(encode(to_arrow(records).set_column(2, "key", pa.nulls(3))))) == records
+
+
+@given(records=record_lists(size_max=20), data=st.data())
+def test_a_slice_keeps_the_batch_fields_of_its_own_rows(records: list[Record], data: st.DataObject) -> None:
+    rows = range(len(records))
+    whole = conform(
+        to_arrow(
+            records,
+            leader_epoch=[row // 2 for row in rows],
+            producer_id=[1000 + row // 3 for row in rows],
+            producer_epoch=[row % 5 for row in rows],
+            transactional=[row % 3 == 0 for row in rows],
+            control=[row % 7 == 0 for row in rows],
+        )
+    )
+    start = data.draw(st.integers(0, len(records)))
+    part = whole.slice(start, data.draw(st.integers(0, len(records))))
+
+    assert decode(encode(part)).equals(part)

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Record, write_batch, write_record
 
-from maxbrod.batch import decode as decode_module
-from maxbrod.batch.compression import compress
+from maxbrod.batch import unpack as unpack_module
+from maxbrod.batch.compression import Arena, compress
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.batch.scan import Found, scan
@@ -71,7 +71,7 @@ def test_it_does_not_matter_where_groups_end(batches: list[list[Record]], codec:
     buffer = b"".join(batch_of(batch, codec, base_sequence=number % 2 - 1) for number, batch in enumerate(batches))
     whole = decode(buffer)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(decode_module, "_GROUP_BYTES", data.draw(st.integers(1, len(buffer))))
+        patched.setattr(unpack_module, "_GROUP_BYTES", data.draw(st.integers(1, len(buffer))))
         assert decode(buffer).equals(whole)
     assert to_records(whole) == [record for batch in batches for record in batch]
 
@@ -207,9 +207,9 @@ def test_more_than_one_arrow_column_holds_is_refused_with_a_way_out(record: Reco
     data, headers = repeated(record, 2048 // groups)
     found = Found(2048)
     for _ in range(groups - 1):
-        scan(data, headers, unpack(data, headers), found)
+        scan(data, headers, unpack(data, headers, Arena(0)), found)
 
     with pytest.raises(RefusedError, match="more than 2 GiB") as caught:
-        scan(data, headers, unpack(data, headers), found)
+        scan(data, headers, unpack(data, headers, Arena(0)), found)
     assert (caught.value.offset, caught.value.position) == (3, 0)
     assert caught.value.hint == "decode fewer batches at a time"

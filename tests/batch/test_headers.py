@@ -110,6 +110,22 @@ def test_a_length_over_the_limit_is_corrupt_and_not_merely_cut() -> None:
         walk(A + bytes(damaged), batch_bytes_max=1 << 20)
 
 
+def test_a_batch_may_be_exactly_as_large_as_the_limit() -> None:
+    assert len(walk(B, batch_bytes_max=len(B))) == 1
+    with pytest.raises(CorruptDataError, match="which cannot be"):
+        walk(B, batch_bytes_max=len(B) - 1)
+
+
+@pytest.mark.parametrize("length", [17, 18, 40])
+def test_a_tail_of_which_the_magic_can_be_read_must_have_one_that_is_known(length: int) -> None:
+    damaged = bytearray(B)
+    damaged[16] = 9
+
+    assert walk(A + bytes(damaged[:16])).tail == 16
+    with pytest.raises(UnsupportedFormatError, match="magic 9"):
+        walk(A + bytes(damaged[:length]))
+
+
 def test_preallocated_zeros_are_not_taken_for_batches() -> None:
     with pytest.raises(CorruptDataError) as caught:
         walk(A + bytes(200))
@@ -128,6 +144,7 @@ def test_unknown_flags_under_a_right_checksum_are_refused() -> None:
         {"count": -1},
         {"last_offset_delta": -2},
         {"base_offset": -5},
+        {"base_offset": 5, "last_offset_delta": -1, "count": 0},
         {"base_offset": (1 << 63) - 1, "last_offset_delta": 7},
     ],
 )

@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Record, write_batch
 
+from maxbrod.batch import kernels, legacy_kernels
 from maxbrod.batch.compression import compress, fix_lz4_header
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
 from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.batch.select import select
-from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.errors import CorruptDataError, RefusedError, UnsupportedFormatError
 from maxbrod.model import Codec
 
 
@@ -168,9 +169,29 @@ def test_a_wrapper_with_damage_inside_is_refused(inner: bytes, what: str) -> Non
     assert (caught.value.offset, caught.value.position) == (8, 0)
 
 
-@pytest.mark.parametrize(("key_length", "value_length"), [(-2, -1), (100, -1), (-1, 3), (-1, -5), (0, 0)])
-def test_lengths_that_disagree_are_refused(key_length: int, value_length: int) -> None:
-    checked = struct.pack(">bbqii", 1, 0, 7, key_length, value_length) + b"xx"
+@pytest.mark.parametrize("size", range(1, 26))
+def test_less_than_a_message_inside_a_wrapper_is_not_read_past_its_end(size: int) -> None:
+    """As plain Python, where a read past the end raises; the arena goes on behind it and would hide that."""
+    count_inner = legacy_kernels.count_inner.py_func
+
+    assert count_inner(np.zeros(size, np.uint8), 0, size, 0, True)[0] == kernels.BAD_LENGTH
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_message_inside_a_wrapper_has_room_for_its_own_fields(magic: int) -> None:
+    checked = bytes([magic, 0])
+    short = struct.pack(">qiI", 0, len(checked) + 4, zlib.crc32(checked)) + checked
+    inner = np.frombuffer(short + message(magic, INNER), np.uint8)
+
+    assert legacy_kernels.count_inner(kernels.sealed(inner), 0, inner.size, magic, True)[0] == kernels.BAD_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("key_length", "value_length", "rest"),
+    [(-2, -1, b""), (-1, -5, b""), (-2, 2, b"xx"), (100, -1, b"xx"), (-1, 3, b"xx"), (-1, -1, b"xx"), (0, 0, b"xx")],
+)
+def test_lengths_that_disagree_are_refused(key_length: int, value_length: int, rest: bytes) -> None:
+    checked = struct.pack(">bbqii", 1, 0, 7, key_length, value_length) + rest
     text = struct.pack(">qiI", 3, len(checked) + 4, zlib.crc32(checked)) + checked
 
     with pytest.raises(CorruptDataError) as caught:
@@ -203,6 +224,144 @@ def test_a_selection_of_old_messages_comes_out_as_new_batches() -> None:
     assert to_records(decode(chosen)) == [record for record, kept in zip(records, keep, strict=True) if kept]
     dense = walk(select(log, headers, keep, dense=True))
     assert dense["last_offset_delta"].tolist() == [1, 1]
+
+
+def test_a_selection_of_old_messages_keeps_their_compression_and_numbers_on_from_the_first_kept() -> None:
+    records = [Record(offset=50 + i, timestamp=i, key=b"k", value=bytes([i])) for i in range(6)]
+    log = message(1, records[0]) + wrapper(1, Codec.GZIP, records[1:])
+    chosen = select(log, walk(log), np.array([False, True, False, True, True, False]), dense=True)
+
+    assert set(walk(chosen).codec.tolist()) == {int(Codec.GZIP)}
+    assert decode(chosen).column("offset").to_pylist() == [51, 52, 53]
+
+
+def test_a_selection_of_old_messages_is_packed_at_the_asked_level() -> None:
+    text = [b'{"user": %d, "page": %d}' % (i * 7919 % 1000, i * 104729 % 5000) for i in range(2000)]
+    records = [Record(offset=i, timestamp=i, key=None, value=value) for i, value in enumerate(text)]
+    log = wrapper(1, Codec.GZIP, records)
+    keep = np.ones(len(records), np.bool_)
+    low, high = (select(log, walk(log), keep, level=level) for level in (1, 9))
+
+    assert high.size < low.size
+    assert to_records(decode(high)) == records
+
+
+def test_any_of_the_old_messages_may_be_asked_for() -> None:
+    records = [Record(offset=i, timestamp=i, key=None, value=bytes([i])) for i in range(9)]
+    log = (
+        b"".join(message(1, record) for record in records[:4])
+        + wrapper(1, Codec.LZ4, records[4:6])
+        + b"".join(message(1, record) for record in records[6:])
+    )
+    headers = walk(log)
+
+    for rows, offsets in (([0, 2, 3], [0, 2, 3]), ([1, 4, 5, 7], [1, 4, 5, 6, 8]), ([4], [4, 5]), ([], [])):
+        taken = headers.take(np.array(rows, np.int64))
+        assert decode(log, taken, columns=["offset"]).column("offset").to_pylist() == offsets
+
+
+def test_damage_in_one_of_many_old_messages_is_named() -> None:
+    good = [message(1, Record(offset=i, timestamp=i, key=b"k", value=b"v")) for i in range(3)]
+    squeezed = wrapper(1, Codec.GZIP, [Record(offset=i, timestamp=i, key=b"k", value=b"v") for i in (3, 4)])
+    checked = struct.pack(">bbqii", 1, 0, 7, 100, -1)
+    bad = struct.pack(">qiI", 5, len(checked) + 4, zlib.crc32(checked)) + checked
+    before = b"".join(good) + squeezed
+
+    with pytest.raises(CorruptDataError, match="length") as caught:
+        decode(before + bad, object_name="00000.log")
+    assert (caught.value.object_name, caught.value.offset, caught.value.position) == ("00000.log", 5, len(before))
+
+
+def test_a_wrapper_that_is_a_decompression_bomb_is_refused_at_its_limit() -> None:
+    good = message(1, INNER)
+    bomb = message(1, Record(offset=8, timestamp=1, key=None, value=gzip.compress(bytes(2_000_000))), attributes=1)
+
+    with pytest.raises(CorruptDataError, match="unpack to more than 1000000 bytes") as caught:
+        decode(good + bomb, decompressed_bytes_max=1_000_000)
+    assert (caught.value.offset, caught.value.position) == (8, len(good))
+
+
+def test_a_wrapper_may_have_a_key() -> None:
+    outer = Record(offset=8, timestamp=1, key=b"key", value=gzip.compress(message(1, INNER)))
+
+    assert decode(message(1, outer, attributes=1)).column("offset").to_pylist() == [8]
+
+
+@pytest.mark.parametrize(("key_length", "value_length"), [(-1, 3), (-1, -1), (1 << 20, 0), (4, 4)])
+def test_a_wrapper_whose_lengths_disagree_is_refused(key_length: int, value_length: int) -> None:
+    checked = struct.pack(">bbqii", 1, 1, 7, key_length, value_length) + b"xxxxxxx"
+    text = struct.pack(">qiI", 3, len(checked) + 4, zlib.crc32(checked)) + checked
+
+    with pytest.raises(CorruptDataError, match="lengths disagree") as caught:
+        decode(text)
+    assert (caught.value.offset, caught.value.position) == (3, 0)
+
+
+def test_a_wrong_lz4_header_checksum_is_not_forgiven_in_magic_1() -> None:
+    frame = bytearray(compress(Codec.LZ4, np.frombuffer(message(1, INNER), np.uint8)))
+    frame[6] ^= 0xFF
+    outer = Record(offset=0, timestamp=1, key=None, value=bytes(frame))
+
+    with pytest.raises(CorruptDataError, match="cannot be decompressed"):
+        decode(message(1, outer, attributes=3))
+
+
+# What `lz4 --content-size --no-frame-crc` makes of eight times "abc".
+LZ4_WITH_CONTENT_SIZE = bytes.fromhex("04224d18684018000000000000004f0c0000003c616263030050626361626300000000")
+
+
+def test_the_lz4_header_checksum_is_put_right_behind_a_content_size() -> None:
+    broken = bytearray(LZ4_WITH_CONTENT_SIZE)
+    broken[14] ^= 0xFF
+
+    assert broken[4] & 0x08
+    assert fix_lz4_header(np.frombuffer(broken, np.uint8)).tobytes() == LZ4_WITH_CONTENT_SIZE
+
+
+@pytest.mark.parametrize(("flags", "place"), [(0x60, 6), (0x68, 14), (0x61, 10), (0x69, 18)])
+def test_the_place_of_an_lz4_header_checksum_follows_from_its_flags(flags: int, place: int) -> None:
+    frame = np.frombuffer(struct.pack("<IBB", 0x184D2204, flags, 0x40) + b"\xee" * 20, np.uint8)
+
+    assert np.flatnonzero(fix_lz4_header(frame) != frame).tolist() == [place]
+
+
+def test_lz4_bytes_too_short_for_a_header_are_left_for_the_decoder_to_refuse() -> None:
+    for size in range(20):
+        frame = np.frombuffer(bytes.fromhex("04224d1869") + bytes(15), np.uint8)[:size]
+        assert fix_lz4_header(frame).tobytes() == frame.tobytes() or size > 18
+
+
+def test_checksums_of_old_messages_are_left_alone_where_nobody_asks() -> None:
+    bad = message(1, Record(offset=2, timestamp=2, key=b"k", value=b"v"), crc=1)
+
+    assert len(walk(bad, check_crc=False)) == 1
+
+
+def test_an_old_message_over_the_limit_is_corrupt_and_not_merely_cut() -> None:
+    whole = message(1, Record(offset=1, timestamp=2, key=b"k", value=bytes(100)))
+    small = message(1, INNER)
+
+    assert len(walk(small + whole, batch_bytes_max=len(whole))) == 2
+    with pytest.raises(CorruptDataError, match="which cannot be") as caught:
+        walk(small + whole, batch_bytes_max=len(whole) - 1)
+    assert (caught.value.offset, caught.value.position) == (1, len(small))
+
+
+def test_the_smallest_old_messages_fill_a_walk_to_the_last() -> None:
+    record = Record(offset=7, timestamp=-1, key=None, value=None)
+
+    assert len(message(0, record)) == 26
+    assert len(walk(message(0, record) * 1000)) == 1000
+
+
+@pytest.mark.parametrize(("key", "value"), [(bytes(1 << 20), None), (None, bytes(1 << 20))], ids=["keys", "values"])
+def test_old_messages_of_more_than_one_arrow_column_are_refused(key: bytes | None, value: bytes | None) -> None:
+    """One message named many times over stands for as many."""
+    log = message(1, Record(offset=3, timestamp=0, key=key, value=value))
+
+    with pytest.raises(RefusedError, match="more than 2 GiB") as caught:
+        decode(log, walk(log).take(np.zeros(2048, np.int64)))
+    assert (caught.value.offset, caught.value.position) == (3, 0)
 
 
 def test_old_messages_have_nothing_to_patch() -> None:

@@ -37,6 +37,11 @@ def test_a_patched_batch_is_what_a_plain_writer_would_have_written(
     patched = patch(data, walk(data), **changes)
 
     assert data.tobytes() == b"".join(write_batch(batch, **changes) for batch in batches)
+    assert (patched.position.tolist(), patched.size.tolist()) == (
+        walk(data).position.tolist(),
+        walk(data).size.tolist(),
+    )
+    assert (patched.end, patched.tail) == (data.size, 0)
     assert {name: column.tolist() for name, column in patched.fields.items()} == {
         name: column.tolist() for name, column in walk(data).fields.items()
     }

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -102,6 +104,52 @@ def test_a_dense_cut_drops_emptied_batches_and_the_delete_horizon() -> None:
     assert kept.tobytes() == buffer.tobytes()
     assert walk(dense)["attributes"].tolist() == [0]
     assert to_records(decode(dense)) == tombstone
+
+
+def test_a_dense_cut_numbers_hundreds_of_records_anew() -> None:
+    """From the 65th on a delta takes two bytes, from the 8193rd on three, and so may a record's length."""
+    records = [
+        Record(offset=3 * i, timestamp=i, key=b"k", value=bytes(i % 130), headers=[(b"h", None)]) for i in range(20_000)
+    ]
+    buffer = np.frombuffer(write_batch(records), np.uint8)
+    keep = np.arange(len(records)) % 2 == 1
+    chosen = select(buffer, walk(buffer), keep, dense=True)
+    kept = [replace(record, offset=i) for i, record in enumerate(records[1::2])]
+
+    assert to_records(decode(chosen)) == kept
+    assert walk(chosen)["last_offset_delta"].tolist() == [len(kept) - 1]
+
+
+def test_the_newest_time_of_a_cut_batch_may_be_before_1970() -> None:
+    records = [Record(offset=i, timestamp=t, key=None, value=b"v") for i, t in enumerate([-900, -100, -500])]
+    buffer = np.frombuffer(write_batch(records), np.uint8)
+    chosen = select(buffer, walk(buffer), np.array([True, False, True]))
+
+    assert walk(chosen)["max_timestamp"].tolist() == [-500]
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_markers_pass_through_a_cut_untouched(dense: bool) -> None:
+    marker = Record(offset=9, timestamp=3, key=bytes(4), value=b"\0\0\0\0\0\7")
+    control = write_batch([marker], attributes=0x30, producer_id=5, producer_epoch=2, leader_epoch=1)
+    plain = write_batch([Record(offset=i, timestamp=0, key=None, value=b"v") for i in range(3)])
+    buffer = np.frombuffer(plain + control, np.uint8)
+    chosen = select(buffer, walk(buffer), np.array([True, False, False, True]), dense=dense)
+
+    assert chosen[-len(control) :].tobytes() == control
+    assert select(buffer, walk(buffer), np.array([True] * 3 + [False]), dense=dense).tobytes() == plain
+
+
+@pytest.mark.parametrize(("codec", "levels"), [(Codec.GZIP, (1, 9)), (Codec.ZSTD, (1, 19))])
+def test_a_cut_batch_is_packed_at_the_asked_level(codec: Codec, levels: tuple[int, int]) -> None:
+    text = [b'{"user": %d, "page": %d}' % (i * 7919 % 1000, i * 104729 % 5000) for i in range(3000)]
+    records = [Record(offset=i, timestamp=i, key=None, value=value) for i, value in enumerate(text)]
+    buffer = encode(to_arrow(records), codec=codec)
+    keep = np.arange(len(records)) > 0
+    low, high = (select(buffer, walk(buffer), keep, level=level) for level in levels)
+
+    assert high.size < low.size
+    assert to_records(decode(high)) == to_records(decode(low)) == records[1:]
 
 
 def test_a_mask_of_the_wrong_length_is_refused() -> None:

@@ -9,7 +9,6 @@ lz4 needs to fill it.
 from __future__ import annotations
 
 import threading
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,18 +20,14 @@ from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
 from maxbrod.batch.headers import BatchHeaders, as_bytes_array, walk
 from maxbrod.batch.scan import Found, scan, sources
 from maxbrod.batch.schema import project
-from maxbrod.batch.unpack import Unpacked, unpack
+from maxbrod.batch.unpack import ENOUGH_BYTES, Unpacked, portions
 from maxbrod.errors import MaxbrodError
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
-_GROUP_BYTES: Final = 256 << 10
 _SCRATCH_BYTES: Final = 4 << 20
-_SCRATCH_BYTES_MAX: Final = 32 << 20
 
 _scratch = threading.local()
 
@@ -70,18 +65,10 @@ def _decode(
     schema = project(columns)
     gathered = _Gathered(data, headers, schema.names)
     arena = _borrow_scratch()
-    for group in _groups(headers):
-        arena.size = 0
-        gathered.add(group, unpack(data, group, arena, bytes_max=bytes_max))
+    for portion, unpacked in portions(data, headers, arena, bytes_max=bytes_max):
+        gathered.add(portion, unpacked)
     _return_scratch(arena)
     return pa.RecordBatch.from_arrays([gathered.column(name) for name in schema.names], schema=schema)
-
-
-def _groups(headers: BatchHeaders) -> Iterator[BatchHeaders]:
-    group_of = (np.cumsum(headers.size) - headers.size) // _GROUP_BYTES
-    edges = [0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(headers)]
-    for start, end in pairwise(edges):
-        yield headers.take(slice(start, end))
 
 
 def _borrow_scratch() -> Arena:
@@ -92,7 +79,7 @@ def _borrow_scratch() -> Arena:
 
 
 def _return_scratch(arena: Arena) -> None:
-    if arena.data.size <= _SCRATCH_BYTES_MAX:
+    if arena.data.size <= ENOUGH_BYTES:
         _scratch.arena = arena
 
 

@@ -26,6 +26,7 @@ from maxbrod.batch.headers import (
     LOG_OVERHEAD_BYTES,
     NEWEST_MAGIC,
 )
+from maxbrod.errors import UsageError
 from maxbrod.model import Codec, TimestampType
 
 if TYPE_CHECKING:
@@ -102,7 +103,10 @@ def join(headers: NDArray[Any], bodies: Sequence[bytes | NDArray[np.uint8]]) -> 
 
 def seal(out: NDArray[np.uint8], positions: NDArray[np.int64], headers: NDArray[Any]) -> NDArray[np.uint8]:
     """Fill in each batch's header: its length, and last its CRC."""
-    headers["batch_length"] = np.diff(positions) - LOG_OVERHEAD_BYTES
+    lengths = np.diff(positions) - LOG_OVERHEAD_BYTES
+    if lengths.max(initial=0) > kernels.INT32_MAX:
+        raise UsageError("a batch would have more than 2 GiB", hint="choose a smaller batch_bytes_max")
+    headers["batch_length"] = lengths
     places = positions[:-1, None] + np.arange(HEADER_BYTES)
     out[places] = headers.view(np.uint8).reshape(-1, HEADER_BYTES)
     headers["crc"] = [crc32c(out[start + CRC_START : end]) for start, end in _pairs(positions)]

@@ -85,10 +85,10 @@ class BatchHeaders:
 
     def take(self, rows: slice | NDArray[Any]) -> BatchHeaders:
         """The same buffer, fewer of its batches."""
-        fields = {name: column[rows] for name, column in self.fields.items()}
-        return BatchHeaders(
-            position=self.position[rows], size=self.size[rows], fields=fields, end=self.end, tail=self.tail
-        )
+        # Contiguous whatever `rows` are, or each kernel would be compiled once more for strided columns.
+        position, size = (np.ascontiguousarray(column[rows]) for column in (self.position, self.size))
+        fields = {name: np.ascontiguousarray(column[rows]) for name, column in self.fields.items()}
+        return BatchHeaders(position=position, size=size, fields=fields, end=self.end, tail=self.tail)
 
     def generations(self) -> list[tuple[bool, slice]]:
         """Neighbours of one format generation together: whether they are of magic 0 or 1, and which rows."""
@@ -129,7 +129,9 @@ class BatchHeaders:
 
 def as_bytes_array(buffer: Any) -> NDArray[np.uint8]:  # noqa: ANN401 - anything with a buffer
     """Any buffer as an array of bytes over the same memory."""
-    return buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
+    if isinstance(buffer, np.ndarray):
+        return np.ascontiguousarray(buffer).view(np.uint8)
+    return np.frombuffer(buffer, np.uint8)
 
 
 def walk(
@@ -167,6 +169,8 @@ def _walk(data: NDArray[np.uint8], batch_bytes_max: int, *, check_crc: bool) -> 
     while True:
         positions, sizes, position, magic = _find(data, position, batch_bytes_max)
         runs.append(_read(data, positions, sizes, position, check_crc=check_crc))
+        if magic is not None:
+            _check_start(data, position, batch_bytes_max)
         if magic is None or magic == NEWEST_MAGIC:
             return _joined(runs)
         from maxbrod.batch import legacy  # noqa: PLC0415 - compiled: loading it costs seconds, and it is rarely met
@@ -184,11 +188,9 @@ def _find(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -> tuple
     sizes: list[int] = []
     end = data.size
     while end - position > LOG_OVERHEAD_BYTES + 4:
-        offset, length, magic = _START.unpack_from(view, position)
+        _, length, magic = _START.unpack_from(view, position)
         size = length + LOG_OVERHEAD_BYTES
-        if magic != NEWEST_MAGIC or not HEADER_BYTES <= size <= batch_bytes_max:
-            check_start(offset, length, magic, position, batch_bytes_max)
-        if magic != NEWEST_MAGIC or size > end - position:
+        if magic != NEWEST_MAGIC or not HEADER_BYTES <= size <= min(batch_bytes_max, end - position):
             return positions, sizes, position, magic
         positions.append(position)
         sizes.append(size)
@@ -196,8 +198,9 @@ def _find(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -> tuple
     return positions, sizes, position, None
 
 
-def check_start(offset: int, length: int, magic: int, position: int, batch_bytes_max: int) -> None:
+def _check_start(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -> None:
     """Refuse an unknown magic and a length that cannot be: the only fields that are used before the CRC is known."""
+    offset, length, magic = _START.unpack_from(data, position)
     if magic not in _SIZE_MIN:
         raise UnsupportedFormatError(
             f"a batch has magic {magic}; 0, 1 and 2 are known", offset=offset, position=position, hint=_NEWER
@@ -219,11 +222,17 @@ def _read(
     gathered = data[position[:, None] + np.arange(HEADER_BYTES)].view(HEADER_DTYPE).reshape(-1)
     fields = {name: gathered[name].astype(HEADER_DTYPE[name].newbyteorder("=")) for name in HEADER_DTYPE.names or ()}
     headers = BatchHeaders(position=position, size=size, fields=fields, end=end, tail=data.size - end)
+    sound = len(headers)
     if check_crc:
         ends = (position + size).tolist()
-        computed = [crc32c(data[start + CRC_START : stop]) for start, stop in zip(positions, ends, strict=True)]
-        refuse_wrong_crc(headers, np.array(computed, np.uint32))
-    _check_fields(headers)
+        computed = np.array(
+            [crc32c(data[start + CRC_START : stop]) for start, stop in zip(positions, ends, strict=True)], np.uint32
+        )
+        sound = int(np.argmax(np.append(computed != headers["crc"], True)))
+    # In the order of the bytes: what stands before the position of an error is sound.
+    _check_fields(headers.take(slice(sound)))
+    if check_crc:
+        refuse_wrong_crc(headers, computed)
     return headers
 
 

@@ -391,7 +391,7 @@ def write(
 
 
 @njit(cache=True, nogil=True)
-def cut(data, at, count, keep, first_row, dense, out):
+def cut(data, at, count, keep, dense, out):
     """Copy the kept records of one batch that `scan` has checked: byte for byte, or with new offset deltas."""
     end = np.int64(len(data))
     to = np.int64(0)
@@ -400,7 +400,7 @@ def cut(data, at, count, keep, first_row, dense, out):
         begin = at
         length, body = read_varint(data, at, end)
         at = body + length
-        if not keep[first_row + record]:
+        if not keep[record]:
             continue
         if dense:
             _, delta_at = read_varint(data, body + 1, end)

@@ -7,7 +7,7 @@ reading: everything is written as magic 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,12 +21,11 @@ from maxbrod.batch.headers import (
     ATTRIBUTE_LOG_APPEND,
     HEADER_DTYPE,
     BatchHeaders,
-    check_start,
     refuse_wrong_crc,
 )
 from maxbrod.batch.scan import failure
 from maxbrod.batch.schema import project
-from maxbrod.batch.unpack import append
+from maxbrod.batch.unpack import ENOUGH_BYTES, append
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 
@@ -59,7 +58,7 @@ def walk(data: NDArray[np.uint8], position: int, batch_bytes_max: int, *, check_
     )
     if check_crc:
         refuse_wrong_crc(headers, columns["computed"])
-    _check_stop(data, end, batch_bytes_max)
+    _check_offsets(headers["base_offset"], headers)
     return headers
 
 
@@ -96,12 +95,13 @@ def _fields(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return fields
 
 
-def _check_stop(data: NDArray[np.uint8], end: int, batch_bytes_max: int) -> None:
-    """The kernel stops at whatever it does not take; say so if that is no cut message and no newer batch."""
-    if data.size - end > 16:
-        start = data[end : end + 17].tobytes()
-        offset, length = int.from_bytes(start[:8], "big", signed=True), int.from_bytes(start[8:12], "big", signed=True)
-        check_start(offset, length, int.from_bytes(start[16:], signed=True), end, batch_bytes_max)
+def _check_offsets(offset: NDArray[np.int64], headers: BatchHeaders) -> None:
+    wrong = np.flatnonzero(offset < 0)
+    if wrong.size:
+        row = int(wrong[0])
+        raise CorruptDataError(
+            "a message has a negative offset", offset=int(offset[row]), position=int(headers.position[row])
+        )
 
 
 @dataclass(slots=True)
@@ -116,11 +116,25 @@ class _Runs:
     count: NDArray[np.int64]
     first_header: NDArray[np.int64]
 
+    def first(self, runs: int) -> _Runs:
+        return _Runs(*(getattr(self, field.name)[:runs] for field in fields(self)))
+
 
 def decode(data: NDArray[np.uint8], headers: BatchHeaders, columns: list[str] | None, bytes_max: int) -> pa.RecordBatch:
     """All messages of these headers as records of magic 2 would be; magic 0 has no timestamp: -1, type -1."""
-    arena = Arena(8 * int(headers.size[headers.codec != Codec.NONE].sum()))
-    runs = _runs(data, headers, arena, bytes_max)
+    parts: list[pa.RecordBatch] = []
+    done = 0
+    arena = Arena(0)
+    while done < len(headers):
+        arena.size = 0
+        rest = headers.take(slice(done, None))
+        runs, rows = _runs(data, rest, arena, bytes_max)
+        parts.append(_decode(data, rest, arena, runs).select(project(columns).names))
+        done += rows
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def _decode(data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, runs: _Runs) -> pa.RecordBatch:
     rows = int(runs.count.sum())
     offset, timestamp = np.empty(rows, np.int64), np.empty(rows, np.int64)
     kind = np.empty(rows, np.int8)
@@ -143,11 +157,11 @@ def decode(data: NDArray[np.uint8], headers: BatchHeaders, columns: list[str] | 
         out = np.empty(int(ends[name][-1]), np.uint8)
         kernels.gather(*buffers, runs.in_arena, runs.count.astype(np.int32), at[name], ends[name], out)
         arrays[name] = binary_array(ends[name], out, valid[name])
-    records = conform(pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)))
-    return records.select(project(columns).names)
+    return conform(pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)))
 
 
-def _runs(data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, bytes_max: int) -> _Runs:
+def _runs(data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, bytes_max: int) -> tuple[_Runs, int]:
+    """The runs of these messages, wrappers unpacked, and how many messages that is: it stops at ENOUGH_BYTES."""
     wrapper = headers.codec != Codec.NONE
     begins = np.ones(len(headers), np.bool_)
     neighbours = headers.position[1:] == (headers.position + headers.size)[:-1]
@@ -163,8 +177,10 @@ def _runs(data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, bytes_ma
         first_header=first,
     )
     for run in np.flatnonzero(runs.in_arena).tolist():
+        if arena.size > ENOUGH_BYTES:
+            return runs.first(run), int(first[run])
         _unwrap(data, headers, int(first[run]), arena, bytes_max, runs, run)
-    return runs
+    return runs, len(headers)
 
 
 def _unwrap(
@@ -183,7 +199,11 @@ def _unwrap(
         raise _failure(status, headers, row, count)
     runs.start[run] = start
     runs.count[run] = count
-    if magic == 1:
+    if magic == 1 and count:
+        if last > offset:
+            raise CorruptDataError(
+                "the offsets inside a compressed message reach beyond its own", offset=offset, position=position
+            )
         runs.base_offset[run] = offset - last
         runs.fixed_timestamp[run] = attributes & ATTRIBUTE_LOG_APPEND != 0
 
@@ -195,7 +215,7 @@ def _value(entry: NDArray[np.uint8], magic: int, offset: int, position: int) -> 
     at += 4 + max(key_length, 0)
     length = int.from_bytes(entry[at : at + 4].tobytes(), "big", signed=True)
     at += _VALUE_LENGTH_BYTES
-    if length < 0 or at + length != entry.size:
+    if key_length < -1 or length < 0 or at + length != entry.size:
         raise CorruptDataError("a compressed message's lengths disagree", offset=offset, position=position)
     return entry[at:]
 

@@ -12,11 +12,13 @@ from maxbrod.batch.kernels import BAD_LENGTH, INT32_MAX, OK, TOO_LARGE
 BAD_MAGIC: Final = 10
 BAD_CRC: Final = 11
 NESTED: Final = 12
+BAD_OFFSET: Final = 13
 
 MEANING: Final = {
     BAD_MAGIC: "a message inside a compressed one has another magic than its wrapper",
     BAD_CRC: "a message inside a compressed one has a wrong checksum",
     NESTED: "a compressed message stands inside a compressed one",
+    BAD_OFFSET: "the offsets inside a compressed message do not rise",
 }
 
 
@@ -114,7 +116,7 @@ def walk(data, at, bytes_max, position, size, offset, magic, attributes, timesta
 def count_inner(data, at, end, magic, check_crc):
     """Check the messages inside a wrapper. Returns (status, how many, the last one's offset field)."""
     count = 0
-    last = np.int64(0)
+    last = np.int64(-1)
     while at < end:
         if end - at < 26:
             return BAD_LENGTH, count, last
@@ -128,7 +130,10 @@ def count_inner(data, at, end, magic, check_crc):
         stored = np.uint32(_int32(data, at + 12) & np.int64(0xFFFFFFFF))
         if check_crc and stored != _crc32(data, at + 16, at + 12 + length):
             return BAD_CRC, count, last
-        last = _int64(data, at)
+        offset = _int64(data, at)
+        if offset <= last:
+            return BAD_OFFSET, count, last
+        last = offset
         at += 12 + length
         count += 1
     return OK, count, last

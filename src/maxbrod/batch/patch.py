@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maxbrod.batch.crc import crc32c_change
-from maxbrod.batch.headers import CRC_START, HEADER_BYTES, HEADER_DTYPE, NEWEST_MAGIC, BatchHeaders
+from maxbrod.batch.headers import ATTRIBUTE_CODEC, CRC_START, HEADER_BYTES, HEADER_DTYPE, NEWEST_MAGIC, BatchHeaders
 from maxbrod.errors import UnsupportedFormatError
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ def patch(data: NDArray[np.uint8], headers: BatchHeaders, **changes: NDArray[Any
     fields = dict(headers.fields)
     for name, value in changes.items():
         fields[name] = np.broadcast_to(np.asarray(value, fields[name].dtype), len(headers)).copy()
+        if not (fields[name] == value).all():
+            raise ValueError(f"a value does not fit the field {name}")
+    if ((fields["attributes"] ^ headers["attributes"]) & ATTRIBUTE_CODEC).any():
+        raise ValueError("cannot patch the codec: the records depend on it")
     change = _as_bytes(fields)[:, CRC_START:] ^ old[:, CRC_START:]
     fields["crc"] = headers["crc"] ^ crc32c_change(change, headers.size - HEADER_BYTES)
     data[headers.position[:, None] + np.arange(HEADER_BYTES)] = _as_bytes(fields)

@@ -104,7 +104,7 @@ def failure(meaning: str, headers: BatchHeaders, row: int, where: str, status: i
         f"{meaning}: {where}",
         offset=offset,
         position=position,
-        hint="the checksum matches, so the bytes were written this way; what wrote them was at fault",
+        hint="if the checksum is right, the bytes were written this way, and what wrote them was at fault",
     )
 
 

@@ -37,6 +37,8 @@ def project(columns: list[str] | None) -> pa.Schema:
     """RECORD_SCHEMA cut to `columns`, in its own order; None is all of them."""
     if columns is None:
         return RECORD_SCHEMA
+    if not columns:
+        raise UsageError("no record column is asked for", hint="to count records, sum the headers' count column")
     unknown = sorted(set(columns) - set(RECORD_SCHEMA.names))
     if unknown:
         raise UsageError(f"no such record column: {', '.join(unknown)}", hint=f"choose of {RECORD_SCHEMA.names}")

@@ -6,6 +6,7 @@ byte, packed again with their own codec, under a header that is changed only whe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from maxbrod.batch import kernels
 from maxbrod.batch.columns import number_array
-from maxbrod.batch.compression import codec_of, compress
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena, codec_of, compress
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode, join
 from maxbrod.batch.headers import (
@@ -24,13 +25,22 @@ from maxbrod.batch.headers import (
     as_bytes_array,
 )
 from maxbrod.batch.scan import Found, scan
-from maxbrod.batch.unpack import Unpacked, unpack
-from maxbrod.errors import UsageError
+from maxbrod.batch.unpack import Unpacked, portions
+from maxbrod.errors import MaxbrodError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 _INT64_MIN: Final = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    dense: bool
+    level: int | None
+    decompressed_bytes_max: int
 
 
 def select(
@@ -40,6 +50,8 @@ def select(
     *,
     dense: bool = False,
     level: int | None = None,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    object_name: str | None = None,
 ) -> NDArray[np.uint8]:
     """The batches of `headers` with only the records that `keep` (one value for each that `decode` gives) names.
 
@@ -49,56 +61,61 @@ def select(
     Messages of magic 0 and 1 come out as batches of magic 2.
     """
     data = as_bytes_array(buffer)
+    keep = np.asarray(keep, np.bool_)
+    how = _How(dense=dense, level=level, decompressed_bytes_max=decompressed_bytes_max)
     parts: list[NDArray[np.uint8]] = []
     row = 0
-    for old, rows in headers.generations():
-        cut = _cut_legacy if old else _cut
-        part, records = cut(data, headers.take(rows), keep[row:], dense=dense, level=level)
-        parts.append(part)
-        row += records
+    try:
+        for old, rows in headers.generations():
+            part, records = (_cut_legacy if old else _cut)(data, headers.take(rows), keep[row:], how)
+            parts.append(part)
+            row += records
+    except MaxbrodError as error:
+        error.object_name = error.object_name or object_name
+        raise
     if row != len(keep):
         raise UsageError(f"the batches hold {row} records, but the mask is for {len(keep)}")
     return np.concatenate(parts)
 
 
 def _cut(
-    data: NDArray[np.uint8], headers: BatchHeaders, keep: NDArray[np.bool_], *, dense: bool, level: int | None
+    data: NDArray[np.uint8], headers: BatchHeaders, keep: NDArray[np.bool_], how: _How
 ) -> tuple[NDArray[np.uint8], int]:
     """The cut batches, and how many values of `keep` were theirs."""
     count = headers["count"].astype(np.int64)
+    total = int(count.sum())
+    if total > len(keep):
+        raise UsageError(f"the batches hold {total} records or more, but the mask is for {len(keep)}")
+    keep = keep[:total]
     batch_of = np.repeat(np.arange(len(headers)), count)
-    keep = keep[: len(batch_of)]
-    if len(keep) < len(batch_of):
-        raise UsageError(f"the batches hold {len(batch_of)} records or more, but the mask is for {len(keep)}")
     kept = np.bincount(batch_of[keep], minlength=len(headers))
     as_is = kept == count
-    if dense:
-        as_is &= (count > 0) & (count == headers["last_offset_delta"] + np.int64(1)) & ~headers.delete_horizon
+    if how.dense:
+        as_is &= (count == headers["last_offset_delta"] + np.int64(1)) & ~headers.delete_horizon
     changed = ~as_is & (kept > 0)
-    rewritten = iter(_rewrite(data, headers.take(changed), keep[changed[batch_of]], dense=dense, level=level))
+    rewritten = _rewrite(data, headers.take(changed), keep[changed[batch_of]], how)
     sources = zip(as_is, changed, headers.position.tolist(), headers.size.tolist(), strict=True)
     parts = [
         data[start : start + size] if whole else next(rewritten) for whole, new, start, size in sources if whole or new
     ]
-    return np.concatenate(parts) if parts else np.empty(0, np.uint8), len(batch_of)
+    return np.concatenate(parts) if parts else np.empty(0, np.uint8), total
 
 
 def _rewrite(
-    data: NDArray[np.uint8], headers: BatchHeaders, keep: NDArray[np.bool_], *, dense: bool, level: int | None
-) -> list[NDArray[np.uint8]]:
-    if not len(headers):
-        return []
-    unpacked = unpack(data, headers)
-    found = Found(len(keep))
-    scan(data, headers, unpacked, found)
-    rows = np.cumsum(headers["count"], dtype=np.int64) - headers["count"]
-    bodies = [
-        _body(data, headers, unpacked, batch, keep, first_row, dense=dense, level=level)
-        for batch, first_row in enumerate(rows.tolist())
-    ]
-    joined = join(_new_headers(headers, keep, found["timestamp"], rows, dense=dense), bodies)
-    edges = np.cumsum([0, *(HEADER_BYTES + len(body) for body in bodies)]).tolist()
-    return [joined[start:end] for start, end in pairwise(edges)]
+    data: NDArray[np.uint8], headers: BatchHeaders, keep: NDArray[np.bool_], how: _How
+) -> Iterator[NDArray[np.uint8]]:
+    done = 0
+    for portion, unpacked in portions(data, headers, Arena(0), bytes_max=how.decompressed_bytes_max):
+        count = portion["count"].astype(np.int64)
+        mask = keep[done : done + int(count.sum())]
+        done += len(mask)
+        found = Found(len(mask))
+        scan(data, portion, unpacked, found)
+        rows = np.cumsum(count) - count
+        bodies = [_body(data, portion, unpacked, batch, mask[row:], how) for batch, row in enumerate(rows.tolist())]
+        joined = join(_new_headers(portion, mask, found["timestamp"], rows, dense=how.dense), bodies)
+        edges = np.cumsum([0, *(HEADER_BYTES + len(body) for body in bodies)]).tolist()
+        yield from (joined[start:end] for start, end in pairwise(edges))
 
 
 def _body(
@@ -107,17 +124,14 @@ def _body(
     unpacked: Unpacked,
     batch: int,
     keep: NDArray[np.bool_],
-    first_row: int,
-    *,
-    dense: bool,
-    level: int | None,
+    how: _How,
 ) -> bytes:
     source = kernels.sealed(unpacked.source(data, batch))
     start, end = int(unpacked.start[batch]), int(unpacked.end[batch])
     out = np.empty(end - start, np.uint8)
-    size = kernels.cut(source, start, int(headers["count"][batch]), keep, first_row, dense, out)
+    size = kernels.cut(source, start, int(headers["count"][batch]), keep, how.dense, out)
     attributes, offset = int(headers["attributes"][batch]), int(headers["base_offset"][batch])
-    return compress(codec_of(attributes, offset=offset, position=int(headers.position[batch])), out[:size], level)
+    return compress(codec_of(attributes, offset=offset, position=int(headers.position[batch])), out[:size], how.level)
 
 
 def _new_headers(
@@ -142,14 +156,16 @@ def _new_headers(
 
 
 def _cut_legacy(
-    data: NDArray[np.uint8], headers: BatchHeaders, keep: NDArray[np.bool_], *, dense: bool, level: int | None
+    data: NDArray[np.uint8], headers: BatchHeaders, keep: NDArray[np.bool_], how: _How
 ) -> tuple[NDArray[np.uint8], int]:
-    records = decode(data, headers)
+    records = decode(data, headers, decompressed_bytes_max=how.decompressed_bytes_max)
     count = records.num_rows
+    if len(keep) < count:
+        raise UsageError(f"the messages hold {count} records or more, but the mask is for {len(keep)}")
     records = records.filter(number_array(keep[:count]))
-    if dense and records.num_rows:
+    if how.dense and records.num_rows:
         offsets = records.column("offset")[0].as_py() + np.arange(records.num_rows, dtype=np.int64)
         records = records.set_column(0, records.schema.field(0), number_array(offsets))
     codecs = np.unique(headers.codec)
     codec = codec_of(int(codecs[-1]), offset=int(headers["base_offset"][0]), position=int(headers.position[0]))
-    return encode(records, codec=codec, level=level), count
+    return encode(records, codec=codec, level=how.level), count

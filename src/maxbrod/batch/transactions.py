@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import codec_of, decompress
+from maxbrod.batch.compression import Arena, codec_of
 from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, as_bytes_array
+from maxbrod.batch.unpack import append
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import AbortedTransaction, Codec
 
@@ -72,15 +73,19 @@ def from_markers(buffer: Any, headers: BatchHeaders) -> Transactions:  # noqa: A
     A transaction that began before the range counts from the range's first offset on.
     """
     started: dict[int, int] = {}
+    ended: dict[int, int] = {}
     aborted: list[AbortedTransaction] = []
     markers = _marker_types(as_bytes_array(buffer), headers)
     first = int(headers["base_offset"][0]) if len(headers) else 0
-    for row in np.flatnonzero(headers.transactional).tolist():
+    # What compaction has emptied is decided, and holds nothing: the cleaner stops before open transactions.
+    for row in np.flatnonzero(headers.transactional & (headers["count"] > 0)).tolist():
         producer_id, offset = int(headers["producer_id"][row]), int(headers["base_offset"][row])
         if markers[row] == _NO_MARKER:
             started.setdefault(producer_id, offset)
             continue
-        began = started.pop(producer_id, first)
+        # A marker may close a transaction without records here: nothing was sent, or compaction has removed it.
+        began = started.pop(producer_id, ended.get(producer_id, first))
+        ended[producer_id] = offset + 1
         if markers[row] == MARKER_ABORT:
             aborted.append(AbortedTransaction(producer_id=producer_id, first_offset=began, last_offset=offset))
     return Transactions(aborted=tuple(aborted), undecided=tuple(sorted(started.items())))
@@ -102,12 +107,9 @@ def from_fetch(
     last = int(headers.last_offset[-1]) if len(headers) else -1
     found = []
     for producer_id, first_offset in aborted:
-        after = [end for end in ends[producer_id] if end > first_offset]
-        found.append(
-            AbortedTransaction(
-                producer_id=producer_id, first_offset=first_offset, last_offset=after[0] if after else last
-            )
-        )
+        after = bisect_right(ends[producer_id], first_offset)
+        end = ends[producer_id][after] if after < len(ends[producer_id]) else last
+        found.append(AbortedTransaction(producer_id=producer_id, first_offset=first_offset, last_offset=end))
     return tuple(sorted(found, key=lambda each: (each.first_offset, each.producer_id)))
 
 
@@ -124,11 +126,14 @@ def _marker_type(data: NDArray[np.uint8], headers: BatchHeaders, row: int) -> in
     records = data[position + HEADER_BYTES : position + int(headers.size[row])]
     codec = codec_of(int(headers["attributes"][row]), offset=offset, position=position)
     if codec is not Codec.NONE:
-        records = decompress(codec, records, bytes_max=1 << 16)
+        arena = Arena(1 << 12)
+        append(arena, headers, row, records, 1 << 16)
+        records = arena.data[: arena.size]
     # A marker is one record: its length, one byte of attributes, two deltas and the key's length, then the key.
-    start = _skip_varints(records, 1) + 1
-    start = _skip_varints(records, 3, start)
-    if start + 4 > len(records):
+    key_length_at = _skip_varints(records, 2, _skip_varints(records, 1) + 1)
+    start = key_length_at + 1
+    # A key of 4 to 63 bytes: its length, zig-zag, is one even byte.
+    if start + 4 > len(records) or not 8 <= records[key_length_at] < 0x80 or records[key_length_at] & 1:
         raise CorruptDataError("a control record is cut short", offset=offset, position=position)
     version, kind = struct.unpack_from(">hh", records, start)
     if version != 0:

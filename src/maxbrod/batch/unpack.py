@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,9 +14,14 @@ from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-_RATIO: Final = 8  # first guess of what compressed bytes unpack to
+ENOUGH_BYTES: Final = 32 << 20
+"""Small batches may unpack to a gigabyte each: with this much unpacked, the rest waits for its turn."""
+
+_GROUP_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +33,46 @@ class Unpacked:
     start: NDArray[np.int64]
     end: NDArray[np.int64]
 
+    def __len__(self) -> int:
+        return len(self.start)
+
     def source(self, data: NDArray[np.uint8], batch: int) -> NDArray[np.uint8]:
         return self.arena.data if self.in_arena[batch] else data
 
 
+def portions(
+    data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[tuple[BatchHeaders, Unpacked]]:
+    """All batches, a few at a time, each time unpacked into the same arena: what it held before is gone.
+
+    A portion fits a core's cache, as long as its batches are of an honest size.
+    """
+    group_of = (np.cumsum(headers.size) - headers.size) // _GROUP_BYTES
+    edges = [0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(headers)]
+    for start, end in pairwise(edges):
+        done = start
+        while done < end:
+            arena.size = 0
+            rest = headers.take(slice(done, end))
+            unpacked = unpack(data, rest, arena, bytes_max=bytes_max)
+            yield rest.take(slice(len(unpacked))), unpacked
+            done += len(unpacked)
+
+
 def unpack(
-    data: NDArray[np.uint8],
-    headers: BatchHeaders,
-    arena: Arena | None = None,
-    *,
-    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Unpacked:
-    """Decompress into `arena` what is compressed; batches that are not stay in the buffer, uncopied."""
+    """Decompress into `arena` what is compressed; batches that are not stay in the buffer, uncopied.
+
+    Stops before a compressed batch when there is ENOUGH_BYTES in the arena, so it may be fewer than all.
+    """
     codecs = headers.codec
     in_arena = codecs != Codec.NONE
     start = headers.position + HEADER_BYTES
     end = headers.position + headers.size
-    arena = arena or Arena(_RATIO * int((end - start)[in_arena].sum()))
     for row in np.flatnonzero(in_arena).tolist():
+        if arena.size > ENOUGH_BYTES:
+            return Unpacked(arena, in_arena[:row], start[:row], end[:row])
         packed = data[start[row] : end[row]]
         start[row] = arena.size
         # An emptied batch keeps its codec bits but has no bytes to unpack.

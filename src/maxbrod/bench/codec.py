@@ -15,11 +15,12 @@ import numpy as np
 from kafka.codec import has_lz4
 from kafka.record import MemoryRecords
 
+from maxbrod.batch.compression import Arena
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
-from maxbrod.batch.unpack import unpack
+from maxbrod.batch.unpack import portions
 from maxbrod.bench.race import race
 from maxbrod.errors import EnvironmentMissingError
 from maxbrod.model import Codec
@@ -128,8 +129,8 @@ def _memory_probe(records: int, batch_bytes: int) -> None:
     # A small piece many times over: building all of it at once would itself be the peak.
     pieces = 20
     piece = encode(orders(max(1, records // pieces)), codec=Codec.LZ4, batch_bytes_max=batch_bytes)
-    unpacked = unpack(piece, walk(piece))
-    decompressed = int((unpacked.end - unpacked.start).sum()) * pieces
+    parts = portions(piece, walk(piece), Arena(0))
+    decompressed = sum(int((unpacked.end - unpacked.start).sum()) for _, unpacked in parts) * pieces
     decode(piece)
     packed = np.tile(piece, pieces)
     before = _peak_bytes_from_here()

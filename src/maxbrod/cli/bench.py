@@ -42,6 +42,26 @@ def codec(
     out.print(shown)
 
 
+@app.command()
+def start(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each way is tried.")] = 5,
+    json: JsonFlag = False,
+) -> None:
+    """How long Spark takes to its first work in a fresh process, beside PySpark's own way."""
+    from maxbrod.bench.start import measure  # noqa: PLC0415 - as above
+
+    starts = measure(rounds=rounds)
+    if json:
+        print_json([asdict(each) for each in starts])
+        return
+    shown = table("From nothing to the first mapInArrow", "way", ">median", ">best", ">worst", ">over PySpark")
+    for each in starts:
+        times = (each.median_seconds, each.best_seconds, each.worst_seconds)
+        ratio = starts[0].median_seconds / each.median_seconds
+        shown.add_row(each.name, *(f"{seconds:.1f} s" for seconds in times), f"{ratio:.1f} x")
+    out.print(shown)
+
+
 def _figure(unit: str, value: float | None) -> str:
     if value is None:
         return ""
