@@ -36,6 +36,7 @@ format: $(STAMPS)/synced ## Put the code into its standard form
 
 bench: setup ## Measure maxbrod against something anyone can run beside it
 	$(BIN)/maxbrod bench codec
+	$(BIN)/maxbrod bench start
 
 setup: $(STAMPS)/java $(STAMPS)/batch-prepared $(STAMPS)/spark-prepared ## Install everything that maxbrod needs
 

@@ -1,6 +1,6 @@
 """The class-data-sharing archive: Spark's classes as a JVM holds them in memory, mapped instead of loaded.
 
-It halves the start of a session (10.4 s to 5.2 s on a busy machine), and nothing depends on it: where it
+It halves the start of a session (`maxbrod bench start`), and nothing depends on it: where it
 cannot be made, is missing, of another Java or damaged, the JVM loads its classes from the jars.
 `maxbrod.spark.prepare` makes it.
 """
