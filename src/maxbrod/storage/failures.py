@@ -96,7 +96,8 @@ def _denied(error: Exception, text: str, status: int | None, code: str | None) -
             "no credentials were found for the storage",
             hint="give them in the configuration or the environment; docs/storage.md says how",
         )
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or code in _DENIED_CODES:
+    denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in {401, 403}
+    if denied or code in _DENIED_CODES:
         return AccessDeniedError(
             f"the storage does not allow it{_said(status, code)}", hint=_HINTS.get(code or "", _HINTS["AccessDenied"])
         )
@@ -110,8 +111,8 @@ def _transient(text: str, status: int | None, code: str | None) -> MaxbrodError 
     if status is not None:
         return None
     connection = _CONNECTION.search(text)
-    if connection is not None:
-        way = _WAYS.get(connection[1], "the connection broke")
+    if connection is not None or "HTTP error" in text:
+        way = _WAYS.get(connection[1] if connection else "", "the connection broke")
         return UnavailableError(f"the storage failed to answer: {way}", hint=hint)
     if _GARBLED.search(text):
         return UnavailableError("the answer of the storage makes no sense", hint=hint)

@@ -113,8 +113,9 @@ def _given(**settings: Any) -> dict[str, Any]:  # noqa: ANN401 - settings of any
 
 
 def _client(options: StorageConfig) -> dict[str, Any]:
-    allow_http = (options.s3.endpoint or "").startswith("http://")
-    client: dict[str, Any] = {"timeout": timedelta(seconds=options.request_timeout_s), "allow_http": allow_http}
+    client: dict[str, Any] = {"timeout": timedelta(seconds=options.request_timeout_s)}
+    if (options.s3.endpoint or "").startswith("http://"):
+        client["allow_http"] = True
     if options.ca_file is not None:
         try:
             client["root_certificate"] = options.ca_file.read_bytes()
