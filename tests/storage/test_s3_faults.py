@@ -182,6 +182,39 @@ def test_an_upload_that_cannot_end_leaves_nothing_visible(
     assert parts(s3) == []
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [LoseAnswer(on=COMPLETE), AnswerError(on=COMPLETE, status=500, code="InternalError", carried_out=True)],
+    ids=repr,
+)
+def test_an_upload_whose_every_answer_is_lost_knows_its_own_object(
+    proxied_storage: Storage, s3_storage: Storage, s3_proxy: FaultProxy, fault: Fault
+) -> None:
+    data = os.urandom(20 * MIB)
+    with s3_proxy.fault(fault):
+        write(proxied_storage, "big", data)
+        assert s3_proxy.fired[fault] > 1
+    assert bytes(s3_storage.get("big")) == data
+
+
+def test_an_aborted_upload_leaves_no_parts_to_pay_for(s3: S3Server, s3_storage: Storage) -> None:
+    writer = s3_storage.create("big")
+    for _ in range(40):
+        writer.write(bytes(MIB))
+    assert parts(s3) != []
+    writer.abort()
+    assert parts(s3) == []
+    assert names(s3_storage) == []
+
+
+def test_aborting_never_raises_even_when_nobody_answers(proxied_storage: Storage, s3_proxy: FaultProxy) -> None:
+    writer = proxied_storage.create("big")
+    for _ in range(20):
+        writer.write(bytes(MIB))
+    with s3_proxy.fault(Refuse()):
+        writer.abort()
+
+
 def parts(s3: S3Server) -> list[str]:
     """What the server keeps of uploads that are not complete."""
     return [str(path) for path in s3.objects_dir.glob("*/.sgwtmp/multipart/**/*") if path.is_file()]
