@@ -15,7 +15,7 @@ from fixtures_s3 import loopback_server
 from maxbrod.config import StorageConfig, load_config
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.storage.opening import open_storage
-from maxbrod.storage.stores import open_clients
+from maxbrod.storage.stores import open_clients, settings_of
 from maxbrod.storage.urls import Location, parse_url
 
 if TYPE_CHECKING:
@@ -202,6 +202,12 @@ def test_keys_and_region_are_the_given_ones() -> None:
     assert "/eu-west-9/s3/aws4_request" in head
     assert "x-amz-security-token: the-token" in head
     assert "if-none-match: *" in head
+
+
+def test_without_path_style_the_bucket_is_part_of_the_host() -> None:
+    section = {"endpoint": "https://s3.example.com:9000", "path_style": False}
+    settings = settings_of(parse_url("s3://bucket/a"), StorageConfig.model_validate({"s3": section}))
+    assert settings == {"endpoint": "https://bucket.s3.example.com:9000", "virtual_hosted_style_request": True}
 
 
 def test_without_keys_those_of_the_environment_are_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ _DENIED_CODES: Final = frozenset(_HINTS)
 _TRANSIENT_CODES: Final = frozenset(
     {"RequestTimeout", "XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody", "ConditionalRequestConflict"}
 )
+_BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _REGION_CODES: Final = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"})
 _WAYS: Final = {
     "Timeout": "it did not answer in time",
@@ -92,7 +93,9 @@ def _from_errno(error: OSError) -> MaxbrodError:
 
 def _denied(error: Exception, text: str, status: int | None, code: str | None) -> MaxbrodError | None:
     if _NO_CREDENTIALS.search(text):
-        return AccessDeniedError(
+        # A machine that has a role may be asked too often; one that has none refuses or has no such address.
+        busy = status in _BUSY or _way(text) == "Timeout"
+        return (UnavailableError if busy else AccessDeniedError)(
             "no credentials were found for the storage",
             hint="give them in the configuration or the environment; docs/storage.md says how",
         )
@@ -106,14 +109,13 @@ def _denied(error: Exception, text: str, status: int | None, code: str | None) -
 
 def _transient(text: str, status: int | None, code: str | None) -> MaxbrodError | None:
     hint = "try again; if it stays so, look at the storage and the network"
-    if code in _TRANSIENT_CODES or status in {408, 429, 500, 502, 503, 504}:
+    if code in _TRANSIENT_CODES or status in _BUSY:
         return UnavailableError(f"the storage failed to answer{_said(status, code)}", hint=hint)
     if status is not None:
         return None
-    connection = _CONNECTION.search(text)
-    if connection is not None or "HTTP error" in text:
-        way = _WAYS.get(connection[1] if connection else "", "the connection broke")
-        return UnavailableError(f"the storage failed to answer: {way}", hint=hint)
+    if _way(text) is not None:
+        reason = _WAYS.get(_way(text) or "", "the connection broke")
+        return UnavailableError(f"the storage failed to answer: {reason}", hint=hint)
     if _GARBLED.search(text):
         return UnavailableError("the answer of the storage makes no sense", hint=hint)
     return None
@@ -135,6 +137,14 @@ def _final(error: Exception, text: str, status: int | None, code: str | None) ->
     if status == 501:
         return RefusedError(f"the storage cannot do this{_said(status, code)}", hint="use another kind of storage")
     return MaxbrodError(f"the storage failed{_said(status, code) or f': {type(error).__name__}'}")
+
+
+def _way(text: str) -> str | None:
+    """How the connection failed, in the HTTP client's word; empty where it does not say."""
+    connection = _CONNECTION.search(text)
+    if connection is None:
+        return "" if "HTTP error" in text else None
+    return connection[1]
 
 
 def _said(status: int | None, code: str | None) -> str:

@@ -68,11 +68,19 @@ def _open(location: Location, options: StorageConfig, retries: dict[str, Any]) -
         "client_options": _client(options),
         "retry_config": retries,
     }
+    settings |= settings_of(location, options)
     if location.scheme == "s3":
-        return S3Store(location.bucket, **settings, **_s3(location.bucket, options.s3))
+        return S3Store(location.bucket, **settings)
     if location.scheme == "gs":
-        return GCSStore(location.bucket, **settings, **_gcs(options.gcs))
-    return AzureStore(location.bucket, **settings, **_azure(options.azure))
+        return GCSStore(location.bucket, **settings)
+    return AzureStore(location.bucket, **settings)
+
+
+def settings_of(location: Location, options: StorageConfig) -> dict[str, Any]:
+    """What a cloud's client is told beyond the bucket, secrets in plain text; what is left out it looks up itself."""
+    if location.scheme == "s3":
+        return _s3(location.bucket, options.s3)
+    return _gcs(options.gcs) if location.scheme == "gs" else _azure(options.azure)
 
 
 def _s3(bucket: str, options: S3Config) -> dict[str, Any]:
