@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -87,12 +83,6 @@ def names(storage: Storage) -> list[str]:
     return [info.path for info in storage.list()]
 
 
-def write(storage: Storage, name: str, data: bytes) -> None:
-    with storage.create(name) as writer:
-        for start in range(0, len(data), MIB):
-            writer.write(data[start : start + MIB])
-
-
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("fault", PASSING, ids=repr)
 def test_what_passes_is_waited_out(
@@ -146,80 +136,6 @@ def test_a_put_that_failed_before_somebody_else_put_is_refused(
     assert bytes(s3_storage.get("x")) == theirs
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        AnswerError(times=2),
-        AnswerError(on=PUT, status=500, code="InternalError", times=2),
-        CutRequest(on=PUT, after_bytes=MIB, times=1),
-        Stall(on=PUT, times=1),
-        LoseAnswer(on=PUT, times=1),
-        LoseAnswer(on=COMPLETE, times=1),
-        AnswerError(on=COMPLETE, status=500, code="InternalError", times=1),
-        AnswerError(on=COMPLETE, status=500, code="InternalError", times=1, carried_out=True),
-    ],
-    ids=repr,
-)
-def test_an_upload_in_parts_outlives_what_passes(
-    proxied_storage: Storage, s3_storage: Storage, s3_proxy: FaultProxy, fault: Fault
-) -> None:
-    data = os.urandom(20 * MIB)
-    s3_proxy.add(fault)
-    write(proxied_storage, "big", data)
-    assert s3_proxy.fired[fault] == fault.times
-    assert bytes(s3_storage.get("big")) == data
-
-
-@pytest.mark.parametrize(
-    "fault", [AnswerError(on=PUT), Stall(on=PUT), FlipRequestBit(on=PUT, at=MIB), AnswerError(on=COMPLETE)], ids=repr
-)
-def test_an_upload_that_cannot_end_leaves_nothing_visible(
-    proxied_storage: Storage, s3_storage: Storage, s3_proxy: FaultProxy, s3: S3Server, fault: Fault
-) -> None:
-    with s3_proxy.fault(fault), pytest.raises(UnavailableError):
-        write(proxied_storage, "big", bytes(20 * MIB))
-    assert names(s3_storage) == []
-    assert parts(s3) == []
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [LoseAnswer(on=COMPLETE), AnswerError(on=COMPLETE, status=500, code="InternalError", carried_out=True)],
-    ids=repr,
-)
-def test_an_upload_whose_every_answer_is_lost_knows_its_own_object(
-    proxied_storage: Storage, s3_storage: Storage, s3_proxy: FaultProxy, fault: Fault
-) -> None:
-    data = os.urandom(20 * MIB)
-    with s3_proxy.fault(fault):
-        write(proxied_storage, "big", data)
-        assert s3_proxy.fired[fault] > 1
-    assert bytes(s3_storage.get("big")) == data
-
-
-def test_an_aborted_upload_leaves_no_parts_to_pay_for(s3: S3Server, s3_storage: Storage) -> None:
-    writer = s3_storage.create("big")
-    for _ in range(40):
-        writer.write(bytes(MIB))
-    assert parts(s3) != []
-    writer.abort()
-    assert parts(s3) == []
-    assert names(s3_storage) == []
-
-
-def test_aborting_never_raises_even_when_nobody_answers(proxied_storage: Storage, s3_proxy: FaultProxy) -> None:
-    writer = proxied_storage.create("big")
-    for _ in range(20):
-        writer.write(bytes(MIB))
-    with s3_proxy.fault(Refuse()):
-        writer.abort()
-
-
-def parts(s3: S3Server) -> list[str]:
-    """What the server keeps of uploads that are not complete."""
-    return [str(path) for path in s3.objects_dir.glob("*/.sgwtmp/multipart/**/*") if path.is_file()]
-
-
 def test_a_flipped_bit_on_the_way_in_is_noticed_by_the_store(
     proxied_storage: Storage, s3_storage: Storage, s3_proxy: FaultProxy
 ) -> None:
@@ -258,33 +174,6 @@ def test_a_flipped_bit_on_the_way_out_is_left_to_the_digests_of_callers(
     proxied_storage.put("x", b"0123456789")
     s3_proxy.add(FlipAnswerBit(on=GET, at=0))
     assert bytes(proxied_storage.get("x", size=10)) == b"1123456789"
-
-
-def test_a_writer_killed_in_the_middle_of_an_upload_leaves_nothing_visible(s3: S3Server, s3_storage: Storage) -> None:
-    program = f"""
-import os, sys, time
-sys.path[:0] = {sys.path!r}
-from maxbrod.config import StorageConfig
-from maxbrod.storage.opening import open_storage
-options = StorageConfig.model_validate_json(os.environ["OPTIONS"])
-writer = open_storage({s3.url!r}, options).create("big")
-for _ in range(40):
-    writer.write(os.urandom({MIB}))
-print("halfway", flush=True)
-time.sleep(60)
-"""
-    keys = f'"access_key_id": "{s3.access_key}", "secret_access_key": "{s3.secret_key}"'
-    options = f'{{"s3": {{"endpoint": "{s3.endpoint}", {keys}}}}}'
-    with subprocess.Popen(
-        [sys.executable, "-c", program], env={**os.environ, "OPTIONS": options}, stdout=subprocess.PIPE, text=True
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "halfway\n"
-        writer.send_signal(signal.SIGKILL)
-    assert parts(s3) != []
-    assert names(s3_storage) == []
-    write(s3_storage, "big", b"whole" * 4 * MIB)
-    assert s3_storage.head("big").size == 20 * MIB
 
 
 def test_a_store_that_ignores_conditions_is_found_and_left_clean(lying_s3: LyingS3Server) -> None:
