@@ -185,6 +185,7 @@ def test_what_is_not_there_is_not_found(storage: Storage) -> None:
             with pytest.raises(ObjectNotFoundError) as caught:
                 read(name)
             assert caught.value.object_name == f"{storage.url}/{name}"
+            assert caught.value.operation
 
 
 def test_head_and_list_tell_size_time_and_etag(storage: Storage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -137,6 +138,22 @@ def test_a_file_larger_than_the_limit_is_said_and_nothing_half_written_stays(tmp
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert files(tmp_path) == []
+
+
+def test_a_name_that_cannot_be_made_durable_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = open_storage(str(tmp_path))
+    storage.put("before", b"x")
+    fsync = os.fsync
+
+    def failing(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_dir():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(StorageFullError):
+        storage.put("x", b"x")
+    assert files(tmp_path) == ["before"]
 
 
 def test_opening_and_reading_create_nothing(tmp_path: Path) -> None:

@@ -42,7 +42,11 @@ class Draft:
         os.fsync(self._descriptor)
         make_folder(target.parent)
         os.link(self._path, target)
-        sync_folder(target.parent)
+        try:
+            sync_folder(target.parent)
+        except OSError:
+            target.unlink()
+            raise
 
     def discard(self) -> None:
         """Never raises. After `publish` only the first of the file's two names goes."""

@@ -74,6 +74,15 @@ def translate_os(error: OSError, operation: str, object_name: str) -> MaxbrodErr
     return ours
 
 
+def too_short(operation: str, object_name: str, *, there: int, expected: int) -> TruncatedDataError:
+    return TruncatedDataError(
+        f"there are {there} bytes where {expected} should be",
+        operation=operation,
+        object_name=object_name,
+        hint="the object was damaged, or is not the one that was written; check the archive",
+    )
+
+
 def _from_errno(error: OSError) -> MaxbrodError:
     reason = error.strerror or type(error).__name__
     match error.errno:

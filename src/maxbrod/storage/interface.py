@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from maxbrod.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterable, Iterator, Sequence
     from types import TracebackType
@@ -33,6 +35,10 @@ class ObjectInfo:
 class ByteRange:
     start: int
     size: int
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or self.size < 0:
+            raise UsageError(f"{self.size} bytes from byte {self.start} on cannot be read")
 
 
 class Writer(ABC):

@@ -10,9 +10,9 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from maxbrod.errors import MaxbrodError, ObjectNotFoundError, TruncatedDataError, UsageError
+from maxbrod.errors import MaxbrodError, ObjectNotFoundError
 from maxbrod.storage.drafts import Draft, remove_stale_drafts
-from maxbrod.storage.failures import translate_os
+from maxbrod.storage.failures import too_short, translate_os
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.names import RESERVED, check_folder, check_name
 
@@ -45,12 +45,10 @@ class LocalStorage(Storage):
         with self._errors("get", path), self._file(path).open("rb", buffering=0) as file:
             data = file.readall()
         if size is not None and len(data) != size:
-            raise self._short("get", path, len(data), size)
+            raise too_short("get", self.name_of(path), there=len(data), expected=size)
         return memoryview(data)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
-        if any(each.start < 0 or each.size < 0 for each in ranges):
-            raise UsageError("a range of bytes starts at 0 or later", operation="get_ranges", object_name=path)
         with self._errors("get_ranges", path), self._file(path).open("rb", buffering=0) as file:
             return [self._range(path, file.fileno(), each) for each in ranges]
 
@@ -83,17 +81,9 @@ class LocalStorage(Storage):
         while len(data) < wanted.size:
             more = os.pread(descriptor, wanted.size - len(data), wanted.start + len(data))
             if not more:
-                raise self._short("get_ranges", path, len(data), wanted.size)
+                raise too_short("get_ranges", self.name_of(path), there=len(data), expected=wanted.size)
             data += more
         return memoryview(data)
-
-    def _short(self, operation: str, path: str, there: int, expected: int) -> MaxbrodError:
-        return TruncatedDataError(
-            f"there are {there} bytes where {expected} should be",
-            operation=operation,
-            object_name=self.name_of(path),
-            hint="the object was damaged, or is not the one that was written; check the archive",
-        )
 
     def _errors(self, operation: str, path: str) -> AbstractContextManager[None]:
         return _translated(operation, self.name_of(path))
@@ -126,6 +116,9 @@ class _LocalWriter(Writer):
 def _translated(operation: str, object_name: str) -> Iterator[None]:
     try:
         yield
+    except MaxbrodError as error:
+        error.operation = error.operation or operation
+        raise
     except OSError as error:
         raise translate_os(error, operation, object_name) from error
 

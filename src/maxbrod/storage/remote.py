@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import obstore
 from obstore.exceptions import BaseError
 
-from maxbrod.errors import ObjectExistsError, ObjectNotFoundError, TruncatedDataError, UnavailableError, UsageError
-from maxbrod.storage.failures import translate
+from maxbrod.errors import ObjectExistsError, ObjectNotFoundError, UnavailableError
+from maxbrod.storage.failures import too_short, translate
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.names import RESERVED, check_folder, check_name
 from maxbrod.storage.spans import cut, join
@@ -93,8 +93,6 @@ class RemoteStorage(Storage):
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
         check_name(path)
-        if any(each.start < 0 or each.size < 0 for each in ranges):
-            raise UsageError("a range of bytes starts at 0 or later", operation="get_ranges", object_name=path)
         spans = join(ranges)
         starts, sizes = [span.start for span in spans], [span.size for span in spans]
 
@@ -152,12 +150,8 @@ class RemoteStorage(Storage):
             found = self._retried(operation, path, action)
             if sizes is None or [len(each) for each in found] == sizes:
                 return found
-        raise TruncatedDataError(
-            f"there are {sum(map(len, found))} bytes where {sum(sizes or ())} should be",
-            operation=operation,
-            object_name=self.name_of(path),
-            hint="the object was damaged, or is not the one that was written; check the archive",
-        )
+        there = sum(map(len, found))
+        raise too_short(operation, self.name_of(path), there=there, expected=sum(sizes or ()))
 
     def _marked(self, write_id: str) -> dict[str, str]:
         return {**self._attributes, WRITE_ID: write_id}
