@@ -33,7 +33,11 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "CorruptDataError": 4,
         "TruncatedDataError": 4,
         "RefusedError": 5,
+        "ObjectExistsError": 5,
         "UnsupportedFormatError": 5,
+        "ObjectNotFoundError": 1,
+        "AccessDeniedError": 1,
+        "StorageFullError": 1,
         "EnvironmentMissingError": 1,
         "UnavailableError": 1,
     }

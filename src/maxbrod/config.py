@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+S3StorageClass = Literal["STANDARD", "STANDARD_IA", "GLACIER_IR", "GLACIER"]
+S3Encryption = Literal["AES256", "aws:kms", "aws:kms:dsse", "sse-c"]
 
 _VARIABLE: Final = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
 
@@ -76,6 +78,75 @@ class KafkaConfig(_Settings):
         return self
 
 
+class S3Config(_Settings):
+    """For `s3://`. What is not said here comes from the usual `AWS_*` variables, or from the machine's role."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool = True
+    access_key_id: SecretStr | None = None
+    secret_access_key: SecretStr | None = None
+    session_token: SecretStr | None = None
+    storage_class: S3StorageClass | None = None
+    encryption: S3Encryption | None = None
+    kms_key_id: str | None = None
+    bucket_key: bool | None = None
+    customer_key: SecretStr | None = None
+    """SSE-C: 256 bits in base64. Whoever loses it loses the archive."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_encryption_context(cls, values: object) -> object:
+        if isinstance(values, dict) and "encryption_context" in values:
+            raise ValueError("the S3 client cannot send an encryption context; use a KMS key that needs none")
+        return values
+
+    @model_validator(mode="after")
+    def _keys(self) -> S3Config:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key belong together")
+        if self.session_token is not None and self.access_key_id is None:
+            raise ValueError("session_token needs access_key_id and secret_access_key")
+        return self
+
+    @model_validator(mode="after")
+    def _encryption(self) -> S3Config:
+        kms = self.encryption in {"aws:kms", "aws:kms:dsse"}
+        if not kms and (self.kms_key_id is not None or self.bucket_key is not None):
+            raise ValueError("kms_key_id and bucket_key need encryption aws:kms or aws:kms:dsse")
+        if (self.encryption == "sse-c") != (self.customer_key is not None):
+            raise ValueError("encryption sse-c and customer_key belong together")
+        return self
+
+
+class GcsConfig(_Settings):
+    """For `gs://`. Without `credentials_file`: `GOOGLE_APPLICATION_CREDENTIALS`, or the machine's account."""
+
+    credentials_file: Path | None = None
+
+
+class AzureConfig(_Settings):
+    """For `az://`. What is not said here comes from the usual `AZURE_*` variables, or from the machine's identity."""
+
+    account: str | None = None
+    account_key: SecretStr | None = None
+    sas_token: SecretStr | None = None
+
+
+class StorageConfig(_Settings):
+    """How to reach the storage of an archive, beyond its URL, and how long to try."""
+
+    s3: S3Config = S3Config()
+    gcs: GcsConfig = GcsConfig()
+    azure: AzureConfig = AzureConfig()
+    ca_file: Path | None = None
+    """Authorities in PEM form that are trusted besides the system's own."""
+    request_timeout_s: float = Field(default=60.0, gt=0)
+    """One request, from connecting to the last byte of its answer."""
+    deadline_s: float = Field(default=180.0, ge=0)
+    """One operation with all its retries; the request under way at that moment may still run into its timeout."""
+
+
 class SparkConfig(_Settings):
     """Where the work runs: this machine by default."""
 
@@ -87,6 +158,7 @@ class Config(_Settings):
     """A whole configuration file."""
 
     kafka: KafkaConfig | None = None
+    storage: StorageConfig = StorageConfig()
     spark: SparkConfig = SparkConfig()
 
 

@@ -6,7 +6,11 @@
     ├── CorruptDataError            4  bytes are not what they claim to be
     │   └── TruncatedDataError      4  bytes end before they should
     ├── RefusedError                5  going on could lose or mix data
+    │   ├── ObjectExistsError       5  a name in the storage is taken, and objects are never overwritten
     │   └── UnsupportedFormatError  5  a version, magic, codec or flag we do not know
+    ├── ObjectNotFoundError         1  the storage has no object of that name
+    ├── AccessDeniedError           1  credentials are missing, wrong, or do not allow it
+    ├── StorageFullError            1  no space or quota is left where bytes should go
     ├── EnvironmentMissingError     1  this machine lacks something (Java, a jar, a port)
     └── UnavailableError            1  a broker, a store or a process did not answer; trying again may help
 
@@ -120,8 +124,24 @@ class RefusedError(MaxbrodError):
     exit_code = EXIT_REFUSED
 
 
+class ObjectExistsError(RefusedError):
+    """The storage holds another object of that name, which stays as it is."""
+
+
 class UnsupportedFormatError(RefusedError):
     """A version, magic, codec or flag that this release does not know: refused, never guessed."""
+
+
+class ObjectNotFoundError(MaxbrodError):
+    """The storage has no object of that name."""
+
+
+class AccessDeniedError(MaxbrodError):
+    """Credentials are missing, wrong or expired, or do not allow the operation."""
+
+
+class StorageFullError(MaxbrodError):
+    """No space or quota is left; nothing half-written stays behind."""
 
 
 class EnvironmentMissingError(MaxbrodError):

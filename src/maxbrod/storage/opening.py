@@ -1,0 +1,32 @@
+"""The way in: a URL and its options become a `Storage`. Nothing is read, written or created by opening."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from maxbrod.config import StorageConfig
+from maxbrod.storage.local import LocalStorage
+from maxbrod.storage.remote import RemoteStorage
+from maxbrod.storage.retrying import RetryPolicy
+from maxbrod.storage.stores import open_clients, refuse_foreign_options
+from maxbrod.storage.urls import parse_url
+
+if TYPE_CHECKING:
+    from maxbrod.storage.interface import Storage
+
+
+def open_storage(url: str, options: StorageConfig | None = None) -> Storage:
+    """The storage at a URL; a plain path is a local directory. UsageError: the URL or an option cannot be right."""
+    options = options or StorageConfig()
+    location = parse_url(url)
+    if location.scheme == "file":
+        refuse_foreign_options(location, options)
+        return LocalStorage(Path(location.prefix))
+    storage_class = options.s3.storage_class
+    return RemoteStorage(
+        location.url,
+        open_clients(location, options),
+        retries=RetryPolicy(deadline_s=options.deadline_s),
+        attributes={} if storage_class is None else {"Storage-Class": storage_class},
+    )

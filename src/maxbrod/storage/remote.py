@@ -1,0 +1,194 @@
+"""Objects in a cloud, or in memory, through obstore: one client, our retries, our errors.
+
+Every object carries the random id of the write that made it. A write whose answer was lost is told from somebody
+else's by it; where a store drops such metadata, the bytes decide.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError
+
+from maxbrod.errors import ObjectExistsError, ObjectNotFoundError, UnavailableError
+from maxbrod.storage.failures import too_short, translate
+from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
+from maxbrod.storage.names import RESERVED, check_folder, check_name
+from maxbrod.storage.spans import cut, join
+from maxbrod.storage.upload import Upload
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
+
+    from obstore import ObjectMeta
+
+    from maxbrod.storage.retrying import RetryPolicy
+    from maxbrod.storage.stores import Clients
+
+T = TypeVar("T")
+
+WRITE_ID: Final = "maxbrodwrite"  # Azure wants an identifier, and HTTP knows no capitals
+_READS: Final = 3
+"""How often bytes are asked for before an object counts as shorter than it should be."""
+
+
+class RemoteStorage(Storage):
+    def __init__(self, url: str, clients: Clients, *, retries: RetryPolicy, attributes: Mapping[str, str]) -> None:
+        super().__init__(url)
+        self._clients = clients
+        self._retries = retries
+        self._attributes = attributes
+
+    def put(self, path: str, data: Buffer) -> None:
+        body = memoryview(data).cast("B")
+        write_id = uuid.uuid4().hex
+        create = partial(
+            obstore.put,
+            self._clients.once,
+            check_name(path),
+            body,
+            mode="create",
+            use_multipart=False,
+            attributes=self._marked(write_id),
+        )
+        in_doubt = False
+
+        def attempt() -> None:
+            nonlocal in_doubt
+            try:
+                self._once("put", path, create)
+            except UnavailableError:
+                in_doubt = True
+                raise
+            except ObjectExistsError:
+                # Only after an answer was lost can the object be our own.
+                if not (in_doubt and self._is_own(path, write_id, body)):
+                    raise
+
+        self._retries.run(attempt)
+
+    def create(self, path: str) -> Writer:
+        write_id = uuid.uuid4().hex
+        start = partial(obstore.open_writer, self._clients.patient, check_name(path), attributes=self._marked(write_id))
+        return Upload(
+            self.name_of(path),
+            start=start,
+            put_whole=partial(self.put, path),
+            refuse_taken=partial(self._refuse_taken, path),
+            landed=lambda: self._landed(path, write_id),
+            once=partial(self._once, "create", path),
+        )
+
+    def get(self, path: str, *, size: int | None = None) -> memoryview:
+        check_name(path)
+
+        def read() -> Sequence[memoryview]:
+            return [memoryview(obstore.get(self._clients.once, path).bytes())]
+
+        return self._read("get", path, read, None if size is None else [size])[0]
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
+        check_name(path)
+        spans = join(ranges)
+        starts, sizes = [span.start for span in spans], [span.size for span in spans]
+
+        def read() -> Sequence[memoryview]:
+            answers = obstore.get_ranges(self._clients.once, path, starts=starts, lengths=sizes, coalesce=0)
+            return [memoryview(answer) for answer in answers]
+
+        return cut(ranges, spans, self._read("get_ranges", path, read, sizes))
+
+    def head(self, path: str) -> ObjectInfo:
+        return self._retried("head", path, lambda: _info(obstore.head(self._clients.once, check_name(path))))
+
+    def list(self, folder: str = "") -> Iterator[ObjectInfo]:
+        prefix = check_folder(folder)
+
+        def collect() -> Sequence[ObjectInfo]:
+            chunks = obstore.list(self._clients.once, prefix=prefix or None)
+            return [_info(meta) for chunk in chunks for meta in chunk]
+
+        # Not every store that speaks S3 sorts as S3 does.
+        found = self._retried("list", folder, collect)
+        return iter(sorted((info for info in found if not _is_reserved(info)), key=lambda info: info.path.encode()))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        names = [check_name(path) for path in paths]
+        if not names:
+            return
+        try:
+            self._retried("delete", "", lambda: obstore.delete(self._clients.once, names))
+        except ObjectNotFoundError:
+            # Some stores stop at the first name that is not there, and do not say which one it was.
+            for name in names:
+                self._delete_one(name)
+
+    def _delete_one(self, name: str) -> None:
+        with suppress(ObjectNotFoundError):
+            self._retried("delete", name, lambda: obstore.delete(self._clients.once, name))
+
+    # How requests are made
+
+    def _once(self, operation: str, path: str, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except (BaseError, OSError, ValueError, NotImplementedError) as error:
+            raise translate(error, operation, self.name_of(path)) from None
+
+    def _retried(self, operation: str, path: str, action: Callable[[], T]) -> T:
+        return self._retries.run(lambda: self._once(operation, path, action))
+
+    def _read(
+        self, operation: str, path: str, action: Callable[[], Sequence[memoryview]], sizes: Sequence[int] | None
+    ) -> Sequence[memoryview]:
+        """Bytes of the sizes that they must have. What is short once may be whole the next time."""
+        for _ in range(_READS):
+            found = self._retried(operation, path, action)
+            if sizes is None or [len(each) for each in found] == sizes:
+                return found
+        there = sum(map(len, found))
+        raise too_short(operation, self.name_of(path), there=there, expected=sum(sizes or ()))
+
+    def _marked(self, write_id: str) -> dict[str, str]:
+        return {**self._attributes, WRITE_ID: write_id}
+
+    def _is_own(self, path: str, write_id: str, body: memoryview) -> bool:
+        try:
+            found = self._once("get", path, lambda: obstore.get(self._clients.once, path))
+            mark = found.attributes.get(WRITE_ID)
+            return mark == write_id if mark is not None else self._once("get", path, found.bytes) == body
+        except ObjectNotFoundError:
+            raise UnavailableError(
+                "the object came and went while it was created", operation="put", object_name=self.name_of(path)
+            ) from None
+
+    def _landed(self, path: str, write_id: str) -> bool:
+        """Whether the object that is there, if any, came from this very write."""
+        try:
+            found = self._retried("create", path, lambda: obstore.get(self._clients.once, path, options={"head": True}))
+        except ObjectNotFoundError:
+            return False
+        return found.attributes.get(WRITE_ID) == write_id
+
+    def _refuse_taken(self, path: str) -> None:
+        with suppress(ObjectNotFoundError):
+            self.head(path)
+            raise ObjectExistsError(
+                "there is such an object already",
+                operation="create",
+                object_name=self.name_of(path),
+                hint="objects are never overwritten",
+            )
+
+
+def _info(meta: ObjectMeta) -> ObjectInfo:
+    modified_ms = int(meta["last_modified"].timestamp() * 1000)
+    return ObjectInfo(path=meta["path"], size=meta["size"], modified_ms=modified_ms, etag=meta["e_tag"])
+
+
+def _is_reserved(info: ObjectInfo) -> bool:
+    return info.path.startswith(f"{RESERVED}/")

@@ -1,0 +1,139 @@
+"""Builds the obstore client of a cloud from a location and its options.
+
+Two clients of one store: `once` never retries by itself, because a conditional put that is repeated behind our back
+meets its own object and looks refused; `patient` repeats the parts of an upload, which may be sent any number of times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+from pydantic import SecretStr
+
+from maxbrod.config import AzureConfig, GcsConfig, S3Config, StorageConfig
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+    from maxbrod.storage.urls import Location
+
+_MEMORIES: Final[dict[str, MemoryStore]] = {}
+_SECTIONS: Final = {"s3": ("s3", S3Config()), "gs": ("gcs", GcsConfig()), "az": ("azure", AzureConfig())}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    once: ObjectStore
+    patient: ObjectStore
+
+
+def open_clients(location: Location, options: StorageConfig) -> Clients:
+    """Clients for a location. No request is sent."""
+    refuse_foreign_options(location, options)
+    if location.scheme == "memory":
+        memory = _MEMORIES.setdefault(location.bucket, MemoryStore())
+        return Clients(once=memory, patient=memory)
+    try:
+        return Clients(
+            once=_open(location, options, {"max_retries": 0}), patient=_open(location, options, _patience(options))
+        )
+    except (BaseError, ValueError):
+        # The complaint quotes what it complains about, and that may be a key.
+        raise UsageError(
+            "a storage cannot be opened with these options",
+            object_name=location.url,
+            hint="look at the keys, the endpoint and the certificates, in the configuration and in the environment",
+        ) from None
+
+
+def refuse_foreign_options(location: Location, options: StorageConfig) -> None:
+    """Options for another cloud than the URL's are a mistake, and ignoring them could leave data unencrypted."""
+    for scheme, (section, default) in _SECTIONS.items():
+        if scheme != location.scheme and getattr(options, section) != default:
+            raise UsageError(
+                f"the options in {section} are for {scheme}://, and cannot be used here",
+                object_name=location.url,
+                hint="remove them; encryption and storage class of other clouds are set on the bucket itself",
+            )
+
+
+def _open(location: Location, options: StorageConfig, retries: dict[str, Any]) -> ObjectStore:
+    settings: dict[str, Any] = {
+        "prefix": location.prefix or None,
+        "client_options": _client(options),
+        "retry_config": retries,
+    }
+    settings |= settings_of(location, options)
+    if location.scheme == "s3":
+        return S3Store(location.bucket, **settings)
+    if location.scheme == "gs":
+        return GCSStore(location.bucket, **settings)
+    return AzureStore(location.bucket, **settings)
+
+
+def settings_of(location: Location, options: StorageConfig) -> dict[str, Any]:
+    """What a cloud's client is told beyond the bucket, secrets in plain text; what is left out it looks up itself."""
+    if location.scheme == "s3":
+        return _s3(location.bucket, options.s3)
+    return _gcs(options.gcs) if location.scheme == "gs" else _azure(options.azure)
+
+
+def _s3(bucket: str, options: S3Config) -> dict[str, Any]:
+    endpoint = options.endpoint
+    if endpoint is not None and not options.path_style:
+        scheme, _, host = endpoint.partition("://")
+        endpoint = f"{scheme}://{bucket}.{host}"
+    return _given(
+        endpoint=endpoint,
+        region=options.region,
+        virtual_hosted_style_request=not options.path_style,
+        access_key_id=options.access_key_id,
+        secret_access_key=options.secret_access_key,
+        session_token=options.session_token,
+        server_side_encryption=options.encryption,
+        sse_kms_key_id=options.kms_key_id,
+        sse_bucket_key_enabled=options.bucket_key,
+        sse_customer_key_base64=options.customer_key,
+    )
+
+
+def _gcs(options: GcsConfig) -> dict[str, Any]:
+    file = options.credentials_file
+    return _given(application_credentials=None if file is None else str(file))
+
+
+def _azure(options: AzureConfig) -> dict[str, Any]:
+    return _given(account_name=options.account, account_key=options.account_key, sas_key=options.sas_token)
+
+
+def _given(**settings: Any) -> dict[str, Any]:  # noqa: ANN401 - settings of any type
+    """Those that are set: what is left out, obstore takes from the environment."""
+    return {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else value
+        for name, value in settings.items()
+        if value is not None
+    }
+
+
+def _client(options: StorageConfig) -> dict[str, Any]:
+    client: dict[str, Any] = {"timeout": timedelta(seconds=options.request_timeout_s)}
+    if (options.s3.endpoint or "").startswith("http://"):
+        client["allow_http"] = True
+    if options.ca_file is not None:
+        try:
+            client["root_certificate"] = options.ca_file.read_bytes()
+        except OSError as error:
+            raise UsageError(
+                f"the certificates cannot be read: {error.strerror}", object_name=str(options.ca_file)
+            ) from error
+    return client
+
+
+def _patience(options: StorageConfig) -> dict[str, Any]:
+    backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2}
+    return {"max_retries": 1000, "retry_timeout": timedelta(seconds=options.deadline_s), "backoff": backoff}

@@ -1,0 +1,56 @@
+"""Every kind of storage that can be run here, opened the way users open it."""
+
+# ruff: noqa: PLC0415 - a run that needs no storage must not pay for importing it, nor break with it
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maxbrod.config import StorageConfig
+    from maxbrod.sandbox.proxy import FaultProxy
+    from maxbrod.sandbox.s3 import LyingS3Server, S3Server
+    from maxbrod.storage.interface import Storage
+
+
+def s3_options(server: S3Server | LyingS3Server, *, s3: dict[str, Any] | None = None, **options: Any) -> StorageConfig:
+    from maxbrod.config import StorageConfig
+
+    keys = {"access_key_id": server.access_key, "secret_access_key": server.secret_key}
+    section = {"endpoint": server.endpoint, "region": server.region, **keys, **(s3 or {})}
+    return StorageConfig.model_validate({"s3": section, **options})
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    """An empty storage of each kind, below a prefix where there is such a thing."""
+    from maxbrod.storage.opening import open_storage
+
+    if request.param == "local":
+        return open_storage(str(tmp_path / "archive"))
+    if request.param == "memory":
+        return open_storage(f"memory://{uuid.uuid4().hex}")
+    server = request.getfixturevalue("s3")
+    return open_storage(f"{server.url}/some/prefix", s3_options(server))
+
+
+@pytest.fixture
+def s3_storage(s3: S3Server) -> Storage:
+    """Straight to `s3`, around the proxy."""
+    from maxbrod.storage.opening import open_storage
+
+    return open_storage(s3.url, s3_options(s3))
+
+
+@pytest.fixture
+def proxied_storage(s3: S3Server, s3_proxy: FaultProxy) -> Storage:
+    """Through `s3_proxy`, soon out of patience."""
+    from maxbrod.storage.opening import open_storage
+
+    options = s3_options(s3, s3={"endpoint": s3_proxy.endpoint}, request_timeout_s=1, deadline_s=2)
+    return open_storage(s3.url, options)
