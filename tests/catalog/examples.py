@@ -18,6 +18,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def segment(base: int, end: int, **changes: Any) -> Segment:
+    size = min(100 * (end - base), INT64_MAX)
     values: dict[str, Any] = {
         "topic": "orders",
         "topic_id": TOPIC_ID,
@@ -26,12 +27,12 @@ def segment(base: int, end: int, **changes: Any) -> Segment:
         "end_offset": end,
         "path": f"segments/orders/{TOPIC_ID}/0/{base:020}-5f3a.log",
         "position": 0,
-        "bytes": 100 * (end - base),
-        "raw_bytes": 100 * (end - base),
+        "bytes": size,
+        "raw_bytes": size,
         "codec": "lz4",
         "records": end - base,
-        "min_timestamp": 1_700_000_000_000 + base,
-        "max_timestamp": 1_700_000_000_000 + end - 1,
+        "min_timestamp": min(1_700_000_000_000 + base, INT64_MAX),
+        "max_timestamp": min(1_700_000_000_000 + end - 1, INT64_MAX),
         "first_leader_epoch": 3,
         "last_leader_epoch": 3,
         "digest": "crc32c:00000000",

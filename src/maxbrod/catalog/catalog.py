@@ -116,22 +116,29 @@ class Catalog:
         """Add rows, and remove those that they replace, all at once or not at all; the new version.
 
         RefusedError: somebody else has committed since this catalog was read (or since `expected_version`, where
-        given), a replaced row is not there, or a row is nonsense. UnavailableError: the store failed. After an error
-        nothing is visible, and this catalog stands where it stood.
+        given), a replaced row is not there, or a row is nonsense; nothing is visible. UnavailableError: the store
+        failed, and its message says if that leaves open whether the commit was carried out. After an error this
+        catalog stands where it stood, so a commit that was carried out is met as one of another writer.
         """
         added, gone = _as_table(rows), _as_table(replaced)
         check_rows(added)
         if not added.num_rows and not gone.num_rows:
             return self._version
         with store_errors("commit to the catalog", self.url):
-            # Delta's log is cleaned up behind its readers, and then the version after a very old one is free again.
-            newest = load_table(self.url, self._options).version()
-            if newest != self._version or expected_version not in {None, newest}:
-                raise overtaken(newest, self.url)
             files = self._files()
+            if expected_version not in {None, self._version} or not self._is_newest(files):
+                raise overtaken(self._version + 1, self.url)
             write_commit(self._loaded(), files, plan_rewrite(files, added, gone), archive_url=self.url)
         self._advance()
         return self._version
+
+    def _is_newest(self, files: DataFiles) -> bool:
+        """Asked before anything is written; `write_commit` still decides between writers at the same moment."""
+        if files.has_log_entry(self._version + 1):
+            return False
+        # Delta's log is cleaned up from its start. If our own entry is gone the next one may have gone with it, and its
+        # name be free again.
+        return files.has_log_entry(self._version) or load_table(self.url, self._options).version() == self._version
 
     def _advance(self) -> None:
         """Stand at our own commit. It is done, so nothing from here on may fail it."""

@@ -21,7 +21,6 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties, RemoveAction, Transaction
 
 from maxbrod.catalog.folding import DataFile, choose_folds
-from maxbrod.catalog.table import store_errors
 from maxbrod.errors import RefusedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def _matches(rows: pa.Table, keys: pa.Table) -> pa.Table:
 
 
 def write_commit(table: DeltaTable, files: DataFiles, rewrite: Rewrite, *, archive_url: str) -> None:
-    """Write the files, then the commit. Returns when it is there; after an error, it is not."""
+    """Write the files, then the commit. Returns when it is there."""
     now_ms, read_version, nonce = time.time_ns() // 1_000_000, table.version(), uuid.uuid4().hex
     adds = files.write(rewrite.rows, written_at=now_ms)
     removes = [RemoveAction(file.path, True, now_ms, size=file.bytes, partition_values={}) for file in rewrite.removed]
@@ -124,8 +123,15 @@ def _settle(
     files: DataFiles, adds: Sequence[AddAction], version: int, nonce: str, archive_url: str, error: DeltaError
 ) -> None:
     """Look whose commit stands at `version`; ours can stand nowhere else."""
-    with store_errors("find out what became of a commit", archive_url):
+    try:
         entry = files.log_entry(version)
+    except OSError:
+        raise UnavailableError(
+            "the store failed during the commit, and does not say whether it was carried out",
+            operation="commit to the catalog",
+            object_name=archive_url,
+            hint="it was as a whole or not at all; run again, it starts from what the catalog then holds",
+        ) from error
     if entry is not None and _nonce_of(entry) == nonce:
         return
     if entry is None:

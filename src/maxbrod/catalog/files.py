@@ -30,6 +30,10 @@ _FILE_ROWS_MAX: Final = 1 << 18
 _GROUP_ROWS: Final = 1 << 14
 """Small row groups: a query for one partition reads the few that can hold it."""
 
+_FORMAT: Final = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
+)
+
 
 class DataFiles:
     """The files of one table, as of the version that was loaded."""
@@ -52,7 +56,7 @@ class DataFiles:
         """Rows of some or all files. Row groups whose statistics rule the condition out are not read."""
         paths = [file.path for file in (self.active if files is None else files)]
         dataset = ds.FileSystemDataset.from_paths(
-            paths, schema=self.schema, format=ds.ParquetFileFormat(), filesystem=self._store
+            paths, schema=self.schema, format=_FORMAT, filesystem=self._store
         )
         return dataset.to_table(columns=list(columns), filter=condition)
 
@@ -67,7 +71,9 @@ class DataFiles:
     def _write_file(self, rows: pa.Table, written_at: int) -> AddAction:
         path = f"part-{uuid.uuid4()}.zstd.parquet"
         with self._store.open_output_stream(path) as stream:
-            pq.write_table(rows, stream, compression="zstd", row_group_size=_GROUP_ROWS)
+            pq.write_table(
+                rows, stream, compression="zstd", row_group_size=_GROUP_ROWS, write_page_checksum=True
+            )
             size = stream.tell()
         return AddAction(
             path=path,
@@ -84,12 +90,18 @@ class DataFiles:
 
     def log_entry(self, version: int) -> str | None:
         """The text of one entry of Delta's log, straight from the store."""
-        path = f"_delta_log/{version:020}.json"
         try:
-            with self._store.open_input_stream(path) as stream:
-                return bytes(stream.read()).decode()
+            with self._store.open_input_file(_log_path(version)) as file:
+                return bytes(file.read()).decode()
         except FileNotFoundError:
             return None
+
+    def has_log_entry(self, version: int) -> bool:
+        return bool(self._store.get_file_info(_log_path(version)).type == pafs.FileType.File)
+
+
+def _log_path(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
 
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -10,12 +11,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from maxbrod.catalog.schema import SCHEMA, TABLE_PROPERTIES, check_format
-from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
+from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 TABLE_FOLDER: Final = "catalog/segments"
+_DAMAGE: Final = re.compile(r"CRC checksum|[Cc]orrupt|[Tt]hrift|Parquet magic|Parquet file|decompress")
+"""Arrow has no class of its own for a file that is not what it should be, only these words."""
 
 
 def table_url(archive_url: str) -> str:
@@ -69,6 +72,13 @@ def store_errors(operation: str, archive_url: str) -> Iterator[None]:
     except MaxbrodError:
         raise
     except (DeltaError, OSError, pa.ArrowException) as error:
+        if _DAMAGE.search(str(error)):
+            raise CorruptDataError(
+                f"a file of the catalog is damaged: {_first_line(error)}",
+                operation=operation,
+                object_name=archive_url,
+                hint="read it again; if it stays, bring back the catalog folder from a copy or an older object version",
+            ) from error
         raise UnavailableError(
             f"cannot {operation}: {_first_line(error)}",
             operation=operation,
