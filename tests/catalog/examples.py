@@ -84,35 +84,42 @@ _json = st.recursive(
 @st.composite
 def rows(draw: st.DrawFn) -> Row:
     base, end = draw(_ranges)
-    where = {"topic": draw(_text), "topic_id": draw(_text), "partition": draw(st.integers(0, 2**31 - 1))}
-    when = {"run_id": draw(_text), "written_at": draw(_int64)}
+    where: dict[str, Any] = {
+        "topic": draw(_text),
+        "topic_id": draw(_text),
+        "partition": draw(st.integers(0, 2**31 - 1)),
+    }
+    when: dict[str, Any] = {"run_id": draw(_text), "written_at": draw(_int64)}
     match draw(st.sampled_from(Kind)):
         case Kind.GAP:
             reason = draw(st.sampled_from(GapReason))
             return Gap(**where, **when, base_offset=base, end_offset=end, reason=reason)
         case Kind.RUN:
             statistics = draw(st.dictionaries(_text, _json, max_size=3))
-            times = {"started_at": draw(_int64), "finished_at": draw(_int64)}
+            times: dict[str, Any] = {"started_at": draw(_int64), "finished_at": draw(_int64)}
             return Run(**when, **times, snapshot=draw(st.none() | _text), statistics=statistics)
-        case Kind.DATA:
-            slices = {"path": draw(_text), "position": draw(_natural), "bytes": draw(st.integers(1, INT64_MAX))}
-            return Segment(
-                **where,
-                **when,
-                **slices,
-                base_offset=base,
-                end_offset=end,
-                raw_bytes=draw(_natural),
-                codec=draw(_text),
-                records=draw(_natural),
-                min_timestamp=draw(st.none() | _int64),
-                max_timestamp=draw(st.none() | _int64),
-                first_leader_epoch=draw(_int32),
-                last_leader_epoch=draw(_int32),
-                aborted=tuple(draw(st.lists(_aborted, max_size=3))),
-                digest=draw(_text),
-                level=draw(_int32),
-            )
+    slices: dict[str, Any] = {
+        "path": draw(_text),
+        "position": draw(_natural),
+        "bytes": draw(st.integers(1, INT64_MAX)),
+    }
+    return Segment(
+        **where,
+        **when,
+        **slices,
+        base_offset=base,
+        end_offset=end,
+        raw_bytes=draw(_natural),
+        codec=draw(_text),
+        records=draw(_natural),
+        min_timestamp=draw(st.none() | _int64),
+        max_timestamp=draw(st.none() | _int64),
+        first_leader_epoch=draw(_int32),
+        last_leader_epoch=draw(_int32),
+        aborted=tuple(draw(st.lists(_aborted, max_size=3))),
+        digest=draw(_text),
+        level=draw(_int32),
+    )
 
 
 def many_segments(partitions: int, each: int) -> pa.Table:

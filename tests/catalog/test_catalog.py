@@ -54,9 +54,7 @@ def test_rows_are_replaced_in_the_same_commit_as_their_successors(archive: Archi
     catalog.commit([segment(0, 10), segment(10, 20), segment(0, 10, partition=1), run("run-1")])
     catalog.commit([segment(20, 30), run("run-2")])
     truncated = gap(15, 20, reason=GapReason.TRUNCATED)
-    version = catalog.commit(
-        [segment(10, 15), truncated, run("run-3")], replaced=[segment(10, 20), segment(20, 30)]
-    )
+    version = catalog.commit([segment(10, 15), truncated, run("run-3")], replaced=[segment(10, 20), segment(20, 30)])
     assert version == 3
     assert rows_of(archive) == [segment(0, 10), segment(10, 15), truncated, segment(0, 10, partition=1)]
     assert {each.run_id for each in archive.open().runs()} == {"run-1", "run-2", "run-3"}

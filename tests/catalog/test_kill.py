@@ -42,11 +42,11 @@ def test_killed_at_a_point_of_a_commit_that_replaces_and_folds_all_of_it_is_ther
 def test_killed_at_any_moment_no_commit_is_lost_and_none_is_there_in_part(archive: Archive) -> None:
     archive.create()
     acknowledged: list[int] = []
-    for life in range(8):
+    for life in range(5):
         with start_writer("pour", archive, "") as writer:
             acknowledged.append(int(hear(writer)))
             # Commits take tens of milliseconds, so these moments fall all over one.
-            time.sleep(0.1 + 0.013 * life)
+            time.sleep(0.1 + 0.017 * life)
             writer.kill()
             assert writer.stdout is not None
             acknowledged += [int(line) for line in writer.stdout if line.endswith("\n")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import psutil
@@ -34,7 +35,7 @@ def filled(archive: Archive) -> tuple[Catalog, list[Segment | Gap]]:
     for base in range(0, 100, 10):
         for place in places:
             times = {"min_timestamp": -base, "max_timestamp": 1000 - base} if base % 20 else {}
-            fresh = [segment(base, base + 9, **place, **times), gap(base + 9, base + 10, **place)]
+            fresh: list[Segment | Gap] = [segment(base, base + 9, **place, **times), gap(base + 9, base + 10, **place)]
             if base == 50:
                 fresh[0] = segment(base, base + 9, **place, min_timestamp=None, max_timestamp=None)
             rows += fresh
@@ -55,13 +56,13 @@ def in_time(row: Segment | Gap, first: int, last: int) -> bool:
 def test_rows_are_found_by_topic_incarnation_partition_offset_and_time(archive: Archive) -> None:
     catalog, rows = filled(archive)
     questions: list[tuple[dict[str, Any], Any]] = [
-        ({}, lambda row: True),
+        ({}, lambda _: True),
         ({"topic": "orders"}, lambda row: row.topic == "orders"),
         ({"topic": "it's; DROP", "partition": 1}, lambda row: row.topic == "it's; DROP"),
-        ({"topic": "nobody"}, lambda row: False),
+        ({"topic": "nobody"}, lambda _: False),
         ({"topic_id": TOPIC_ID, "partition": 0}, lambda row: row.topic_id == TOPIC_ID and row.partition == 0),
         ({"offsets": (19, 20)}, lambda row: row.base_offset < 20 and row.end_offset > 19),
-        ({"offsets": (20, 20)}, lambda row: False),
+        ({"offsets": (20, 20)}, lambda _: False),
         ({"partition": 0, "offsets": (15, 42)}, lambda r: not r.partition and r.base_offset < 42 and r.end_offset > 15),
         ({"timestamps": (-40, -40)}, lambda row: in_time(row, -40, -40)),
         ({"timestamps": (930, 2**62)}, lambda row: in_time(row, 930, 2**62)),
@@ -119,7 +120,7 @@ def test_a_million_rows_are_committed_and_summed_up_in_seconds(folder: Archive) 
     complete = find_tiling_faults(catalog.rows(columns=TILING_COLUMNS)).complete
     clock.append(time.monotonic())
     grown = process.memory_info().rss - before
-    steps = [f"{after - start:.2f} s" for start, after in zip(clock, clock[1:], strict=False)]
+    steps = [f"{after - start:.2f} s" for start, after in pairwise(clock)]
     size = sum(file.bytes for file in catalog._files().active)
     print(f"1,000,000 rows, {size >> 20} MiB: commit, positions, one partition, tiling {steps}; {grown >> 20} MiB more")
     assert complete

@@ -69,7 +69,7 @@ def test_an_unknown_kind_or_reason_is_refused_when_read(column: str, value: str)
     ],
 )
 def test_a_row_that_no_reader_could_use_is_refused_before_it_is_written(row: Row, complaint: str) -> None:
-    good = [segment(0, 5), gap(5, 6, reason=GapReason.PRUNED), run("r")]
+    good: list[Row] = [segment(0, 5), gap(5, 6, reason=GapReason.PRUNED), run("r")]
     check_rows(encode_rows(good))
     with pytest.raises(RefusedError, match=complaint):
         check_rows(encode_rows([*good, row]))

@@ -78,7 +78,7 @@ def offsets_of(faults: Iterable[Hole | Overlap], partition: PartitionId) -> list
 
 
 def test_rows_that_tile_are_complete_in_any_order_and_of_any_kind() -> None:
-    rows = [segment(10, 20), gap(0, 10), run("r"), segment(20, INT64_MAX)]
+    rows: list[Row] = [segment(10, 20), gap(0, 10), run("r"), segment(20, INT64_MAX)]
     assert tiling_of(*rows).complete
     assert tiling_of(*rows, expected={PARTITION: (0, INT64_MAX)}).complete
 

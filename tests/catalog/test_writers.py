@@ -1,4 +1,4 @@
-"""Two writers of one archive: exactly one wins, nothing of the other is visible. Also when the store fails on the way."""
+"""Two writers of one archive: exactly one wins, and nothing of the other is visible, whatever the store does."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ def hear(writer: subprocess.Popen[str]) -> str:
 
 def test_of_writers_at_the_same_moment_exactly_one_wins_each_time(archive: Archive) -> None:
     archive.create()
-    rounds, winners = 12, []
+    rounds, winners = 8, list[str]()
     with ExitStack() as stack:
         writers = [stack.enter_context(start_writer("append", archive, name)) for name in ("a", "b", "c")]
-        stack.callback(lambda: [writer.kill() for writer in writers])
+        for writer in writers:
+            stack.callback(writer.kill)
         assert [hear(writer) for writer in writers] == ["ready"] * 3
         for number in range(rounds):
             assert say(writers, str(number)) == ["go"] * 3

@@ -114,13 +114,13 @@ def write_commit(table: DeltaTable, files: DataFiles, rewrite: Rewrite, *, archi
     )
     try:
         table.create_write_transaction([*adds, *removes], "append", files.schema, commit_properties=properties)
-    except DeltaError as error:
+    except (DeltaError, OSError) as error:
         # Not the last word: the answer to a put may be lost, or a checkpoint fail after the commit is done.
         _settle(files, adds, read_version + 1, nonce, archive_url, error)
 
 
 def _settle(
-    files: DataFiles, adds: Sequence[AddAction], version: int, nonce: str, archive_url: str, error: DeltaError
+    files: DataFiles, adds: Sequence[AddAction], version: int, nonce: str, archive_url: str, error: Exception
 ) -> None:
     """Look whose commit stands at `version`; ours can stand nowhere else."""
     try:

@@ -55,9 +55,7 @@ class DataFiles:
     ) -> pa.Table:
         """Rows of some or all files. Row groups whose statistics rule the condition out are not read."""
         paths = [file.path for file in (self.active if files is None else files)]
-        dataset = ds.FileSystemDataset.from_paths(
-            paths, schema=self.schema, format=_FORMAT, filesystem=self._store
-        )
+        dataset = ds.FileSystemDataset.from_paths(paths, schema=self.schema, format=_FORMAT, filesystem=self._store)
         return dataset.to_table(columns=list(columns), filter=condition)
 
     def write(self, rows: pa.Table, *, written_at: int) -> list[AddAction]:
@@ -71,9 +69,7 @@ class DataFiles:
     def _write_file(self, rows: pa.Table, written_at: int) -> AddAction:
         path = f"part-{uuid.uuid4()}.zstd.parquet"
         with self._store.open_output_stream(path) as stream:
-            pq.write_table(
-                rows, stream, compression="zstd", row_group_size=_GROUP_ROWS, write_page_checksum=True
-            )
+            pq.write_table(rows, stream, compression="zstd", row_group_size=_GROUP_ROWS, write_page_checksum=True)
             size = stream.tell()
         return AddAction(
             path=path,

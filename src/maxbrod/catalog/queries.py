@@ -81,7 +81,7 @@ def find_rows(
     if as_of is None:
         rows = files.read(list(dict.fromkeys([*wanted, *sorting])), condition)
     else:
-        condition &= pc.field("topic_id").isin(sorted({each.topic_id for each in as_of}))
+        condition &= pc.field("topic_id").isin(pa.array(sorted({each.topic_id for each in as_of}), pa.string()))
         rows = _until(files.read(list(dict.fromkeys([*wanted, *sorting])), condition), as_of)
     return rows.sort_by(SORT_ORDER).select(wanted)
 
