@@ -1,0 +1,112 @@
+"""The Parquet files of the catalog's table: written under names never used before, read with pushdown, swept away.
+
+A file that no commit names does not exist for any reader. Everything goes through delta-rs's own access to the store,
+so that an archive needs one set of options.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
+
+from maxbrod.catalog.folding import DataFile
+from maxbrod.catalog.schema import SORT_ORDER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deltalake import DeltaTable
+
+_FILE_ROWS_MAX: Final = 1 << 18
+_GROUP_ROWS: Final = 1 << 14
+"""Small row groups: a query for one partition reads the few that can hold it."""
+
+_FORMAT: Final = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
+)
+
+
+class DataFiles:
+    """The files of one table, as of the version that was loaded."""
+
+    def __init__(self, table: DeltaTable, options: Mapping[str, str]) -> None:
+        actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "num_records", "size_bytes"])
+        self.active: Final = [
+            DataFile(path=row["path"], rows=row["num_records"], bytes=row["size_bytes"]) for row in actions.to_pylist()
+        ]
+        self.schema: Final = pa.schema(table.schema().to_arrow())
+        sizes = {file.path: file.bytes for file in self.active}
+        self._store: Final = pafs.PyFileSystem(DeltaStorageHandler(table.table_uri, dict(options), sizes))
+
+    def read(
+        self,
+        columns: Sequence[str],
+        condition: ds.Expression | None = None,
+        files: Sequence[DataFile] | None = None,
+    ) -> pa.Table:
+        """Rows of some or all files. Row groups whose statistics rule the condition out are not read."""
+        paths = [file.path for file in (self.active if files is None else files)]
+        dataset = ds.FileSystemDataset.from_paths(paths, schema=self.schema, format=_FORMAT, filesystem=self._store)
+        return dataset.to_table(columns=list(columns), filter=condition)
+
+    def write(self, rows: pa.Table, *, written_at: int) -> list[AddAction]:
+        """Write rows in `SORT_ORDER`, usually as one file; what a commit needs to name them."""
+        rows = rows.sort_by(SORT_ORDER)
+        return [
+            self._write_file(rows.slice(start, _FILE_ROWS_MAX), written_at)
+            for start in range(0, rows.num_rows, _FILE_ROWS_MAX)
+        ]
+
+    def _write_file(self, rows: pa.Table, written_at: int) -> AddAction:
+        path = f"part-{uuid.uuid4()}.zstd.parquet"
+        with self._store.open_output_stream(path) as stream:
+            pq.write_table(rows, stream, compression="zstd", row_group_size=_GROUP_ROWS, write_page_checksum=True)
+            size = stream.tell()
+        return AddAction(
+            path=path,
+            size=size,
+            partition_values={},
+            modification_time=written_at,
+            data_change=True,
+            stats=json.dumps(_statistics(rows)),
+        )
+
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._store.delete_file(path)
+
+    def log_entry(self, version: int) -> str | None:
+        """The text of one entry of Delta's log, straight from the store."""
+        try:
+            with self._store.open_input_file(_log_path(version)) as file:
+                return bytes(file.read()).decode()
+        except FileNotFoundError:
+            return None
+
+    def has_log_entry(self, version: int) -> bool:
+        return bool(self._store.get_file_info(_log_path(version)).type == pafs.FileType.File)
+
+
+def _log_path(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
+
+
+def _statistics(rows: pa.Table) -> dict[str, Any]:
+    """What Delta's readers skip files by."""
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if not pa.types.is_nested(column.type) and column.null_count < rows.num_rows and name != "details":
+            extremes = pc.min_max(column).as_py()
+            lowest[name], highest[name] = extremes["min"], extremes["max"]
+    nulls = {name: column.null_count for name, column in zip(rows.column_names, rows.columns, strict=True)}
+    return {"numRecords": rows.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}

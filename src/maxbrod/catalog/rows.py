@@ -1,0 +1,163 @@
+"""The rows of the catalog as frozen values, and as Arrow: both ways, nothing lost.
+
+Fields are named after columns. Offsets are 64 bits, ends are exclusive, times are milliseconds since 1970. No I/O.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from maxbrod.catalog.schema import SCHEMA, GapReason, Kind
+from maxbrod.errors import UnsupportedFormatError
+from maxbrod.model import AbortedTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PartitionId:
+    """A partition of one incarnation of a topic: a topic that is deleted and created again gets another id."""
+
+    topic_id: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Offsets that are archived: a slice of an object that holds their batches."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    base_offset: int
+    end_offset: int
+    path: str
+    position: int
+    bytes: int
+    raw_bytes: int
+    codec: str
+    records: int
+    min_timestamp: int | None
+    max_timestamp: int | None
+    first_leader_epoch: int
+    last_leader_epoch: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+    digest: str
+    level: int = 0
+    run_id: str
+    written_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Offsets that are not archived, and why."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    base_offset: int
+    end_offset: int
+    reason: GapReason
+    run_id: str
+    written_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a command that changed the archive. `statistics` is whatever JSON the command wants remembered."""
+
+    run_id: str
+    started_at: int
+    finished_at: int
+    snapshot: str | None
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    written_at: int
+
+
+Row: TypeAlias = Segment | Gap | Run
+
+_SHARED: Final = ("run_id", "written_at")
+_RANGE: Final = ("topic", "topic_id", "partition", "base_offset", "end_offset", *_SHARED)
+_SLICE: Final = (
+    *("path", "position", "bytes", "raw_bytes", "codec", "records", "min_timestamp", "max_timestamp"),
+    *("first_leader_epoch", "last_leader_epoch", "digest", "level"),
+)
+
+
+def encode_rows(rows: Iterable[Row]) -> pa.Table:
+    """A table of `SCHEMA`; what a kind of row does not have is null."""
+    return pa.Table.from_pylist([_encode(row) for row in rows], schema=SCHEMA)
+
+
+def decode_rows(table: pa.Table) -> list[Row]:
+    """The inverse; columns that this release does not know are ignored."""
+    return [_decode(values) for values in table.select(SCHEMA.names).to_pylist()]
+
+
+def _encode(row: Row) -> dict[str, Any]:
+    match row:
+        case Segment():
+            aborted = [
+                {
+                    "producer_id": each.producer_id,
+                    "first_offset": each.first_offset,
+                    "last_offset": each.last_offset,
+                }
+                for each in row.aborted
+            ]
+            return {"kind": Kind.DATA, **_values(row, _RANGE), **_values(row, _SLICE), "aborted": aborted}
+        case Gap():
+            return {"kind": Kind.GAP, **_values(row, _RANGE), "reason": row.reason}
+        case Run():
+            details = {
+                "started_at": row.started_at,
+                "finished_at": row.finished_at,
+                "statistics": dict(row.statistics),
+            }
+            text = json.dumps(details, sort_keys=True, allow_nan=False)
+            return {"kind": Kind.RUN, **_values(row, _SHARED), "path": row.snapshot, "details": text}
+
+
+def _values(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}
+
+
+def _decode(values: dict[str, Any]) -> Row:
+    def take(names: tuple[str, ...]) -> dict[str, Any]:
+        return {name: values[name] for name in names}
+
+    match values["kind"]:
+        case Kind.DATA:
+            aborted = tuple(AbortedTransaction(**each) for each in values["aborted"] or ())
+            return Segment(**take(_RANGE), **take(_SLICE), aborted=aborted)
+        case Kind.GAP:
+            return Gap(**take(_RANGE), reason=_reason(values))
+        case Kind.RUN:
+            return Run(**take(_SHARED), snapshot=values["path"], **json.loads(values["details"]))
+        case unknown:
+            raise _unknown("kind", unknown, values)
+
+
+def _reason(values: dict[str, Any]) -> GapReason:
+    try:
+        return GapReason(values["reason"])
+    except ValueError:
+        raise _unknown("reason", values["reason"], values) from None
+
+
+def _unknown(column: str, value: object, values: dict[str, Any]) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        f"a row of the catalog has {column} {value!r}",
+        operation="read the catalog",
+        object_name=f"{values['topic']}-{values['partition']}",
+        offset=values["base_offset"],
+        hint="the catalog was written by a newer release of maxbrod, or by another program",
+    )

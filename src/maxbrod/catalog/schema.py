@@ -1,0 +1,109 @@
+"""The catalog's columns as data, and the version of the format.
+
+A release reads every archive of its own major version. A minor version may add columns, which older releases carry
+along and do not interpret; whatever changes the meaning of a row needs a new major version.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from maxbrod.errors import UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT_PROPERTY: Final = "maxbrod.format"
+FORMAT_MAJOR: Final = 1
+FORMAT_VERSION: Final = f"{FORMAT_MAJOR}.0"
+
+
+class Kind(StrEnum):
+    """What a row says about its offsets. A run has none."""
+
+    DATA = "data"
+    GAP = "gap"
+    RUN = "run"
+
+
+class GapReason(StrEnum):
+    """Why offsets hold no data."""
+
+    COMPACTED = "compacted"
+    RETENTION = "retention"
+    TRUNCATED = "truncated"
+    PRUNED = "pruned"
+
+
+ABORTED_TYPE: Final = pa.list_(
+    pa.struct([("producer_id", pa.int64()), ("first_offset", pa.int64()), ("last_offset", pa.int64())])
+)
+
+SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("base_offset", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("kind", pa.string()),
+        ("reason", pa.string()),
+        ("path", pa.string()),
+        ("position", pa.int64()),
+        ("bytes", pa.int64()),
+        ("raw_bytes", pa.int64()),
+        ("codec", pa.string()),
+        ("records", pa.int64()),
+        ("min_timestamp", pa.int64()),
+        ("max_timestamp", pa.int64()),
+        ("first_leader_epoch", pa.int32()),
+        ("last_leader_epoch", pa.int32()),
+        ("aborted", ABORTED_TYPE),
+        ("digest", pa.string()),
+        ("level", pa.int32()),
+        ("run_id", pa.string()),
+        ("written_at", pa.int64()),
+        ("details", pa.string()),
+    ]
+)
+
+SORT_ORDER: Final = [("topic_id", "ascending"), ("partition", "ascending"), ("base_offset", "ascending")]
+"""Of the rows in each data file, so that the rows of one partition stand together. Runs, without a topic, are last."""
+
+TABLE_PROPERTIES: Final = {
+    FORMAT_PROPERTY: FORMAT_VERSION,
+    "delta.checkpointInterval": "10",
+    # As of a run is answered from its snapshot, never by Delta's time travel: the log is kept for readers under way.
+    "delta.logRetentionDuration": "interval 1 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+    "delta.enableExpiredLogCleanup": "true",
+}
+
+
+def check_format(properties: Mapping[str, str | None], columns: list[str], *, name: str) -> None:
+    """Refuse a table that this release cannot be sure to understand."""
+    version = properties.get(FORMAT_PROPERTY)
+    parts = re.fullmatch(r"(\d+)\.(\d+)", version or "")
+    if parts is None:
+        raise UnsupportedFormatError(
+            "the table is no catalog of maxbrod" if version is None else f"its format version is {version!r}",
+            operation="open the catalog",
+            object_name=name,
+            hint=f"every catalog has the table property {FORMAT_PROPERTY}, such as {FORMAT_VERSION}",
+        )
+    if int(parts[1]) != FORMAT_MAJOR:
+        raise UnsupportedFormatError(
+            f"the archive has format {version}, this release knows {FORMAT_MAJOR}.x",
+            operation="open the catalog",
+            object_name=name,
+            hint="use the release of maxbrod that wrote it, or a newer one",
+        )
+    missing = [column for column in SCHEMA.names if column not in columns]
+    if missing:
+        raise UnsupportedFormatError(
+            f"the catalog has no column {', '.join(missing)}", operation="open the catalog", object_name=name
+        )

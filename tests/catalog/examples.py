@@ -1,0 +1,144 @@
+"""Rows for tests: plausible ones on demand, any at all for hypothesis, and a million at once."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from maxbrod.catalog.commits import widen
+from maxbrod.catalog.rows import Gap, Row, Run, Segment
+from maxbrod.catalog.schema import SCHEMA, GapReason, Kind
+from maxbrod.model import AbortedTransaction
+
+TOPIC_ID: Final = "IVh0Kk5nQSuv3NqX3lZ3BA"
+INT64_MAX: Final = 2**63 - 1
+
+
+def segment(base: int, end: int, **changes: Any) -> Segment:
+    size = min(100 * (end - base), INT64_MAX)
+    values: dict[str, Any] = {
+        "topic": "orders",
+        "topic_id": TOPIC_ID,
+        "partition": 0,
+        "base_offset": base,
+        "end_offset": end,
+        "path": f"segments/orders/{TOPIC_ID}/0/{base:020}-5f3a.log",
+        "position": 0,
+        "bytes": size,
+        "raw_bytes": size,
+        "codec": "lz4",
+        "records": end - base,
+        "min_timestamp": min(1_700_000_000_000 + base, INT64_MAX),
+        "max_timestamp": min(1_700_000_000_000 + end - 1, INT64_MAX),
+        "first_leader_epoch": 3,
+        "last_leader_epoch": 3,
+        "digest": "crc32c:00000000",
+        "run_id": "run-1",
+        "written_at": 1_700_000_100_123,
+    }
+    return Segment(**{**values, **changes})
+
+
+def gap(base: int, end: int, **changes: Any) -> Gap:
+    values: dict[str, Any] = {
+        "topic": "orders",
+        "topic_id": TOPIC_ID,
+        "partition": 0,
+        "base_offset": base,
+        "end_offset": end,
+        "reason": GapReason.RETENTION,
+        "run_id": "run-1",
+        "written_at": 1_700_000_100_123,
+    }
+    return Gap(**{**values, **changes})
+
+
+def run(run_id: str, **changes: Any) -> Run:
+    values: dict[str, Any] = {
+        "run_id": run_id,
+        "started_at": 1_700_000_000_001,
+        "finished_at": 1_700_000_100_002,
+        "snapshot": f"snapshots/{run_id}.json.zst",
+        "statistics": {"records": 10},
+        "written_at": 1_700_000_100_123,
+    }
+    return Run(**{**values, **changes})
+
+
+_int64 = st.integers(-(2**63), INT64_MAX)
+_natural = st.integers(0, INT64_MAX)
+_int32 = st.integers(-(2**31), 2**31 - 1)
+_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+_ranges = st.tuples(_natural, _natural).filter(lambda pair: pair[0] != pair[1]).map(sorted)
+_aborted = st.builds(AbortedTransaction, producer_id=_int64, first_offset=_int64, last_offset=_int64)
+_json = st.recursive(
+    st.none() | st.booleans() | _int64 | st.floats(allow_nan=False, allow_infinity=False) | _text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_text, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    base, end = draw(_ranges)
+    where: dict[str, Any] = {
+        "topic": draw(_text),
+        "topic_id": draw(_text),
+        "partition": draw(st.integers(0, 2**31 - 1)),
+    }
+    when: dict[str, Any] = {"run_id": draw(_text), "written_at": draw(_int64)}
+    match draw(st.sampled_from(Kind)):
+        case Kind.GAP:
+            reason = draw(st.sampled_from(GapReason))
+            return Gap(**where, **when, base_offset=base, end_offset=end, reason=reason)
+        case Kind.RUN:
+            statistics = draw(st.dictionaries(_text, _json, max_size=3))
+            times: dict[str, Any] = {"started_at": draw(_int64), "finished_at": draw(_int64)}
+            return Run(**when, **times, snapshot=draw(st.none() | _text), statistics=statistics)
+    slices: dict[str, Any] = {
+        "path": draw(_text),
+        "position": draw(_natural),
+        "bytes": draw(st.integers(1, INT64_MAX)),
+    }
+    return Segment(
+        **where,
+        **when,
+        **slices,
+        base_offset=base,
+        end_offset=end,
+        raw_bytes=draw(_natural),
+        codec=draw(_text),
+        records=draw(_natural),
+        min_timestamp=draw(st.none() | _int64),
+        max_timestamp=draw(st.none() | _int64),
+        first_leader_epoch=draw(_int32),
+        last_leader_epoch=draw(_int32),
+        aborted=tuple(draw(st.lists(_aborted, max_size=3))),
+        digest=draw(_text),
+        level=draw(_int32),
+    )
+
+
+def many_segments(partitions: int, each: int) -> pa.Table:
+    """`partitions` * `each` rows that tile, 1,000 offsets a row, in no good order."""
+    count = partitions * each
+    partition = np.tile(np.arange(partitions), each)
+    base = np.repeat(np.arange(each) * 1000, partitions)
+    topic = np.array([f"topic-{number:05}" for number in range(-(-partitions // 100))])[partition // 100]
+    columns = {
+        "topic": pa.array(topic),
+        "topic_id": pa.array(topic),
+        "partition": pa.array(partition % 100, pa.int32()),
+        "base_offset": pa.array(base),
+        "end_offset": pa.array(base + 1000),
+        "path": pa.array(topic),
+        "position": pa.array(base),
+        "digest": pa.array(topic),
+        "last_leader_epoch": pa.array(np.zeros(count), pa.int32()),
+    }
+    for name, value in (("kind", "data"), ("bytes", 100_000), ("run_id", "run-1"), ("written_at", 1)):
+        columns[name] = pa.array(np.full(count, value), SCHEMA.field(name).type)
+    return widen(pa.table(columns), SCHEMA)

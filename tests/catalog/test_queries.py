@@ -1,0 +1,130 @@
+"""Every question is answered as a loop over all rows would answer it, however the rows are spread over files."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+
+from catalog.examples import TOPIC_ID, gap, many_segments, run, segment
+from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
+from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from catalog.archives import Archive
+    from maxbrod.catalog.catalog import Catalog
+
+
+def filled(archive: Archive) -> tuple[Catalog, list[Segment | Gap]]:
+    """Rows of two topics, one of them in two incarnations, in many commits."""
+    catalog, rows = archive.create(), list[Segment | Gap]()
+    places: list[dict[str, Any]] = [
+        {},
+        {"partition": 1},
+        {"topic_id": "YYYYYYYYYYYYYYYYYYYYYY"},
+        {"topic": "it's; DROP", "topic_id": "ZZZZZZZZZZZZZZZZZZZZZZ", "partition": 1},
+    ]
+    for base in range(0, 100, 10):
+        for place in places:
+            times = {"min_timestamp": -base, "max_timestamp": 1000 - base} if base % 20 else {}
+            fresh: list[Segment | Gap] = [segment(base, base + 9, **place, **times), gap(base + 9, base + 10, **place)]
+            if base == 50:
+                fresh[0] = segment(base, base + 9, **place, min_timestamp=None, max_timestamp=None)
+            rows += fresh
+            catalog.commit([*fresh, run(f"run-{base}")])
+    return catalog, rows
+
+
+def key(row: Segment | Gap) -> tuple[str, int, int]:
+    return row.topic_id, row.partition, row.base_offset
+
+
+def in_time(row: Segment | Gap, first: int, last: int) -> bool:
+    if isinstance(row, Gap) or row.min_timestamp is None or row.max_timestamp is None:
+        return True
+    return row.max_timestamp >= first and row.min_timestamp <= last
+
+
+def test_rows_are_found_by_topic_incarnation_partition_offset_and_time(archive: Archive) -> None:
+    catalog, rows = filled(archive)
+    questions: list[tuple[dict[str, Any], Any]] = [
+        ({}, lambda _: True),
+        ({"topic": "orders"}, lambda row: row.topic == "orders"),
+        ({"topic": "it's; DROP", "partition": 1}, lambda row: row.topic == "it's; DROP"),
+        ({"topic": "nobody"}, lambda _: False),
+        ({"topic_id": TOPIC_ID, "partition": 0}, lambda row: row.topic_id == TOPIC_ID and row.partition == 0),
+        ({"offsets": (19, 20)}, lambda row: row.base_offset < 20 and row.end_offset > 19),
+        ({"offsets": (20, 20)}, lambda _: False),
+        ({"partition": 0, "offsets": (15, 42)}, lambda r: not r.partition and r.base_offset < 42 and r.end_offset > 15),
+        ({"timestamps": (-40, -40)}, lambda row: in_time(row, -40, -40)),
+        ({"timestamps": (930, 2**62)}, lambda row: in_time(row, 930, 2**62)),
+    ]
+    for question, belongs in questions:
+        expected = sorted((row for row in rows if belongs(row)), key=key)
+        assert decode_rows(catalog.rows(**question)) == expected, question
+
+
+def test_as_of_a_run_later_rows_and_partitions_do_not_exist(folder: Archive) -> None:
+    catalog, rows = filled(folder)
+    first, second = PartitionId(topic_id=TOPIC_ID, partition=0), PartitionId(topic_id=TOPIC_ID, partition=1)
+    table = catalog.rows(as_of={first: 35, second: 0})
+    expected = [row for row in rows if key(row)[:2] == (TOPIC_ID, 0) and row.base_offset < 35]
+    assert decode_rows(table) == expected
+    assert decode_rows(catalog.rows(as_of={first: 35}, offsets=(30, 90))) == expected[-1:]
+    assert catalog.rows(as_of={}).num_rows == 0
+
+
+def test_only_the_columns_asked_for_come_back(folder: Archive) -> None:
+    catalog, _ = filled(folder)
+    assert catalog.rows(columns=["path"]).column_names == ["path"]
+    assert find_tiling_faults(catalog.rows(columns=TILING_COLUMNS)).complete
+
+
+def test_a_stranger_reads_the_catalog_with_public_tools_alone(archive: Archive) -> None:
+    _, rows = filled(archive)
+    table = DeltaTable(f"{archive.url}/catalog/segments", storage_options=archive.options)
+    assert table.metadata().configuration["maxbrod.format"] == "1.0"
+    condition = (pc.field("topic") == "orders") & (pc.field("partition") == 1) & (pc.field("end_offset") > 50)
+    found = table.to_pyarrow_dataset().to_table(filter=condition).sort_by("base_offset")
+    expected = [row for row in rows if row.topic == "orders" and row.partition == 1 and row.end_offset > 50]
+    assert found["base_offset"].to_pylist() == [row.base_offset for row in expected]
+    assert found["kind"].to_pylist() == ["data" if isinstance(row, Segment) else "gap" for row in expected]
+    scanned = pa.table(table.scan(columns=["run_id"], predicate="kind = 'run'").read_all())
+    assert scanned.num_rows == 40
+    # The statistics of every file are true: delta-rs skips files by them.
+    for row in rows[::7]:
+        predicate = f"topic_id = '{row.topic_id}' AND base_offset = {row.base_offset} AND partition = {row.partition}"
+        assert pa.table(table.scan(columns=["end_offset"], predicate=predicate).read_all()).num_rows == 1
+
+
+@pytest.mark.timeout(300)
+def test_a_million_rows_are_committed_and_summed_up_in_seconds(folder: Archive) -> None:
+    catalog, process = folder.create(), psutil.Process()
+    table = many_segments(10_000, 100)
+    before = process.memory_info().rss
+    clock = [time.monotonic()]
+    catalog.commit(table)
+    clock.append(time.monotonic())
+    positions = folder.open().positions()
+    clock.append(time.monotonic())
+    found = catalog.rows(topic="topic-00042", partition=7)
+    clock.append(time.monotonic())
+    complete = find_tiling_faults(catalog.rows(columns=TILING_COLUMNS)).complete
+    clock.append(time.monotonic())
+    grown = process.memory_info().rss - before
+    steps = [f"{after - start:.2f} s" for start, after in pairwise(clock)]
+    size = sum(file.bytes for file in catalog._files().active)
+    print(f"1,000,000 rows, {size >> 20} MiB: commit, positions, one partition, tiling {steps}; {grown >> 20} MiB more")
+    assert complete
+    assert len(positions) == 10_000
+    assert {position.end_offset for position in positions.values()} == {100_000}
+    assert found.num_rows == 100
+    assert grown < 2 << 30

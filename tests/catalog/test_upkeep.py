@@ -1,0 +1,73 @@
+"""Whatever the number of runs, the table's folder stays small and a commit cheap, and no reader loses its files."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.examples import run, segment
+from maxbrod.catalog.folding import FAN_IN
+from maxbrod.catalog.rows import decode_rows
+from maxbrod.errors import RefusedError
+
+if TYPE_CHECKING:
+    from catalog.archives import Archive
+
+DAY_S = 24 * 3600
+
+
+def parquet_files(archive: Archive) -> set[Path]:
+    return set(Path(archive.url).glob("catalog/segments/*.parquet"))
+
+
+def test_hundreds_of_runs_leave_a_few_data_files_that_hold_every_row(folder: Archive) -> None:
+    catalog = folder.create()
+    for base in range(200):
+        catalog.commit([segment(base, base + 1), run(f"run-{base:03}", finished_at=base)])
+        assert len(catalog._files().active) < FAN_IN
+    assert decode_rows(folder.open().rows()) == [segment(base, base + 1) for base in range(200)]
+    assert [each.run_id for each in folder.open().runs()] == [f"run-{base:03}" for base in range(200)]
+
+
+def test_files_that_went_out_of_use_a_day_ago_are_swept_and_younger_ones_stay(folder: Archive) -> None:
+    catalog = folder.create()
+    for base in range(20):
+        catalog.commit([segment(base, base + 1)])
+    reader = folder.open()
+    orphans = [Path(folder.url) / "catalog/segments" / f"part-{name}.parquet" for name in ("old", "young")]
+    for orphan in orphans:
+        orphan.write_bytes(b"what a crash left")
+    old = time.time() - 2 * DAY_S
+    for path in {*parquet_files(folder)} - {orphans[1]}:
+        os.utime(path, (old, old))
+    for base in range(20, 63):
+        catalog.commit([segment(base, base + 1)])
+    assert orphans[0].exists()
+    catalog.commit([segment(63, 64)])
+    assert catalog.version == 64
+    assert not orphans[0].exists()
+    assert orphans[1].exists()
+    # Old files, out of use since a moment ago: whoever opened the catalog before that reads on.
+    assert reader.rows().num_rows == 20
+    assert catalog.rows().num_rows == 64
+
+
+def test_a_catalog_outlives_the_cleanup_of_deltas_own_log(folder: Archive) -> None:
+    catalog = folder.create()
+    stale = folder.open()
+    old = time.time() - 2 * DAY_S
+    for base in range(40):
+        catalog.commit([segment(base, base + 1), run(f"run-{base}")])
+        for path in Path(folder.url).glob("catalog/segments/_delta_log/*"):
+            os.utime(path, (old, old))
+    log = {path.name for path in Path(folder.url).glob("catalog/segments/_delta_log/*.json")}
+    assert "00000000000000000001.json" not in log
+    assert len(folder.open().runs()) == 40
+    # The name of the entry after the one that `stale` read is free again.
+    with pytest.raises(RefusedError, match="another writer"):
+        stale.commit([segment(0, 1)])
+    assert folder.open().rows().num_rows == 40
