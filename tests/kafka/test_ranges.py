@@ -31,6 +31,7 @@ from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maxbrod.kafka.chunks import Chunk
     from maxbrod.kafka.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 
@@ -205,7 +206,7 @@ def test_a_batch_damaged_in_the_log_is_named_and_the_rest_can_be_read(
     with path.open("r+b") as log:
         log.seek(int(headers.position[row] + headers.size[row]) - 1)
         log.write(bytes([good[log.tell()] ^ 1]))
-    before = []
+    before: list[Chunk] = []
     with pytest.raises(CorruptDataError, match="checksum") as caught:
         before.extend(read_range(client, partition_of(topic), 0, 50))
     assert (caught.value.object_name, caught.value.offset) == (f"{topic}-0", bad)
