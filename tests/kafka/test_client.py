@@ -15,6 +15,7 @@ from fixtures_s3 import loopback_server
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError, UsageError
 from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.connection import Connection
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.error_codes import Code, Reaction, answered_with, reaction
 from maxbrod.kafka.metadata import metadata_request
@@ -76,18 +77,28 @@ def consumer_quota(*, client_id: str, bytes_per_second: float) -> Any:
     return AlterClientQuotasRequest(entries=[entry(entity=[who], ops=[change])], validate_only=False)
 
 
-def test_a_quota_slows_the_reader_and_loses_nothing(cluster: Cluster, topic: str) -> None:
+def test_a_quota_slows_the_reader_and_loses_nothing(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_to_wait_ms = []
+    throttle = Connection.throttle
+
+    def watched(connection: Connection, milliseconds: int) -> None:
+        asked_to_wait_ms.append(milliseconds)
+        throttle(connection, milliseconds)
+
+    monkeypatch.setattr(Connection, "throttle", watched)
     create_topic(cluster, topic, config={"retention.ms": "-1"})
     produce_records(cluster, topic, orders(15_000), codec=Codec.NONE)
     with client_of(cluster, client_id=topic) as client:
         # A broker looks at the last ten seconds.
         client.ask_any(lambda: consumer_quota(client_id=topic, bytes_per_second=300_000.0))
         where = partition_of(topic)
-        received, throttled = [], 0
-        for chunk in read_range(client, where, *bounds(client, where), fetch_bytes=1 << 20):
-            received.append(chunk)
-            throttled += any(connection.throttled for connection in client._connections.values())
-    assert throttled >= 1
+        began = time.monotonic()
+        received = list(read_range(client, where, *bounds(client, where), fetch_bytes=1 << 20))
+        waited_s = time.monotonic() - began
+    assert max(asked_to_wait_ms) > 0
+    assert waited_s >= sum(asked_to_wait_ms) / 1000
     assert joined(received) == log_bytes(cluster, topic)
 
 
