@@ -11,7 +11,9 @@ from maxbrod.config import KafkaConfig
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.ranges import read_range
-from maxbrod.model import TopicPartition
+from maxbrod.model import Codec, TopicPartition
+from maxbrod.sandbox.bulk import produce_records
+from maxbrod.sandbox.events import orders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,12 +22,22 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
 
+ROWS = 500
+
+
 def client_of(cluster: Cluster, **options: Any) -> KafkaClient:
     return KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap), **options)
 
 
 def partition_of(topic: str, partition: int = 0) -> TopicPartition:
     return TopicPartition(topic=topic, partition=partition)
+
+
+def fill(cluster: Cluster, topic: str, count: int, *, codec: Codec = Codec.NONE, seed: int = 1) -> None:
+    """So many records in batches of 500: about 130 KB each where nothing compresses them."""
+    records = orders(count, seed=seed)
+    for first in range(0, count, ROWS):
+        produce_records(cluster, topic, records.slice(first, ROWS), codec=codec)
 
 
 def log_bytes(cluster: Cluster, topic: str, *, broker: int | None = None, partition: int = 0) -> bytes:

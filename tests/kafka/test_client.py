@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.protocol.admin import AlterClientQuotasRequest
 from kafka.protocol.metadata import ApiVersionsResponse
-from kafka_reading import bounds, client_of, joined, log_bytes, partition_of
+from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_of
 
 from fixtures_s3 import loopback_server
 from maxbrod.config import KafkaConfig
@@ -21,11 +21,9 @@ from maxbrod.kafka.error_codes import Code, Reaction, answered_with, reaction
 from maxbrod.kafka.metadata import metadata_request
 from maxbrod.kafka.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.ranges import read_range
-from maxbrod.model import Codec
-from maxbrod.sandbox.bulk import produce_records
-from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic, replicas
 from maxbrod.sandbox.traffic import Message, produce
+from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     import socket
@@ -52,6 +50,17 @@ def test_asking_for_a_topic_does_not_create_it(cluster: Cluster, topic: str) -> 
         with pytest.raises(UsageError, match="no such topic"):
             list_offsets(client, {partition_of(topic): LATEST})
         assert topic not in client.metadata().topics
+
+
+def test_a_partition_added_since_is_found_and_one_that_is_not_there_is_refused(cluster: Cluster, topic: str) -> None:
+    create_topic(cluster, topic)
+    with client_of(cluster) as client:
+        with pytest.raises(UsageError, match="no such partition"):
+            client.leader(partition_of(topic, 1), deadline=Deadline.after(10))
+        with cluster.admin() as admin:
+            admin.create_partitions({topic: 2})
+        wait_for("the new partition", lambda: replicas(cluster, topic, 1).leader is not None, timeout_s=30)
+        assert client.leader(partition_of(topic, 1), deadline=Deadline.after(10)).node_id in cluster.broker_ids
 
 
 def test_offsets_are_found_by_time_over_the_partitions_of_several_leaders(cluster3: Cluster, topic: str) -> None:
@@ -89,7 +98,7 @@ def test_a_quota_slows_the_reader_and_loses_nothing(
 
     monkeypatch.setattr(Connection, "throttle", watched)
     create_topic(cluster, topic, config={"retention.ms": "-1"})
-    produce_records(cluster, topic, orders(15_000), codec=Codec.NONE)
+    fill(cluster, topic, 15_000)
     with client_of(cluster, client_id=topic) as client:
         # A broker looks at the last ten seconds.
         client.ask_any(lambda: consumer_quota(client_id=topic, bytes_per_second=300_000.0))

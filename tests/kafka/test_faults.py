@@ -7,17 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka_reading import bounds, client_of, joined, log_bytes, partition_of, read_all
+from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_of, read_all
 
 from maxbrod.config import KafkaConfig
-from maxbrod.errors import UnavailableError
+from maxbrod.errors import RefusedError, UnavailableError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.offsets import EARLIEST, LATEST, epoch_ends, list_offsets
-from maxbrod.kafka.ranges import read_range
-from maxbrod.model import Codec
-from maxbrod.sandbox.bulk import produce_records
-from maxbrod.sandbox.events import orders
+from maxbrod.kafka.ranges import _RangeReader, read_range
 from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.surgery import lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync
@@ -30,10 +27,10 @@ KEEP = {"retention.ms": "-1"}
 SMALL = 300_000
 
 
-def filled(cluster: Cluster, topic: str, *, count: int = 20_000) -> bytes:
+def filled(cluster: Cluster, topic: str, *, count: int = 10_000) -> bytes:
     """A topic on every broker, in sync; returns its bytes."""
     create_topic(cluster, topic, replication_factor=len(cluster.broker_ids), config=KEEP)
-    produce_records(cluster, topic, orders(count), codec=Codec.NONE)
+    fill(cluster, topic, count)
     wait_for_in_sync(cluster, topic, cluster.broker_ids)
     leader = replicas(cluster, topic).leader
     return log_bytes(cluster, topic, broker=leader)
@@ -130,6 +127,13 @@ def test_an_unclean_election_shows_in_the_end_of_its_epoch(cluster3: Cluster, to
             after = epoch_ends(client, {where: epoch})[where]
             # What was read up to offset 12 is not what the log says now.
             assert after.end_offset == 5
+            # Nor may a reader that has come that far go on.
+            reader = _RangeReader(
+                client, where, (12, 20), topic_id=None, fetch_bytes=SMALL, read_committed=True, patience_s=20
+            )
+            reader._last_epoch = epoch
+            with pytest.raises(RefusedError, match="truncated: it is what was read only up to offset 5"):
+                reader.next_chunk()
             ends = list_offsets(client, {where: LATEST})[where], list_offsets(client, {where: EARLIEST})[where]
             assert [each.offset for each in ends] == [6, 0]
         finally:

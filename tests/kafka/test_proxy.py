@@ -6,16 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka_reading import bounds, joined, log_bytes, partition_of, read_all
+from kafka_reading import bounds, fill, joined, log_bytes, partition_of, read_all
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.ranges import read_range
-from maxbrod.model import Codec
-from maxbrod.sandbox.bulk import produce_records
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.proxy import (
     CutAnswer,
     CutRequest,
@@ -52,7 +49,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, 
     try:
         with Cluster.start(tmp_path_factory.mktemp("proxied"), advertise=advertise) as cluster:
             create_topic(cluster, TOPIC, config={"retention.ms": "-1"})
-            produce_records(cluster, TOPIC, orders(10_000), codec=Codec.NONE)
+            fill(cluster, TOPIC, 10_000)
             yield cluster, proxies[-1]
     finally:
         for proxy in proxies:

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kafka.admin import KafkaAdminClient
-from kafka_reading import assert_tiled, bounds, client_of, joined, log_bytes, partition_of, read_all
+from kafka_reading import assert_tiled, bounds, client_of, fill, joined, log_bytes, partition_of, read_all
 
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.transactions import committed_records, from_fetch
-from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError
+from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.fetch import FetchWish, fetch_request, read_answer
 from maxbrod.kafka.ranges import FETCH_BYTES, read_range
@@ -49,8 +49,8 @@ def test_the_bytes_of_every_codec_are_those_of_the_log(
     cluster: Cluster, client: KafkaClient, topic: str, codec: Codec
 ) -> None:
     create_topic(cluster, topic, config={**KEEP, "segment.bytes": str(1 << 20)})
-    produce_records(cluster, topic, orders(20_000), codec=codec)
-    # Many small answers, so that most end in a cut batch.
+    fill(cluster, topic, 15_000, codec=codec)
+    # Answers of a few batches, which end in a cut one.
     assert read_all(client, partition_of(topic), fetch_bytes=300_000) == log_bytes(cluster, topic)
 
 
@@ -80,7 +80,7 @@ def test_a_batch_larger_than_the_fetch_size_arrives_whole(cluster: Cluster, clie
 
 def test_ranges_cut_anywhere_give_every_batch_once(cluster: Cluster, client: KafkaClient, topic: str) -> None:
     create_topic(cluster, topic, config=KEEP)
-    produce_records(cluster, topic, orders(30_000))
+    fill(cluster, topic, 10_000, codec=Codec.LZ4)
     where = partition_of(topic)
     start, end = bounds(client, where)
     for seed in range(5):
@@ -104,6 +104,8 @@ def test_nothing_beyond_the_last_stable_offset_is_read(cluster: Cluster, client:
         with pytest.raises(UnavailableError, match=f"last stable offset, which is {undecided[0]}, to reach 10"):
             list(read_range(client, where, 0, 10, patience_s=1.5))
         assert time.monotonic() - started < 10
+        uncommitted = joined(read_range(client, where, 0, 10, read_committed=False))
+        assert walk(uncommitted, whole=True).last_offset[-1] == undecided[-1]
 
 
 def test_the_aborted_list_leaves_exactly_the_committed_records(
@@ -165,11 +167,11 @@ def test_a_log_that_ends_before_the_range_is_refused(cluster: Cluster, client: K
 
 def test_a_topic_recreated_meanwhile_is_noticed(cluster: Cluster, client: KafkaClient, topic: str) -> None:
     create_topic(cluster, topic, config=KEEP)
-    produce_records(cluster, topic, orders(10_000), codec=Codec.NONE)
+    fill(cluster, topic, 10_000)
     chunks = read_range(client, partition_of(topic), 0, 10_000, fetch_bytes=200_000)
     next(chunks)
     recreate_topic(cluster, topic)
-    produce_records(cluster, topic, orders(10_000, seed=9), codec=Codec.NONE)
+    fill(cluster, topic, 10_000, seed=9)
     with pytest.raises(RefusedError, match="deleted and created again"):
         # One answer may have been under way.
         list(chunks)
@@ -192,28 +194,44 @@ def test_a_topic_deleted_meanwhile_is_refused(cluster: Cluster, client: KafkaCli
         list(read_range(client, partition_of(topic), 0, 5, topic_id=topic_id))
 
 
-def test_a_batch_damaged_in_the_log_is_named_and_the_rest_can_be_read(
-    cluster: Cluster, client: KafkaClient, topic: str
+@pytest.mark.parametrize("byte", [-1, 16], ids=["a record", "the magic"])
+def test_a_batch_damaged_in_the_log_is_named_and_what_stands_before_it_handed_out(
+    cluster: Cluster, client: KafkaClient, topic: str, byte: int
 ) -> None:
     create_topic(cluster, topic)
-    for first in range(0, 50, 10):
-        produce(cluster, topic, numbered(10, first=first), linger_ms=1000)
+    fill(cluster, topic, 2500)
     good = log_bytes(cluster, topic)
     headers = walk(good)
     row = len(headers) // 2
-    bad = int(headers["base_offset"][row])
+    bad, at, size = (int(column[row]) for column in (headers["base_offset"], headers.position, headers.size))
+    flip_bit(cluster, topic, at + range(size)[byte])
+    before: list[Chunk] = []
+    with pytest.raises((CorruptDataError, UnsupportedFormatError)) as caught:
+        before.extend(read_range(client, partition_of(topic), 0, 2500))
+    assert (caught.value.object_name, caught.value.offset) == (f"{topic}-0", bad)
+    assert joined(before) == good[:at]
+
+
+def test_a_reader_can_go_on_behind_a_damaged_batch(cluster: Cluster, client: KafkaClient, topic: str) -> None:
+    create_topic(cluster, topic)
+    fill(cluster, topic, 2500)
+    good = log_bytes(cluster, topic)
+    headers = walk(good)
+    flip_bit(cluster, topic, int(headers.position[3]) - 1)
+    with pytest.raises(CorruptDataError, match="checksum") as caught:
+        list(read_range(client, partition_of(topic), 0, 2500))
+    assert caught.value.offset is not None
+    after = list(read_range(client, partition_of(topic), caught.value.offset + 1, 2500))
+    assert joined(after) == good[int(headers.position[3]) :]
+
+
+def flip_bit(cluster: Cluster, topic: str, position: int) -> None:
     (path,) = (cluster.log_dir(cluster.broker_ids[0]) / f"{topic}-0").glob("*.log")
     with path.open("r+b") as log:
-        log.seek(int(headers.position[row] + headers.size[row]) - 1)
-        log.write(bytes([good[log.tell()] ^ 1]))
-    before: list[Chunk] = []
-    with pytest.raises(CorruptDataError, match="checksum") as caught:
-        before.extend(read_range(client, partition_of(topic), 0, 50))
-    assert (caught.value.object_name, caught.value.offset) == (f"{topic}-0", bad)
-    after = list(read_range(client, partition_of(topic), bad + 1, 50))
-    at, size = int(headers.position[row]), int(headers.size[row])
-    assert joined(before) == good[:at]
-    assert joined(after) == good[at + size :]
+        log.seek(position)
+        byte = log.read(1)[0]
+        log.seek(position)
+        log.write(bytes([byte ^ 0x40]))
 
 
 def test_a_large_partition_read_in_parallel_is_the_same_bytes_and_faster_than_the_library(

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka_reading import bounds, partition_of, read_all
+from kafka_reading import bounds, fill, joined, log_bytes, partition_of, read_all
 from pydantic import SecretStr
 
 from maxbrod.config import KafkaConfig, SaslConfig, TlsConfig
 from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.connection import Connection
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.java_properties import from_java_properties
+from maxbrod.kafka.ranges import read_range
 from maxbrod.sandbox.clients import UnsecuredToken
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.sandbox.traffic import numbered, produce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +42,12 @@ DOORS = [
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("guarded")
     users = {"admin": PASSWORD, "alice": "alice-secret"}
-    with Cluster.start(folder, listeners=OPTIONAL_LISTENERS, users=users, authorizer=True) as started:
-        create_topic(started, "guarded")
-        produce(started, "guarded", numbered(5))
+    short_logins = {"connections.max.reauth.ms": "2000"}
+    with Cluster.start(
+        folder, listeners=OPTIONAL_LISTENERS, users=users, authorizer=True, config=short_logins
+    ) as started:
+        create_topic(started, "guarded", config={"retention.ms": "-1"})
+        fill(started, "guarded", 5000)
         yield started
 
 
@@ -67,8 +72,8 @@ def refusal(config: KafkaConfig, *, secret: str) -> MaxbrodError:
 def test_data_comes_through_every_door(guarded: Cluster, listener: str, mechanism: str) -> None:
     with KafkaClient(config_of(guarded, listener, mechanism=mechanism)) as client:
         where = partition_of("guarded")
-        assert bounds(client, where) == (0, 5)
-        assert read_all(client, where)
+        assert bounds(client, where) == (0, 5000)
+        assert read_all(client, where, fetch_bytes=300_000) == log_bytes(guarded, "guarded")
         # The broker sends its clients back to the door they came by.
         (broker,) = client.metadata().brokers.values()
     assert f"{broker.host}:{broker.port}" == guarded.bootstrap_for(listener)
@@ -79,6 +84,18 @@ def test_a_bearer_token_opens_the_door(guarded: Cluster, listener: str) -> None:
     sasl = SaslConfig(mechanism="OAUTHBEARER", token=SecretStr(UnsecuredToken("admin").token()))
     with KafkaClient(with_sasl(config_of(guarded, listener), sasl)) as client:
         assert read_all(client, partition_of("guarded"))
+
+
+def test_a_read_outlives_its_login(guarded: Cluster) -> None:
+    with KafkaClient(config_of(guarded, "SASL_SSL", mechanism="SCRAM-SHA-256")) as client:
+        where = partition_of("guarded")
+        received, connections = [], set[Connection]()
+        for chunk in read_range(client, where, *bounds(client, where), fetch_bytes=300_000):
+            received.append(chunk)
+            connections |= {*client._connections.values()}
+            time.sleep(0.9)
+    assert joined(received) == log_bytes(guarded, "guarded")
+    assert len(connections) > 1
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

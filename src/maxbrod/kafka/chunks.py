@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maxbrod.batch.headers import BatchHeaders, walk
+from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
 from maxbrod.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -82,6 +82,13 @@ def select(found: FetchedPartition, headers: BatchHeaders, start: int, end: int)
     if last > first:
         data = found.records[int(headers.position[first]) : int(headers.position[last - 1] + headers.size[last - 1])]
     return Selection(start=start, end=covered, last_epoch=int(headers["leader_epoch"][-1]), data=data, found=found)
+
+
+def announced_bytes(records: NDArray[np.uint8]) -> int | None:
+    """How long the first batch says it is, if so much of it is there."""
+    if len(records) < LOG_OVERHEAD_BYTES:
+        return None
+    return LOG_OVERHEAD_BYTES + int.from_bytes(records[LOG_OVERHEAD_BYTES - 4 : LOG_OVERHEAD_BYTES].tobytes(), "big")
 
 
 def empty_chunk(start: int, end: int, *, log_start_offset: int) -> Chunk:

@@ -88,9 +88,13 @@ class KafkaClient:
 
     def leader(self, where: TopicPartition, *, deadline: Deadline) -> Leader:
         """As last heard, or asked now."""
+        if where.partition not in self.topic(where.topic, deadline=deadline).partitions:
+            self.forget(where.topic)  # it may have been added since
         topic = self.topic(where.topic, deadline=deadline)
         partition = topic.partitions.get(where.partition)
-        if partition is None or partition.leader is None or partition.leader not in self._known.brokers:
+        if partition is None:
+            raise UsageError("the topic has no such partition", object_name=str(where))
+        if partition.leader is None or partition.leader not in self._known.brokers:
             self.forget(where.topic)
             raise UnavailableError("the partition has no leader now", object_name=str(where))
         return Leader(node_id=partition.leader, leader_epoch=partition.leader_epoch, topic=topic)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S: Final = 10.0
 FRAME_BYTES_MAX: Final = 1 << 30
-_RECEIVE_BUFFER_BYTES: Final = 4 << 20
 _LENGTH: Final = struct.Struct(">i")
 _API_VERSIONS: Final = 3  # known since Kafka 2.4
 # A login is renewed, by a new connection, when this part of its life is over.
@@ -202,7 +201,8 @@ def _connect(host: str, port: int, config: KafkaConfig, deadline: Deadline) -> s
         raise UnavailableError(f"cannot connect: {reason}", operation="connect", object_name=name) from error
     try:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+        # SO_RCVBUF is left alone: Linux grows the buffer to megabytes by itself, and a size of our own would stop that
+        # and be cut to net.core.rmem_max, often 208 KiB. Measured on loopback: no gain from 1 or 4 MiB.
         stream.settimeout(max(deadline.remaining_s, 0.001))
         return context.wrap_socket(stream, server_hostname=host) if context else stream
     except OSError as error:

@@ -7,12 +7,12 @@ sent before the batches at hand are checked and handed out, so that broker and n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError, UsageError
-from maxbrod.kafka.chunks import Chunk, Selection, empty_chunk, select
+from maxbrod.kafka.chunks import Chunk, Selection, announced_bytes, empty_chunk, select
 from maxbrod.kafka.client import PATIENCE_S, gave_up
 from maxbrod.kafka.deadline import Backoff, Deadline
 from maxbrod.kafka.error_codes import Code, answered_with
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.kafka.client import KafkaClient, Leader
     from maxbrod.kafka.connection import Connection
     from maxbrod.model import TopicPartition
@@ -150,9 +154,12 @@ class _RangeReader:
         return self._take(found, flight.connection)
 
     def _take(self, found: FetchedPartition, connection: Connection) -> Chunk | None:
-        headers = walk(found.records, check_crc=False)
+        found, headers = self._walked(found)
+        if headers.tail and not len(headers):
+            self._grow(found.records)
+            return None
         if not len(headers):
-            return self._nothing(found, cut=bool(headers.tail))
+            return self._nothing(found)
         selection = select(found, headers, self.position, self._end)
         if selection.end < self._end and not connection.throttled:
             self._send_ahead(selection.end, selection.last_epoch)
@@ -160,6 +167,15 @@ class _RangeReader:
         if len(chunk.headers):
             self._last_epoch = int(chunk.headers["leader_epoch"][-1])
         return chunk
+
+    def _walked(self, found: FetchedPartition) -> tuple[FetchedPartition, BatchHeaders]:
+        try:
+            return found, walk(found.records, check_crc=False)
+        except (CorruptDataError, UnsupportedFormatError) as error:
+            if self._suspected_at != self.position or not error.position:
+                raise
+            sound = replace(found, records=found.records[: error.position])
+            return sound, walk(sound.records, check_crc=False)
 
     def _checked(self, selection: Selection) -> Chunk:
         try:
@@ -172,12 +188,16 @@ class _RangeReader:
             self.abandon()
             return sound
 
-    def _nothing(self, found: FetchedPartition, *, cut: bool) -> Chunk | None:
-        if cut:
-            # Kafka sends a first batch whole however large it is. Not every server that speaks its protocol does.
-            self._fetch_bytes = min(self._fetch_bytes * 2, _FETCH_BYTES_MAX)
-            self._wait_for("a whole batch")
-            return None
+    def _grow(self, records: NDArray[np.uint8]) -> None:
+        """Ask for as much as the batch needs. Kafka sends a first one whole, not every server that speaks so does."""
+        needed = announced_bytes(records) or self._fetch_bytes * 2
+        if not self._fetch_bytes < needed <= _FETCH_BYTES_MAX:
+            message = f"a batch says that it has {needed} bytes, and only {len(records)} of them came"
+            raise CorruptDataError(message, offset=self.position)
+        self._fetch_bytes = needed
+        self._wait_for("a whole batch")
+
+    def _nothing(self, found: FetchedPartition) -> Chunk | None:
         reached = found.last_stable_offset if self._read_committed else found.high_watermark
         if reached < self._end:
             name = "last stable offset" if self._read_committed else "high watermark"
