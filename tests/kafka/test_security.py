@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 import traceback
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka_reading import bounds, fill, joined, log_bytes, partition_of, read_all
+from kafka.protocol.admin import AlterUserScramCredentialsRequest
+from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_of, read_all
 from pydantic import SecretStr
 
 from maxbrod.config import KafkaConfig, SaslConfig, TlsConfig
@@ -22,6 +25,7 @@ from maxbrod.sandbox.clients import UnsecuredToken
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS
 from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,6 +100,34 @@ def test_a_read_outlives_its_login(guarded: Cluster) -> None:
             time.sleep(0.9)
     assert joined(received) == log_bytes(guarded, "guarded")
     assert len(connections) > 1
+
+
+def test_a_user_name_with_the_characters_that_scram_escapes_gets_in(guarded: Cluster) -> None:
+    name, password = "o=d,d", "odd-secret"
+    with client_of(guarded) as admin:
+        (result,) = admin.ask_any(lambda: new_scram_user(name, password)).results
+        assert result.error_code == 0
+    sasl = SaslConfig(mechanism="SCRAM-SHA-256", username=name, password=SecretStr(password))
+    config = with_sasl(config_of(guarded, "SASL_SSL"), sasl)
+
+    def gets_in() -> bool:
+        with KafkaClient(config) as client, suppress(UsageError):
+            return bool(client.metadata([]).brokers)
+        return False
+
+    wait_for("the broker to know the new user", gets_in, timeout_s=20)
+
+
+def new_scram_user(name: str, password: str) -> Any:
+    salt, iterations = b"salt", 4096
+    upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        name=name,
+        mechanism=1,  # SCRAM-SHA-256
+        iterations=iterations,
+        salt=salt,
+        salted_password=hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations),
+    )
+    return AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion])
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
