@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kafka import TopicPartition
 from kafka.protocol.admin import ElectionType
 
-from kafka import TopicPartition
 from maxbrod.errors import UsageError
 from maxbrod.sandbox.topics import offsets, replicas, set_topic_config, wait_for_in_sync
 from maxbrod.sandbox.traffic import Message, produce

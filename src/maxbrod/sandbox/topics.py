@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import UnknownTopicOrPartitionError
 
-from kafka import TopicPartition
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.sandbox.probe import known_topic
 from maxbrod.sandbox.spec import PLAINTEXT
