@@ -49,6 +49,8 @@ def create_topic(
         wanted |= {"num_partitions": partitions, "replication_factor": replication_factor}
     with cluster.admin() as admin:
         admin.create_topics({topic: wanted}, wait_for_metadata=True)
+    # That was one broker; another may hear of the topic a moment later, and say until then that there is none.
+    wait_for(f"every broker to know {topic}", lambda: _known_to_all(cluster, topic), timeout_s=_TIMEOUT_S)
     return topic_id(cluster, topic)
 
 
@@ -107,6 +109,11 @@ def wait_for_in_sync(cluster: Cluster, topic: str, brokers: Collection[int], *, 
         lambda: replicas(cluster, topic, partition).in_sync == frozenset(brokers),
         timeout_s=_TIMEOUT_S,
     )
+
+
+def _known_to_all(cluster: Cluster, topic: str) -> bool:
+    answers = [known_topic(cluster.spec.broker(broker).ports[PLAINTEXT], topic) for broker in cluster.running]
+    return all(answer is not None and not answer.error_code for answer in answers)
 
 
 def _describe(cluster: Cluster, topic: str) -> Any:  # noqa: ANN401 - kafka-python is untyped

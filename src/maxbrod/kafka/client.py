@@ -1,0 +1,185 @@
+"""A cluster as a client sees it: one connection for each broker that is needed, and the metadata last heard.
+
+Owns connections and whom to ask. Whoever finds that the metadata is stale says so with `forget`; retrying is
+done here for questions that any broker can answer, and by `offsets` and `ranges` for those to a leader.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.kafka.connection import Connection
+from maxbrod.kafka.deadline import Backoff, Deadline
+from maxbrod.kafka.metadata import Metadata, Topic, metadata_request, read_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from maxbrod.config import KafkaConfig
+    from maxbrod.model import TopicPartition
+
+Result = TypeVar("Result")
+REQUEST_TIMEOUT_S: Final = 30.0
+PATIENCE_S: Final = 120.0
+_DEFAULT_PORT: Final = 9092
+# One broker that does not answer must not use up the time in which another would.
+_ONE_BROKER_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """Who leads a partition of a certain topic id."""
+
+    node_id: int
+    leader_epoch: int
+    topic: Topic
+
+
+class KafkaClient:
+    """Of one thread and one process. Close it, or use it in a `with`."""
+
+    def __init__(
+        self, config: KafkaConfig, *, client_id: str = "maxbrod", request_timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
+        self.request_timeout_s = request_timeout_s
+        self._config = config
+        self._client_id = client_id
+        self._bootstrap = _addresses(config.bootstrap)
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._failed_at: dict[tuple[str, int], float] = {}
+        self._known = Metadata(cluster_id=None, controller=-1, brokers={}, topics={})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def metadata(self, topics: Iterable[str] | None = None, *, deadline: Deadline | None = None) -> Metadata:
+        """Ask afresh, for these topics or for all; also what `leader` knows from now on."""
+        wanted = None if topics is None else sorted(set(topics))
+        fresh = read_metadata(self.ask_any(lambda: metadata_request(wanted), deadline=deadline))
+        kept = {} if wanted is None else {k: v for k, v in self._known.topics.items() if k not in wanted}
+        self._known = Metadata(
+            cluster_id=fresh.cluster_id,
+            controller=fresh.controller,
+            brokers=fresh.brokers,
+            topics={**kept, **fresh.topics},
+        )
+        return fresh
+
+    def topic(self, name: str, *, deadline: Deadline) -> Topic:
+        """As last heard, or asked now; UsageError where there is none."""
+        found = self._known.topics.get(name) or self.metadata([name], deadline=deadline).topics.get(name)
+        if found is None:
+            raise UsageError("there is no such topic", object_name=name, hint="or this user may not Describe it")
+        return found
+
+    def leader(self, where: TopicPartition, *, deadline: Deadline) -> Leader:
+        """As last heard, or asked now."""
+        if where.partition not in self.topic(where.topic, deadline=deadline).partitions:
+            self.forget(where.topic)  # it may have been added since
+        topic = self.topic(where.topic, deadline=deadline)
+        partition = topic.partitions.get(where.partition)
+        if partition is None:
+            raise UsageError("the topic has no such partition", object_name=str(where))
+        if partition.leader is None or partition.leader not in self._known.brokers:
+            self.forget(where.topic)
+            raise UnavailableError("the partition has no leader now", object_name=str(where))
+        return Leader(node_id=partition.leader, leader_epoch=partition.leader_epoch, topic=topic)
+
+    def forget(self, topic: str) -> None:
+        """The metadata of this topic has proved wrong."""
+        topics = {name: found for name, found in self._known.topics.items() if name != topic}
+        self._known = Metadata(
+            cluster_id=self._known.cluster_id,
+            controller=self._known.controller,
+            brokers=self._known.brokers,
+            topics=topics,
+        )
+
+    def connection(self, node_id: int, *, deadline: Deadline) -> Connection:
+        """To this broker, open and ready."""
+        broker = self._known.brokers[node_id]
+        return self._connected((broker.host, broker.port), deadline)
+
+    def ask_any(self, build: Callable[[], Any], *, deadline: Deadline | None = None) -> Any:  # noqa: ANN401 - untyped
+        """The answer of whichever broker gives one, asking all of them again and again until the deadline."""
+        return retry(lambda limit: self._ask_each(build, limit), deadline=deadline, what="any broker to answer")
+
+    def _ask_each(self, build: Callable[[], Any], deadline: Deadline) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        last: UnavailableError | None = None
+        for address in self._candidates():
+            limit = deadline.within(min(_ONE_BROKER_TIMEOUT_S, self.request_timeout_s))
+            try:
+                return self._connected(address, limit).ask(build(), limit)
+            except UnavailableError as error:
+                self._failed_at[address] = time.monotonic()
+                last = error
+            if deadline.passed:
+                break
+        raise last or UnavailableError("no broker is known", object_name=self._config.bootstrap)
+
+    def _candidates(self) -> list[tuple[str, int]]:
+        """Those known and those of the configuration; who failed last is asked last."""
+        known = [(broker.host, broker.port) for broker in self._known.brokers.values()]
+        return sorted(dict.fromkeys([*known, *self._bootstrap]), key=lambda each: self._failed_at.get(each, 0.0))
+
+    def _connected(self, address: tuple[str, int], deadline: Deadline) -> Connection:
+        found = self._connections.get(address)
+        # One with answers under way is left to finish them, also when its login is about to end.
+        if found is not None and (found.usable or not found.idle):
+            return found
+        if found is not None:
+            found.close()
+        opened = Connection.open(*address, self._config, client_id=self._client_id, deadline=deadline)
+        self._connections[address] = opened
+        return opened
+
+
+def retry(action: Callable[[Deadline], Result], *, deadline: Deadline | None, what: str) -> Result:
+    """The first success of `action` before the deadline; what may pass is tried again, all else is raised."""
+    started = time.monotonic()
+    limit = deadline or Deadline.after(PATIENCE_S)
+    backoff = Backoff()
+    while True:
+        try:
+            return action(limit)
+        except UnavailableError as error:
+            if limit.passed:
+                raise gave_up(error, what, time.monotonic() - started) from error
+        backoff.pause(limit)
+
+
+def gave_up(error: UnavailableError, what: str, waited_s: float) -> UnavailableError:
+    """The last failure, and what was waited for in vain."""
+    return UnavailableError(
+        f"waited {waited_s:.0f} s for {what}; at last: {error.message}",
+        operation=error.operation,
+        object_name=error.object_name,
+        offset=error.offset,
+        hint=error.hint or "check that the brokers run and can be reached from here, then run it again",
+    )
+
+
+def _addresses(bootstrap: str) -> list[tuple[str, int]]:
+    addresses = []
+    for each in filter(None, map(str.strip, bootstrap.split(","))):
+        host, _, port = each.rpartition(":") if not each.endswith("]") and ":" in each else (each, "", "")
+        if port and not port.isdigit():
+            raise UsageError("a bootstrap address is not host:port", object_name=each)
+        addresses.append((host.strip("[]"), int(port) if port else _DEFAULT_PORT))
+    if not addresses:
+        raise UsageError("kafka.bootstrap names no broker", hint="write host:port, several with commas")
+    return addresses

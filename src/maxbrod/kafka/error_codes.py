@@ -1,0 +1,101 @@
+"""What to do about an error that a broker answered with: one table from Kafka's code to a reaction.
+
+Codes that are not in the table are fatal: refused, never guessed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Final
+
+from kafka.errors import for_code
+
+from maxbrod.errors import CorruptDataError, MaxbrodError, UnavailableError, UnsupportedFormatError, UsageError
+
+
+class Code(IntEnum):
+    """The codes that this package tells apart, under the names that Kafka gives them."""
+
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    NETWORK_EXCEPTION = 13
+    INVALID_TOPIC = 17
+    TOPIC_AUTHORIZATION_FAILED = 29
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_SASL_MECHANISM = 33
+    UNSUPPORTED_VERSION = 35
+    KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
+    LISTENER_NOT_FOUND = 72
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    OFFSET_NOT_AVAILABLE = 78
+    THROTTLING_QUOTA_EXCEEDED = 89
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+
+
+class Reaction(Enum):
+    REFRESH = "ask for the metadata again, then retry"
+    RETRY = "retry"
+    FATAL = "give up"
+
+
+_RETRY: Final = frozenset(
+    {Code.REQUEST_TIMED_OUT, Code.NETWORK_EXCEPTION, Code.OFFSET_NOT_AVAILABLE, Code.THROTTLING_QUOTA_EXCEEDED}
+)
+_REFRESH: Final = frozenset(
+    {
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.BROKER_NOT_AVAILABLE,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.LISTENER_NOT_FOUND,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.INCONSISTENT_TOPIC_ID,
+    }
+)
+_FATAL: Final[dict[int, tuple[type[MaxbrodError], str]]] = {
+    Code.CORRUPT_MESSAGE: (CorruptDataError, "the broker itself finds its log damaged here"),
+    Code.INVALID_TOPIC: (UsageError, "Kafka allows letters, digits, '.', '_' and '-' in a topic's name"),
+    Code.TOPIC_AUTHORIZATION_FAILED: (
+        UsageError,
+        "this user needs an ACL that allows it to Read and Describe the topic",
+    ),
+    Code.CLUSTER_AUTHORIZATION_FAILED: (UsageError, "this user lacks an ACL on the cluster"),
+    Code.UNSUPPORTED_VERSION: (UnsupportedFormatError, "the broker does not know this version of the request"),
+}
+
+
+def reaction(code: int) -> Reaction:
+    if code in _RETRY:
+        return Reaction.RETRY
+    return Reaction.REFRESH if code in _REFRESH else Reaction.FATAL
+
+
+def code_name(code: int) -> str:
+    """Kafka's name for a code, also for those that only the library knows."""
+    try:
+        return Code(code).name
+    except ValueError:
+        return str(getattr(for_code(code), "message", "") or f"error code {code}")
+
+
+def answered_with(code: int, *, operation: str, object_name: str, offset: int | None = None) -> MaxbrodError:
+    """The error of our tree for a broker's error: one that a retry can mend is an UnavailableError."""
+    message = f"the broker answered {code_name(code)}"
+    if reaction(code) is not Reaction.FATAL:
+        return UnavailableError(message, operation=operation, object_name=object_name, offset=offset)
+    kind, hint = _FATAL.get(code, (MaxbrodError, "the broker's own log says more"))
+    return kind(message, operation=operation, object_name=object_name, offset=offset, hint=hint)

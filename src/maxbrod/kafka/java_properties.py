@@ -1,0 +1,129 @@
+"""Reads the properties that Kafka's own clients take (`security.protocol`, `sasl.jaas.config`, …).
+
+Pure. A property that would not be honoured is refused by its name; no error ever shows a value.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from maxbrod.config import KafkaConfig
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OPERATION: Final = "read client properties"
+_KNOWN: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.jaas.config",
+        "ssl.truststore.type",
+        "ssl.truststore.location",
+        "ssl.keystore.type",
+        "ssl.keystore.location",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+_MODULES: Final = {
+    "org.apache.kafka.common.security.plain.PlainLoginModule": ("PLAIN",),
+    "org.apache.kafka.common.security.scram.ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+}
+_JAAS: Final = re.compile(
+    r"\s*(?P<module>[\w.]+)\s+(?:required|requisite|sufficient|optional)(?P<options>.*?)\s*;\s*", re.DOTALL
+)
+_OPTION: Final = re.compile(
+    r"""\s+(?P<name>\w+)\s*=\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|(?P<bare>[^\s"';]+))""", re.DOTALL
+)
+
+
+def from_java_properties(properties: Mapping[str, str]) -> KafkaConfig:
+    """The same connection in our words; UsageError names the property that is wrong or not supported."""
+    for name in sorted(set(properties) - _KNOWN):
+        raise _refused(name, "is not supported")
+    if "bootstrap.servers" not in properties:
+        raise _refused("bootstrap.servers", "is missing")
+    for name in ("ssl.truststore.type", "ssl.keystore.type"):
+        location = name.replace(".type", ".location")
+        # Java's own default is JKS, which only Java can read.
+        if location in properties and properties.get(name, "JKS").upper() != "PEM":
+            raise _refused(name, "must be PEM", hint="export the store to PEM files with keytool and openssl")
+    document = {
+        "bootstrap": properties["bootstrap.servers"],
+        "security_protocol": properties.get("security.protocol", "PLAINTEXT").upper(),
+        "tls": _tls(properties),
+        "sasl": _sasl(properties),
+    }
+    try:
+        return KafkaConfig.model_validate(document)
+    except ValidationError as error:
+        places = sorted({".".join(map(str, each["loc"])) or "the whole" for each in error.errors(include_input=False)})
+        raise _refused(_PROPERTY_OF.get(places[0], places[0]), "is wrong") from None
+
+
+_PROPERTY_OF: Final = {
+    "security_protocol": "security.protocol",
+    "sasl.mechanism": "sasl.mechanism",
+    "sasl": "sasl.jaas.config",
+}
+
+
+def _tls(properties: Mapping[str, str]) -> dict[str, Any]:
+    algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").lower()
+    if algorithm not in {"", "https"}:
+        raise _refused("ssl.endpoint.identification.algorithm", "is neither https nor empty")
+    store = properties.get("ssl.keystore.location")
+    return {
+        "ca_file": properties.get("ssl.truststore.location"),
+        # Kafka's PEM store is one file that holds the key and its certificates.
+        "certificate_file": store,
+        "key_file": store,
+        "key_password": properties.get("ssl.key.password"),
+        "check_hostname": algorithm == "https",
+    }
+
+
+def _sasl(properties: Mapping[str, str]) -> dict[str, Any] | None:
+    if not properties.get("security.protocol", "").upper().startswith("SASL"):
+        return None
+    mechanism = properties.get("sasl.mechanism")
+    if mechanism is None:
+        raise _refused("sasl.mechanism", "is missing", hint="Java's default, GSSAPI, is not supported")
+    if mechanism == "OAUTHBEARER":
+        raise _refused("sasl.mechanism", "cannot be OAUTHBEARER here", hint="give kafka.sasl.token in the YAML file")
+    if mechanism not in {each for fitting in _MODULES.values() for each in fitting}:
+        raise _refused("sasl.mechanism", "is not one that is supported")
+    found = _JAAS.fullmatch(properties.get("sasl.jaas.config", ""))
+    if found is None:
+        raise _refused("sasl.jaas.config", "is missing, or is not one login module that ends with a semicolon")
+    if mechanism not in _MODULES.get(found["module"], ()):
+        raise _refused("sasl.jaas.config", "names a login module that does not fit sasl.mechanism")
+    options = _options(found["options"])
+    return {"mechanism": mechanism, "username": options.get("username"), "password": options.get("password")}
+
+
+def _options(text: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        found = _OPTION.match(text, position)
+        if found is None:
+            raise _refused("sasl.jaas.config", "has an option that cannot be read")
+        if found["name"] not in {"username", "password"}:
+            raise _refused("sasl.jaas.config", f"has the option {found['name']}, which is not supported")
+        value = found["single"] if found["single"] is not None else found["bare"]
+        options[found["name"]] = (
+            value if value is not None else re.sub(r"\\(.)", r"\1", found["double"], flags=re.DOTALL)
+        )
+        position = found.end()
+    return options
+
+
+def _refused(name: str, what: str, *, hint: str | None = None) -> UsageError:
+    return UsageError(f"the client property {name} {what}", operation=_OPERATION, object_name=name, hint=hint)
