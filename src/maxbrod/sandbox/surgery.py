@@ -1,6 +1,6 @@
 """Does to a partition what Kafka does in the wild, now and for certain: compaction, retention, data loss.
 
-Each function returns only after the effect is there, on every replica that runs.
+Each function returns only after the effect is there: compaction on every replica that runs, all else on the leader.
 """
 
 from __future__ import annotations
