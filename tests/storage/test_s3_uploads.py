@@ -145,6 +145,7 @@ def test_aborting_never_raises_even_when_nobody_answers(proxied_storage: Storage
         writer.write(bytes(MIB))
     with s3_proxy.fault(Refuse()):
         writer.abort()
+    assert names(proxied_storage) == []
 
 
 def parts(s3: S3Server) -> list[str]:
