@@ -7,7 +7,8 @@ One JVM per run of the tests, driven through py4j; needs a Java runtime and no c
 from __future__ import annotations
 
 import subprocess
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
@@ -75,11 +76,12 @@ class JavaOracle:
     def start(cls) -> Iterator[JavaOracle]:
         jars = [spark_jar("py4j"), *kafka_release().jars]
         arguments = ("--die-on-broken-pipe", "--enable-auth", "0")
-        command = java_command(
-            jars, "py4j.GatewayServer", *arguments, options=(*QUIET_OPTIONS, *QUICK_OPTIONS, "-Xmx512m")
-        )
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, text=True) as java:
+        with ExitStack() as undo:
+            temporary = undo.enter_context(TemporaryDirectory(prefix="java-oracle-"))
+            options = (*QUIET_OPTIONS, *QUICK_OPTIONS, "-Xmx512m", f"-Djava.io.tmpdir={temporary}")
+            command = java_command(jars, "py4j.GatewayServer", *arguments, options=options)
+            java = undo.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, text=True))
             assert java.stdout is not None
             port, token = int(java.stdout.readline()), java.stdout.readline().strip()
             parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.process import CLOSING, Process, launch
 from maxbrod.sandbox.reaper import Reaper, reap
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -131,3 +134,18 @@ def test_a_launched_process_inherits_no_descriptor(tmp_path: Path) -> None:
         wait_for("the program", lambda: psutil.Process(process.pid).name() == "tail", timeout_s=5)
         assert leak.fileno() not in {int(fd.name) for fd in Path(f"/proc/{process.pid}/fd").iterdir()}
     process.kill()
+
+
+def test_a_killed_broker_leaves_nothing_in_the_folder_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its codecs are native libraries, which a JVM unpacks somewhere and a killed one never removes."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.io.tmpdir={temporary}")
+    with Cluster.start(tmp_path / "c") as cluster:
+        create_topic(cluster, "t", config={"compression.type": "lz4"})
+        produce(cluster, "t", numbered(10))
+        assert list((tmp_path / "c").glob("*/tmp/*lz4*")) != []
+        cluster.kill(cluster.broker_ids[0])
+    assert [path.name for path in temporary.iterdir() if not path.name.startswith("hsperfdata")] == []

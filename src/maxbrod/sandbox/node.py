@@ -44,6 +44,10 @@ class NodeHome:
         return self.path / "data"
 
     @property
+    def temporary_dir(self) -> Path:
+        return self.path / "tmp"
+
+    @property
     def output(self) -> Path:
         return self.path / "output.log"
 
@@ -52,7 +56,7 @@ class NodeHome:
         return Process(self.path / "pid")
 
     def create(self, spec: Spec) -> None:
-        self.path.mkdir()
+        self.temporary_dir.mkdir(parents=True)
         kafka_release().format(self.data_dir, cluster_id=spec.cluster_id, node_id=self.node.node_id)
 
     def start(self, spec: Spec) -> None:
@@ -61,7 +65,9 @@ class NodeHome:
         properties = self.path / "server.properties"
         write_private(properties, settings.render(values))
         release = kafka_release()
-        options = (*spec.jvm_options, *LOGGING_OPTIONS, *archive_options(release))
+        # A killed JVM leaves the native libraries of its codecs there.
+        temporary = f"-Djava.io.tmpdir={self.temporary_dir}"
+        options = (*spec.jvm_options, *LOGGING_OPTIONS, temporary, *archive_options(release))
         command = java_command(release.jars, "kafka.Kafka", str(properties), options=options)
         with self.output.open("a") as output:
             output.write(_START_LINE)
