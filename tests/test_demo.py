@@ -60,3 +60,4 @@ def test_the_demo_says_so_when_a_record_is_missing(
         demo._report({"orders": 10}, [found], as_json=False)
     assert caught.value.exit_code == 3
     assert "complete" not in capsys.readouterr().out
+    assert all(column.header for column in demo._table([found]).columns)

@@ -124,5 +124,5 @@ def _table(found: list[TopicInventory]) -> Table:
     shown = table("What the brokers hold", "topic", *numbers)
     for each in found:
         counts = (each.partitions, each.records, each.without_key, each.tombstones, each.with_headers, each.aborted)
-        shown.add_row(each.topic, *(f"{count:,}" for count in counts), human_bytes(each.bytes), ", ".join(each.codecs))
+        shown.add_row(each.topic, *(f"{count:,}" for count in counts), human_bytes(each.bytes))
     return shown
