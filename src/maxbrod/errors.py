@@ -20,7 +20,11 @@ An error names the operation, the object and the offsets it is about, and gives 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
@@ -90,6 +94,16 @@ class MaxbrodError(Exception):
             "retryable": self.retryable,
             **fields,
         }
+
+
+@contextmanager
+def naming(object_name: str | None) -> Iterator[None]:
+    """Errors that leave the block say which object they are about, unless they do already."""
+    try:
+        yield
+    except MaxbrodError as error:
+        error.object_name = error.object_name or object_name
+        raise
 
 
 def _rebuild(cls: type[MaxbrodError], message: str, fields: dict[str, Any]) -> MaxbrodError:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-import struct
 from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse, IsolationLevel
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
+
+from maxbrod.sandbox import wire
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
@@ -15,11 +16,8 @@ if TYPE_CHECKING:
 
 def ask(cluster: Cluster, request: Any, response_class: Any) -> Any:
     host, _, port = cluster.bootstrap.partition(":")
-    request.with_header(correlation_id=1, client_id="oracle")
-    with socket.create_connection((host, int(port)), timeout=30) as connection, connection.makefile("rb") as stream:
-        connection.sendall(request.encode(header=True, framed=True))
-        (size,) = struct.unpack(">i", stream.read(4))
-        return response_class.decode(stream.read(size), version=request.API_VERSION, header=True)
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        return wire.ask(connection, request, response_class)
 
 
 def produce(cluster: Cluster, topic: str, batch: bytes, *, partition: int = 0) -> tuple[int, str | None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import cramjam
 import numpy as np
 
-from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
@@ -90,18 +90,6 @@ def compress(codec: Codec, records: NDArray[np.uint8], level: int | None = None)
             return _compress_lz4(records)
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(records, level=3 if level is None else level))
-
-
-def codec_of(attributes: int, *, offset: int, position: int) -> Codec:
-    try:
-        return Codec(attributes & 0x07)
-    except ValueError:
-        raise UnsupportedFormatError(
-            f"compression codec {attributes & 0x07} is unknown",
-            offset=offset,
-            position=position,
-            hint="the batch was written by a newer Kafka than this release of maxbrod knows",
-        ) from None
 
 
 def _decompress_into(codec: Codec, compressed: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:

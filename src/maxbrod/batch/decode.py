@@ -21,7 +21,7 @@ from maxbrod.batch.headers import BatchHeaders, as_bytes_array, walk
 from maxbrod.batch.scan import Found, scan, sources
 from maxbrod.batch.schema import project
 from maxbrod.batch.unpack import ENOUGH_BYTES, Unpacked, portions
-from maxbrod.errors import MaxbrodError
+from maxbrod.errors import naming
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
@@ -48,14 +48,11 @@ def decode(
     data = as_bytes_array(buffer)
     if headers is None:
         headers = walk(data, check_crc=check_crc, whole=True, object_name=object_name)
-    try:
+    with naming(object_name):
         parts = [
             (legacy.decode if old else _decode)(data, headers.take(rows), columns, decompressed_bytes_max)
             for old, rows in headers.generations()
         ]
-    except MaxbrodError as error:
-        error.object_name = error.object_name or object_name
-        raise
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maxbrod.batch.crc import crc32c
-from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError
+from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
+from maxbrod.model import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,6 +91,19 @@ class BatchHeaders:
         fields = {name: np.ascontiguousarray(column[rows]) for name, column in self.fields.items()}
         return BatchHeaders(position=position, size=size, fields=fields, end=self.end, tail=self.tail)
 
+    def codec_at(self, row: int) -> Codec:
+        """One batch's codec; UnsupportedFormatError for a number that nobody has defined."""
+        number = int(self["attributes"][row]) & ATTRIBUTE_CODEC
+        try:
+            return Codec(number)
+        except ValueError:
+            raise UnsupportedFormatError(
+                f"compression codec {number} is unknown",
+                offset=int(self["base_offset"][row]),
+                position=int(self.position[row]),
+                hint="the batch was written by a newer Kafka than this release of maxbrod knows",
+            ) from None
+
     def generations(self) -> list[tuple[bool, slice]]:
         """Neighbours of one format generation together: whether they are of magic 0 or 1, and which rows."""
         old = self["magic"] != NEWEST_MAGIC
@@ -127,6 +141,14 @@ class BatchHeaders:
         return flag
 
 
+def header_rows(fields: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """Columns as headers in the byte order of the wire, one row a batch; the inverse of reading them."""
+    rows = np.empty(len(fields["magic"]), HEADER_DTYPE)
+    for name in HEADER_DTYPE.names or ():
+        rows[name] = fields[name]
+    return rows
+
+
 def as_bytes_array(buffer: Any) -> NDArray[np.uint8]:  # noqa: ANN401 - anything with a buffer
     """Any buffer as an array of bytes over the same memory."""
     if isinstance(buffer, np.ndarray):
@@ -149,7 +171,7 @@ def walk(
     stands before that position is sound.
     """
     data = as_bytes_array(buffer)
-    try:
+    with naming(object_name):
         headers = _walk(data, batch_bytes_max, check_crc=check_crc)
         if whole and headers.tail:
             raise TruncatedDataError(
@@ -157,9 +179,6 @@ def walk(
                 position=headers.end,
                 hint="read the object again; if it stays so, what wrote it was interrupted",
             )
-    except MaxbrodError as error:
-        error.object_name = error.object_name or object_name
-        raise
     return headers
 
 

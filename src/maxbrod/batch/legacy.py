@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from maxbrod.batch import kernels, legacy_kernels
 from maxbrod.batch.columns import binary_array, number_array
-from maxbrod.batch.compression import Arena, codec_of, fix_lz4_header
+from maxbrod.batch.compression import Arena, fix_lz4_header
 from maxbrod.batch.conform import conform
 from maxbrod.batch.headers import (
     ATTRIBUTE_LOG_APPEND,
@@ -188,7 +188,7 @@ def _unwrap(
 ) -> None:
     offset, position, magic = int(headers["base_offset"][row]), int(headers.position[row]), int(headers["magic"][row])
     attributes = int(headers["attributes"][row])
-    codec = codec_of(attributes, offset=offset, position=position)
+    codec = headers.codec_at(row)
     packed = _value(data[position : position + int(headers.size[row])], magic, offset, position)
     if codec is Codec.LZ4 and magic == 0:
         packed = fix_lz4_header(packed)

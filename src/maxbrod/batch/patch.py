@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maxbrod.batch.crc import crc32c_change
-from maxbrod.batch.headers import ATTRIBUTE_CODEC, CRC_START, HEADER_BYTES, HEADER_DTYPE, NEWEST_MAGIC, BatchHeaders
+from maxbrod.batch.headers import ATTRIBUTE_CODEC, CRC_START, HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, header_rows
 from maxbrod.errors import UnsupportedFormatError
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def patch(data: NDArray[np.uint8], headers: BatchHeaders, **changes: NDArray[Any
     _refuse_legacy(headers)
     if not len(headers):
         return headers
-    old = _as_bytes(headers.fields)
     fields = dict(headers.fields)
     for name, value in changes.items():
         fields[name] = np.broadcast_to(np.asarray(value, fields[name].dtype), len(headers)).copy()
@@ -47,16 +46,14 @@ def patch(data: NDArray[np.uint8], headers: BatchHeaders, **changes: NDArray[Any
             raise ValueError(f"a value does not fit the field {name}")
     if ((fields["attributes"] ^ headers["attributes"]) & ATTRIBUTE_CODEC).any():
         raise ValueError("cannot patch the codec: the records depend on it")
-    change = _as_bytes(fields)[:, CRC_START:] ^ old[:, CRC_START:]
-    fields["crc"] = headers["crc"] ^ crc32c_change(change, headers.size - HEADER_BYTES)
-    data[headers.position[:, None] + np.arange(HEADER_BYTES)] = _as_bytes(fields)
+    old, new = (header_rows(each) for each in (headers.fields, fields))
+    change = _as_bytes(old)[:, CRC_START:] ^ _as_bytes(new)[:, CRC_START:]
+    new["crc"] = fields["crc"] = headers["crc"] ^ crc32c_change(change, headers.size - HEADER_BYTES)
+    data[headers.position[:, None] + np.arange(HEADER_BYTES)] = _as_bytes(new)
     return BatchHeaders(position=headers.position, size=headers.size, fields=fields, end=headers.end, tail=headers.tail)
 
 
-def _as_bytes(fields: Any) -> NDArray[np.uint8]:  # noqa: ANN401
-    rows = np.empty(len(fields["magic"]), HEADER_DTYPE)
-    for name in HEADER_DTYPE.names or ():
-        rows[name] = fields[name]
+def _as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
     return rows.view(np.uint8).reshape(-1, HEADER_BYTES)
 
 

@@ -14,19 +14,19 @@ import numpy as np
 
 from maxbrod.batch import kernels
 from maxbrod.batch.columns import number_array
-from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena, codec_of, compress
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena, compress
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode, join
 from maxbrod.batch.headers import (
     ATTRIBUTE_DELETE_HORIZON,
     HEADER_BYTES,
-    HEADER_DTYPE,
     BatchHeaders,
     as_bytes_array,
+    header_rows,
 )
 from maxbrod.batch.scan import Found, scan
 from maxbrod.batch.unpack import Unpacked, portions
-from maxbrod.errors import MaxbrodError, UsageError
+from maxbrod.errors import UsageError, naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,14 +65,11 @@ def select(
     how = _How(dense=dense, level=level, decompressed_bytes_max=decompressed_bytes_max)
     parts: list[NDArray[np.uint8]] = []
     row = 0
-    try:
+    with naming(object_name):
         for old, rows in headers.generations():
             part, records = (_cut_legacy if old else _cut)(data, headers.take(rows), keep[row:], how)
             parts.append(part)
             row += records
-    except MaxbrodError as error:
-        error.object_name = error.object_name or object_name
-        raise
     if row != len(keep):
         raise UsageError(f"the batches hold {row} records, but the mask is for {len(keep)}")
     return np.concatenate(parts)
@@ -130,8 +127,7 @@ def _body(
     start, end = int(unpacked.start[batch]), int(unpacked.end[batch])
     out = np.empty(end - start, np.uint8)
     size = kernels.cut(source, start, int(headers["count"][batch]), keep, how.dense, out)
-    attributes, offset = int(headers["attributes"][batch]), int(headers["base_offset"][batch])
-    return compress(codec_of(attributes, offset=offset, position=int(headers.position[batch])), out[:size], how.level)
+    return compress(headers.codec_at(batch), out[:size], how.level)
 
 
 def _new_headers(
@@ -149,10 +145,7 @@ def _new_headers(
     if dense:
         fields["last_offset_delta"] = fields["count"] - np.int32(1)
         fields["attributes"] = headers["attributes"] & ~np.int16(ATTRIBUTE_DELETE_HORIZON)
-    new = np.empty(len(headers), HEADER_DTYPE)
-    for name in HEADER_DTYPE.names or ():
-        new[name] = fields[name]
-    return new
+    return header_rows(fields)
 
 
 def _cut_legacy(
@@ -166,6 +159,5 @@ def _cut_legacy(
     if how.dense and records.num_rows:
         offsets = records.column("offset")[0].as_py() + np.arange(records.num_rows, dtype=np.int64)
         records = records.set_column(0, records.schema.field(0), number_array(offsets))
-    codecs = np.unique(headers.codec)
-    codec = codec_of(int(codecs[-1]), offset=int(headers["base_offset"][0]), position=int(headers.position[0]))
+    codec = headers.codec_at(int(np.argmax(headers.codec)))
     return encode(records, codec=codec, level=how.level), count

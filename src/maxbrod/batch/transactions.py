@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import Arena, codec_of
+from maxbrod.batch.compression import Arena
 from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, as_bytes_array
 from maxbrod.batch.unpack import append
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
@@ -124,8 +124,7 @@ def _marker_types(data: NDArray[np.uint8], headers: BatchHeaders) -> NDArray[np.
 def _marker_type(data: NDArray[np.uint8], headers: BatchHeaders, row: int) -> int:
     offset, position = int(headers["base_offset"][row]), int(headers.position[row])
     records = data[position + HEADER_BYTES : position + int(headers.size[row])]
-    codec = codec_of(int(headers["attributes"][row]), offset=offset, position=position)
-    if codec is not Codec.NONE:
+    if headers.codec_at(row) is not Codec.NONE:
         arena = Arena(1 << 12)
         append(arena, headers, row, records, 1 << 16)
         records = arena.data[: arena.size]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena, codec_of
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
 from maxbrod.batch.headers import HEADER_BYTES, BatchHeaders
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
@@ -66,8 +66,7 @@ def unpack(
 
     Stops before a compressed batch when there is ENOUGH_BYTES in the arena, so it may be fewer than all.
     """
-    codecs = headers.codec
-    in_arena = codecs != Codec.NONE
+    in_arena = headers.codec != Codec.NONE
     start = headers.position + HEADER_BYTES
     end = headers.position + headers.size
     for row in np.flatnonzero(in_arena).tolist():
@@ -84,10 +83,9 @@ def unpack(
 
 def append(arena: Arena, headers: BatchHeaders, row: int, packed: NDArray[Any], bytes_max: int) -> None:
     """Decompress one batch; an error names it."""
-    offset, position = int(headers["base_offset"][row]), int(headers.position[row])
-    codec = codec_of(int(headers["attributes"][row]), offset=offset, position=position)
+    codec = headers.codec_at(row)
     try:
         arena.append(codec, packed, bytes_max=bytes_max)
     except CorruptDataError as error:
-        error.offset, error.position = offset, position
+        error.offset, error.position = int(headers["base_offset"][row]), int(headers.position[row])
         raise

@@ -6,8 +6,7 @@ Unlike `traffic` it touches no record on its own, so hundreds of thousands take 
 from __future__ import annotations
 
 import socket
-import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
@@ -18,6 +17,7 @@ from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.model import Codec
 from maxbrod.sandbox.spec import HOST, PLAINTEXT
 from maxbrod.sandbox.topics import replicas
+from maxbrod.sandbox.wire import ask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,18 +56,10 @@ def _produce(connection: socket.socket, topic: str, partition: int, batch: bytes
         ],
         version=_VERSION,
     )
-    answer = _ask(connection, request).responses[0].partition_responses[0]
+    answer = ask(connection, request, ProduceResponse).responses[0].partition_responses[0]
     if answer.error_code:
         raise MaxbrodError(
             f"the broker refused a batch with error {answer.error_code}: {answer.error_message}",
             operation="produce",
             object_name=f"{topic}-{partition}",
         )
-
-
-def _ask(connection: socket.socket, request: Any) -> Any:  # noqa: ANN401 - kafka-python is untyped
-    request.with_header(correlation_id=1, client_id="maxbrod-sandbox")
-    connection.sendall(request.encode(header=True, framed=True))
-    with connection.makefile("rb") as stream:
-        (size,) = struct.unpack(">i", stream.read(4))
-        return ProduceResponse.decode(stream.read(size), version=_VERSION, header=True)

@@ -15,6 +15,7 @@ from kafka.protocol.admin import DescribeUserScramCredentialsRequest, DescribeUs
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from maxbrod.sandbox.spec import HOST
+from maxbrod.sandbox.wire import ask
 
 _TIMEOUT_S: Final = 5
 
@@ -41,13 +42,8 @@ def known_scram_users(port: int) -> frozenset[tuple[str, int]]:
 
 
 def _ask(port: int, request: Any, response_class: Any) -> Any | None:  # noqa: ANN401 - kafka-python is untyped
-    request.with_header(correlation_id=1, client_id="maxbrod-probe")
     try:
         with socket.create_connection((HOST, port), timeout=_TIMEOUT_S) as connection:
-            connection.sendall(request.encode(header=True, framed=True))
-            with connection.makefile("rb") as stream:
-                (size,) = struct.unpack(">i", stream.read(4))
-                answer = stream.read(size)
+            return ask(connection, request, response_class)
     except (OSError, struct.error):
         return None
-    return response_class.decode(answer, version=request.API_VERSION, header=True)
