@@ -52,6 +52,8 @@ class Segment:
     aborted: tuple[AbortedTransaction, ...] = ()
     digest: str
     level: int = 0
+    reason: GapReason | None = None
+    """Why there are fewer records than offsets; None where there are not."""
     run_id: str
     written_at: int
 
@@ -88,7 +90,7 @@ _SHARED: Final = ("run_id", "written_at")
 _RANGE: Final = ("topic", "topic_id", "partition", "base_offset", "end_offset", *_SHARED)
 _SLICE: Final = (
     *("path", "position", "bytes", "raw_bytes", "codec", "records", "min_timestamp", "max_timestamp"),
-    *("first_leader_epoch", "last_leader_epoch", "digest", "level"),
+    *("first_leader_epoch", "last_leader_epoch", "digest", "level", "reason"),
 )
 
 
@@ -137,7 +139,8 @@ def _decode(values: dict[str, Any]) -> Row:
     match values["kind"]:
         case Kind.DATA:
             aborted = tuple(AbortedTransaction(**each) for each in values["aborted"] or ())
-            return Segment(**take(_RANGE), **take(_SLICE), aborted=aborted)
+            reason = None if values["reason"] is None else _reason(values)
+            return Segment(**take(_RANGE), **{**take(_SLICE), "reason": reason}, aborted=aborted)
         case Kind.GAP:
             return Gap(**take(_RANGE), reason=_reason(values))
         case Kind.RUN:

@@ -31,12 +31,15 @@ class Kind(StrEnum):
 
 
 class GapReason(StrEnum):
-    """Why offsets hold no data."""
+    """Why offsets hold no data. The last two want looking at: a later run reads such offsets again while it can."""
 
     COMPACTED = "compacted"
     RETENTION = "retention"
     TRUNCATED = "truncated"
     PRUNED = "pruned"
+    DELETED = "deleted"
+    CORRUPT = "corrupt"
+    UNEXPLAINED = "unexplained"
 
 
 ABORTED_TYPE: Final = pa.list_(

@@ -22,6 +22,7 @@ def check_rows(table: pa.Table) -> None:
     _demand(table, _implies(data, _slice_holds(table)), "it names no slice of an object")
     reasons = pc.is_in(table["reason"], value_set=_strings(*GapReason))
     _demand(table, _implies(pc.equal(kind, Kind.GAP), reasons), "it gives no known reason")
+    _demand(table, _implies(pc.is_valid(table["reason"]), reasons), "its reason is unknown")
     _demand(table, _implies(pc.equal(kind, Kind.RUN), pc.is_valid(table["details"])), "it has no details")
 
 

@@ -1,0 +1,1 @@
+"""How families of archives name, write and read segments. Bytes and objects; no Kafka, no catalog, no Spark."""

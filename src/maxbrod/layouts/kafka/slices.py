@@ -1,0 +1,42 @@
+"""The nouns of the native layout: what a slice is, how objects are compressed, when a segment ends. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from maxbrod.model import AbortedTransaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A run of batches of one partition within one object: what the catalog remembers of it."""
+
+    path: str
+    position: int
+    bytes: int
+    raw_bytes: int
+    codec: str
+    """The codec that most of its bytes had at the source."""
+    base_offset: int
+    """Of its first batch."""
+    end_offset: int
+    """The first offset after its last batch."""
+    records: int
+    min_timestamp: int | None
+    max_timestamp: int | None
+    first_leader_epoch: int
+    last_leader_epoch: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLimits:
+    """A segment ends with the batch that reaches one of these; each segment is an object of its own."""
+
+    bytes_max: int = 256 << 20
+    records_max: int | None = None
+    hole_offsets_min: int = 1000
+    """A hole this wide between two batches ends a slice, so that the catalog can show it as a gap."""
