@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from enum import IntEnum
+from uuid import UUID
+
+
+def format_topic_id(topic_id: UUID) -> str:
+    """As Kafka prints it: base64 for URLs, without padding."""
+    return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def parse_topic_id(text: str) -> UUID:
+    """The inverse; ValueError where it is none."""
+    return UUID(bytes=urlsafe_b64decode(text + "=="))
 
 
 class Codec(IntEnum):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
-from maxbrod.errors import UnavailableError
+from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.client import retry
 from maxbrod.kafka.error_codes import answered_with
 from maxbrod.model import TopicPartition
@@ -16,6 +16,7 @@ from maxbrod.model import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.client import KafkaClient, Leader
     from maxbrod.kafka.deadline import Deadline
 
@@ -50,10 +51,12 @@ def list_offsets(
     *,
     read_committed: bool = False,
     deadline: Deadline | None = None,
+    failed: dict[TopicPartition, MaxbrodError] | None = None,
 ) -> dict[TopicPartition, ListedOffset]:
     """For each partition the offset of EARLIEST, of LATEST, or of the first record at or after a time in ms.
 
-    With `read_committed`, LATEST is the last stable offset, else the high watermark.
+    With `read_committed`, LATEST is the last stable offset, else the high watermark. With `failed`, partitions that
+    cannot be asked are put there and left out of the answer; without, the first of them is raised.
     """
 
     def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
@@ -81,15 +84,19 @@ def list_offsets(
                 found = ListedOffset(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
                 yield where, each.error_code, found
 
-    return _ask_leaders(client, wanted, request, read, operation="list offsets", deadline=deadline)
+    return _ask_leaders(client, wanted, request, read, operation="list offsets", deadline=deadline, failed=failed)
 
 
 def epoch_ends(
-    client: KafkaClient, wanted: Mapping[TopicPartition, int], *, deadline: Deadline | None = None
+    client: KafkaClient,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    deadline: Deadline | None = None,
+    failed: dict[TopicPartition, MaxbrodError] | None = None,
 ) -> dict[TopicPartition, EpochEnd]:
     """For each partition and leader epoch, where that epoch ends in the log as it is now.
 
-    An end below what was read in that epoch says that the log was truncated since.
+    An end below what was read in that epoch says that the log was truncated since. `failed` is as in `list_offsets`.
     """
 
     def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
@@ -114,7 +121,9 @@ def epoch_ends(
                 where = TopicPartition(topic=topic.topic, partition=each.partition)
                 yield where, each.error_code, EpochEnd(leader_epoch=each.leader_epoch, end_offset=each.end_offset)
 
-    return _ask_leaders(client, wanted, request, read, operation="find the end of an epoch", deadline=deadline)
+    return _ask_leaders(
+        client, wanted, request, read, operation="find the end of an epoch", deadline=deadline, failed=failed
+    )
 
 
 def _ask_leaders(
@@ -125,20 +134,26 @@ def _ask_leaders(
     *,
     operation: str,
     deadline: Deadline | None,
+    failed: dict[TopicPartition, MaxbrodError] | None,
 ) -> dict[TopicPartition, Found]:
-    """One request for each leader; partitions that fail in a way that may pass are asked for again."""
-    done: dict[TopicPartition, Found] = {}
+    """One request for each leader; partitions that fail in a way that may pass are asked for again.
 
-    def once(limit: Deadline) -> dict[TopicPartition, Found]:
-        missing = {where: each for where, each in wanted.items() if where not in done}
-        failure: UnavailableError | None = None
-        for node_id, asked in _by_leader(client, missing, limit).items():
+    With `failed`, a partition that cannot be asked goes in there, and the others are answered all the same.
+    """
+    done: dict[TopicPartition, Found] = {}
+    final: dict[TopicPartition, MaxbrodError] = {}
+    passing: dict[TopicPartition, UnavailableError] = {}
+
+    def once(limit: Deadline) -> None:
+        passing.clear()
+        missing = {where: each for where, each in wanted.items() if where not in done and where not in final}
+        for node_id, asked in _by_leader(client, missing, limit, final, passing).items():
             within = limit.within(client.request_timeout_s)
             try:
                 answer = client.connection(node_id, deadline=within).ask(request(asked), within)
             except UnavailableError as error:
                 _forget(client, asked)
-                failure = error
+                passing.update(dict.fromkeys(asked, error))
                 continue
             for where, code, found in read(answer):
                 if not code:
@@ -146,23 +161,43 @@ def _ask_leaders(
                     continue
                 client.forget(where.topic)
                 refusal = answered_with(code, operation=operation, object_name=str(where))
-                if not isinstance(refusal, UnavailableError):
-                    raise refusal
-                failure = refusal
-        if failure is not None:
-            raise failure
-        return {where: done[where] for where in wanted}
+                if isinstance(refusal, UnavailableError):
+                    passing[where] = refusal
+                else:
+                    final[where] = refusal
+        if final and failed is None:
+            raise next(iter(final.values()))
+        if passing:
+            raise next(iter(passing.values()))
 
-    return retry(once, deadline=deadline, what=f"the leaders of {len(wanted)} partitions to {operation}")
+    try:
+        retry(once, deadline=deadline, what=f"the leaders of {len(wanted)} partitions to {operation}")
+    except UnavailableError:
+        if failed is None:
+            raise
+    if failed is not None:
+        failed.update(final)
+        failed.update(passing)
+    return {where: done[where] for where in wanted if where in done}
 
 
 def _by_leader(
-    client: KafkaClient, wanted: Mapping[TopicPartition, Wanted], deadline: Deadline
+    client: KafkaClient,
+    wanted: Mapping[TopicPartition, Wanted],
+    deadline: Deadline,
+    final: dict[TopicPartition, MaxbrodError],
+    passing: dict[TopicPartition, UnavailableError],
 ) -> dict[int, dict[TopicPartition, tuple[Wanted, Leader]]]:
     groups: dict[int, dict[TopicPartition, tuple[Wanted, Leader]]] = defaultdict(dict)
     for where, each in wanted.items():
-        leader = client.leader(where, deadline=deadline)
-        groups[leader.node_id][where] = (each, leader)
+        try:
+            leader = client.leader(where, deadline=deadline)
+        except UsageError as error:
+            final[where] = error
+        except UnavailableError as error:
+            passing[where] = error
+        else:
+            groups[leader.node_id][where] = (each, leader)
     return groups
 
 
