@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
@@ -140,65 +140,83 @@ def _ask_leaders(
 
     With `failed`, a partition that cannot be asked goes in there, and the others are answered all the same.
     """
-    done: dict[TopicPartition, Found] = {}
-    final: dict[TopicPartition, MaxbrodError] = {}
-    passing: dict[TopicPartition, UnavailableError] = {}
-
-    def once(limit: Deadline) -> None:
-        passing.clear()
-        missing = {where: each for where, each in wanted.items() if where not in done and where not in final}
-        for node_id, asked in _by_leader(client, missing, limit, final, passing).items():
-            within = limit.within(client.request_timeout_s)
-            try:
-                answer = client.connection(node_id, deadline=within).ask(request(asked), within)
-            except UnavailableError as error:
-                _forget(client, asked)
-                passing.update(dict.fromkeys(asked, error))
-                continue
-            for where, code, found in read(answer):
-                if not code:
-                    done[where] = found
-                    continue
-                client.forget(where.topic)
-                refusal = answered_with(code, operation=operation, object_name=str(where))
-                if isinstance(refusal, UnavailableError):
-                    passing[where] = refusal
-                else:
-                    final[where] = refusal
-        if final and failed is None:
-            raise next(iter(final.values()))
-        if passing:
-            raise next(iter(passing.values()))
-
+    asking = _Asking(client, wanted, request, read, operation, patient=failed is not None)
     try:
-        retry(once, deadline=deadline, what=f"the leaders of {len(wanted)} partitions to {operation}")
+        retry(asking.once, deadline=deadline, what=f"the leaders of {len(wanted)} partitions to {operation}")
     except UnavailableError:
         if failed is None:
             raise
     if failed is not None:
-        failed.update(final)
-        failed.update(passing)
-    return {where: done[where] for where in wanted if where in done}
+        failed.update({**asking.final, **asking.passing})
+    return {where: asking.done[where] for where in wanted if where in asking.done}
 
 
-def _by_leader(
-    client: KafkaClient,
-    wanted: Mapping[TopicPartition, Wanted],
-    deadline: Deadline,
-    final: dict[TopicPartition, MaxbrodError],
-    passing: dict[TopicPartition, UnavailableError],
-) -> dict[int, dict[TopicPartition, tuple[Wanted, Leader]]]:
-    groups: dict[int, dict[TopicPartition, tuple[Wanted, Leader]]] = defaultdict(dict)
-    for where, each in wanted.items():
+class _Asking(Generic[Wanted, Found]):
+    """Who has answered, who never will, and who may yet."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        wanted: Mapping[TopicPartition, Wanted],
+        request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Any],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Found]]],
+        operation: str,
+        *,
+        patient: bool,
+    ) -> None:
+        self.done: dict[TopicPartition, Found] = {}
+        self.final: dict[TopicPartition, MaxbrodError] = {}
+        self.passing: dict[TopicPartition, UnavailableError] = {}
+        self._client = client
+        self._wanted = wanted
+        self._request = request
+        self._read = read
+        self._operation = operation
+        self._patient = patient
+
+    def once(self, limit: Deadline) -> None:
+        """Ask every leader; raises if that was not the end of it."""
+        self.passing.clear()
+        for node_id, asked in self._by_leader(limit).items():
+            self._ask(node_id, asked, limit.within(self._client.request_timeout_s))
+        if self.final and not self._patient:
+            raise next(iter(self.final.values()))
+        if self.passing:
+            raise next(iter(self.passing.values()))
+
+    def _by_leader(self, limit: Deadline) -> dict[int, dict[TopicPartition, tuple[Wanted, Leader]]]:
+        groups: dict[int, dict[TopicPartition, tuple[Wanted, Leader]]] = defaultdict(dict)
+        for where, each in self._wanted.items():
+            if where in self.done or where in self.final:
+                continue
+            try:
+                leader = self._client.leader(where, deadline=limit)
+            except (UsageError, UnavailableError) as error:
+                self._fails(where, error)
+            else:
+                groups[leader.node_id][where] = (each, leader)
+        return groups
+
+    def _ask(self, node_id: int, asked: Mapping[TopicPartition, tuple[Wanted, Leader]], limit: Deadline) -> None:
         try:
-            leader = client.leader(where, deadline=deadline)
-        except UsageError as error:
-            final[where] = error
+            answer = self._client.connection(node_id, deadline=limit).ask(self._request(asked), limit)
         except UnavailableError as error:
-            passing[where] = error
+            for topic in {where.topic for where in asked}:
+                self._client.forget(topic)
+            self.passing.update(dict.fromkeys(asked, error))
+            return
+        for where, code, found in self._read(answer):
+            if code:
+                self._client.forget(where.topic)
+                self._fails(where, answered_with(code, operation=self._operation, object_name=str(where)))
+            else:
+                self.done[where] = found
+
+    def _fails(self, where: TopicPartition, error: MaxbrodError) -> None:
+        if isinstance(error, UnavailableError):
+            self.passing[where] = error
         else:
-            groups[leader.node_id][where] = (each, leader)
-    return groups
+            self.final[where] = error
 
 
 def _by_topic(asked: Mapping[TopicPartition, Wanted]) -> dict[str, dict[TopicPartition, Wanted]]:
@@ -206,8 +224,3 @@ def _by_topic(asked: Mapping[TopicPartition, Wanted]) -> dict[str, dict[TopicPar
     for where, each in asked.items():
         groups[where.topic][where] = each
     return groups
-
-
-def _forget(client: KafkaClient, asked: Iterable[TopicPartition]) -> None:
-    for topic in {where.topic for where in asked}:
-        client.forget(topic)
