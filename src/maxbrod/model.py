@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
 
-
-def format_topic_id(topic_id: UUID) -> str:
-    """As Kafka prints it: base64 for URLs, without padding."""
-    return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-
-
-def parse_topic_id(text: str) -> UUID:
-    """The inverse; ValueError where it is none."""
-    return UUID(bytes=urlsafe_b64decode(text + "=="))
+from maxbrod.errors import CorruptDataError
 
 
 class Codec(IntEnum):
@@ -52,3 +44,19 @@ class AbortedTransaction:
     producer_id: int
     first_offset: int
     last_offset: int
+
+
+def topic_id_text(topic_id: UUID) -> str:
+    """A topic id as Kafka prints it: 22 letters of URL-safe base64. The archive names topics by this."""
+    return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def topic_id_of(text: str) -> UUID:
+    """The topic id that Kafka prints as `text`."""
+    try:
+        found = UUID(bytes=urlsafe_b64decode(text.encode("ascii") + b"=="))
+    except ValueError as error:
+        raise CorruptDataError("this is no topic id", object_name=text) from error
+    if topic_id_text(found) != text:  # the decoder passes over letters that it does not know
+        raise CorruptDataError("this is no topic id", object_name=text)
+    return found

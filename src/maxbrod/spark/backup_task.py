@@ -22,7 +22,7 @@ from maxbrod.errors import (
 from maxbrod.kafka.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.ranges import FETCH_BYTES, read_range
 from maxbrod.layouts.kafka.writing import ArchiveWriter
-from maxbrod.model import TopicPartition, parse_topic_id
+from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.planning.items import Damage, Failure, Outcome, Trouble
 from maxbrod.storage.opening import open_storage
 
@@ -113,7 +113,7 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
         where,
         reading.reached,
         item.end,
-        topic_id=parse_topic_id(item.topic_id),
+        topic_id=topic_id_of(item.topic_id),
         fetch_bytes=min(settings.fetch_bytes, _fetch_bytes(item)),
         patience_s=settings.patience_s,
     )
