@@ -81,7 +81,7 @@ def list_offsets(
                 found = ListedOffset(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
                 yield where, each.error_code, found
 
-    return _ask_leaders(client, wanted, request, read, operation="list offsets", deadline=deadline)
+    return ask_leaders(client, wanted, request, read, operation="list offsets", deadline=deadline)
 
 
 def epoch_ends(
@@ -114,10 +114,10 @@ def epoch_ends(
                 where = TopicPartition(topic=topic.topic, partition=each.partition)
                 yield where, each.error_code, EpochEnd(leader_epoch=each.leader_epoch, end_offset=each.end_offset)
 
-    return _ask_leaders(client, wanted, request, read, operation="find the end of an epoch", deadline=deadline)
+    return ask_leaders(client, wanted, request, read, operation="find the end of an epoch", deadline=deadline)
 
 
-def _ask_leaders(
+def ask_leaders(
     client: KafkaClient,
     wanted: Mapping[TopicPartition, Wanted],
     request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Any],
@@ -133,9 +133,8 @@ def _ask_leaders(
         missing = {where: each for where, each in wanted.items() if where not in done}
         failure: UnavailableError | None = None
         for node_id, asked in _by_leader(client, missing, limit).items():
-            within = limit.within(client.request_timeout_s)
             try:
-                answer = client.connection(node_id, deadline=within).ask(request(asked), within)
+                answer = client.ask_broker(node_id, request(asked), deadline=limit)
             except UnavailableError as error:
                 _forget(client, asked)
                 failure = error
