@@ -138,7 +138,9 @@ class BackupRun:
             "exit_code": report.exit_code,
             "notices": dict(notices),
             # Few, and worth keeping: each names offsets that want looking at.
-            "findings": [str(notice) for notice in self.notices if notice.exit_code or notice.kind == "truncated"][:1000],
+            "findings": [str(notice) for notice in self.notices if notice.exit_code or notice.kind == "truncated"][
+                :1000
+            ],
         }
 
     def _of(self, topic: str, topic_id: str) -> _TopicTotals:

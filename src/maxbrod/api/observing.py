@@ -83,7 +83,9 @@ def observe(
 ) -> None:
     """Fill in the states of all partitions of the chosen topics. `compacted` has topic ids."""
     wanted = [
-        TopicPartition(topic=name, partition=number) for name, topic in found.topics.items() for number in topic.partitions
+        TopicPartition(topic=name, partition=number)
+        for name, topic in found.topics.items()
+        for number in topic.partitions
     ]
     failed: dict[TopicPartition, MaxbrodError] = {}
     asked = _ask(client, wanted, failed, patience_s)

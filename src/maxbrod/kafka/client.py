@@ -114,6 +114,13 @@ class KafkaClient:
         broker = self._known.brokers[node_id]
         return self._connected((broker.host, broker.port), deadline)
 
+    def ask_broker(self, node_id: int, request: Any, *, deadline: Deadline) -> Any:  # noqa: ANN401 - untyped
+        """The answer of this broker, within the time that one request may take."""
+        if node_id not in self._known.brokers:
+            raise UnavailableError("the broker is not there now", object_name=f"broker {node_id}")
+        limit = deadline.within(self.request_timeout_s)
+        return self.connection(node_id, deadline=limit).ask(request, limit)
+
     def ask_any(self, build: Callable[[], Any], *, deadline: Deadline | None = None) -> Any:  # noqa: ANN401 - untyped
         """The answer of whichever broker gives one, asking all of them again and again until the deadline."""
         return retry(lambda limit: self._ask_each(build, limit), deadline=deadline, what="any broker to answer")

@@ -84,7 +84,7 @@ def list_offsets(
                 found = ListedOffset(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
                 yield where, each.error_code, found
 
-    return _ask_leaders(client, wanted, request, read, operation="list offsets", deadline=deadline, failed=failed)
+    return ask_leaders(client, wanted, request, read, operation="list offsets", deadline=deadline, failed=failed)
 
 
 def epoch_ends(
@@ -121,12 +121,12 @@ def epoch_ends(
                 where = TopicPartition(topic=topic.topic, partition=each.partition)
                 yield where, each.error_code, EpochEnd(leader_epoch=each.leader_epoch, end_offset=each.end_offset)
 
-    return _ask_leaders(
+    return ask_leaders(
         client, wanted, request, read, operation="find the end of an epoch", deadline=deadline, failed=failed
     )
 
 
-def _ask_leaders(
+def ask_leaders(
     client: KafkaClient,
     wanted: Mapping[TopicPartition, Wanted],
     request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Any],
@@ -134,7 +134,7 @@ def _ask_leaders(
     *,
     operation: str,
     deadline: Deadline | None,
-    failed: dict[TopicPartition, MaxbrodError] | None,
+    failed: dict[TopicPartition, MaxbrodError] | None = None,
 ) -> dict[TopicPartition, Found]:
     """One request for each leader; partitions that fail in a way that may pass are asked for again.
 
@@ -178,7 +178,7 @@ class _Asking(Generic[Wanted, Found]):
         """Ask every leader; raises if that was not the end of it."""
         self.passing.clear()
         for node_id, asked in self._by_leader(limit).items():
-            self._ask(node_id, asked, limit.within(self._client.request_timeout_s))
+            self._ask(node_id, asked, limit)
         if self.final and not self._patient:
             raise next(iter(self.final.values()))
         if self.passing:
@@ -199,7 +199,7 @@ class _Asking(Generic[Wanted, Found]):
 
     def _ask(self, node_id: int, asked: Mapping[TopicPartition, tuple[Wanted, Leader]], limit: Deadline) -> None:
         try:
-            answer = self._client.connection(node_id, deadline=limit).ask(self._request(asked), limit)
+            answer = self._client.ask_broker(node_id, self._request(asked), deadline=limit)
         except UnavailableError as error:
             for topic in {where.topic for where in asked}:
                 self._client.forget(topic)
