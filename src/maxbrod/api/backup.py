@@ -22,6 +22,7 @@ from maxbrod.catalog.rows import PartitionId, Run, Segment
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UsageError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.cluster_state import encode_state
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.open_transactions import open_transactions
 from maxbrod.layouts.kafka.compression import Compression
@@ -384,7 +385,7 @@ class Backup:
         run.notices.extend(
             Notice(kind="not captured", message=f"{gap.what}: {gap.why}", hint=gap.hint) for gap in cluster.gaps
         )
-        document = cluster.as_dict()
+        document = encode_state(cluster)
         if self._has_news(run, document):
             self._on_progress(Progress(phase="committing"))
             path = snapshot_path(run.run_id)

@@ -17,7 +17,7 @@ from maxbrod.planning.starts import AtTime
 from maxbrod.planning.states import Held, PartitionState, diverges_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.config import BackupConfig
@@ -167,38 +167,27 @@ def _find_held(
         for where in asked
     }
     known = {where: positions[each] for where, each in ids.items() if each in positions}
-    epochs = {
-        where: each.last_leader_epoch for where, each in known.items() if each.last_leader_epoch not in {None, -1}
-    }
-    answers = epoch_ends(
-        client,
-        {where: epoch for where, epoch in epochs.items() if epoch is not None},
-        deadline=Deadline.after(patience_s),
-        failed=failed,
-    )
+    epochs = {where: each.last_leader_epoch for where, each in known.items() if each.last_leader_epoch is not None}
+    # Messages of the oldest formats carry no epoch: there is nothing to compare.
+    asked_epochs = {where: epoch for where, epoch in epochs.items() if epoch >= 0}
+    answers = epoch_ends(client, asked_epochs, deadline=Deadline.after(patience_s), failed=failed)
     return {
         where: Held(
             first_offset=each.first_offset,
             end_offset=each.end_offset,
             last_leader_epoch=each.last_leader_epoch,
-            epoch_end_offset=_common_end(each, answers.get(where), lambda where=where: _epochs(catalog, ids[where])),
+            epoch_end_offset=_common_end(catalog, ids[where], epochs.get(where, -1), answers.get(where)),
         )
         for where, each in known.items()
     }
 
 
-def _common_end(
-    position: Position, answer: EpochEnd | None, held_epochs: Callable[[], list[tuple[int, int]]]
-) -> int | None:
-    """Up to where log and archive are the same. The rows are looked at only where the broker knows another epoch."""
-    if answer is None or position.last_leader_epoch is None:
+def _common_end(catalog: Catalog, partition: PartitionId, asked_epoch: int, answer: EpochEnd | None) -> int | None:
+    """Up to where log and archive are the same. Rows are looked at only where the broker knows no such epoch."""
+    if answer is None:
         return None
-    older = answer.leader_epoch < position.last_leader_epoch
-    return diverges_at(
-        held_epochs() if older else (),
-        asked_epoch=position.last_leader_epoch,
-        answer=(answer.leader_epoch, answer.end_offset),
-    )
+    held_epochs = _epochs(catalog, partition) if answer.leader_epoch < asked_epoch else ()
+    return diverges_at(held_epochs, asked_epoch=asked_epoch, answer=(answer.leader_epoch, answer.end_offset))
 
 
 def _epochs(catalog: Catalog, partition: PartitionId) -> list[tuple[int, int]]:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.layouts.kafka.compression import Compression
+    from maxbrod.layouts.kafka.partition import PartitionWriter
     from maxbrod.layouts.kafka.slices import SegmentLimits
-    from maxbrod.layouts.kafka.writing import PartitionWriter
     from maxbrod.planning.items import RangeItem, Task
 
 _TROUBLES: Final[tuple[tuple[type[MaxbrodError], Trouble], ...]] = (
