@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from maxbrod.config import StorageConfig
@@ -26,6 +28,17 @@ def s3_options(server: S3Server | LyingS3Server, *, s3: dict[str, Any] | None = 
     return StorageConfig.model_validate({"s3": section, **options})
 
 
+@pytest.fixture
+def memory_url() -> Iterator[str]:
+    """A memory of its own for each test, gone afterwards: it would outlive the process."""
+    from maxbrod.storage.memory import directory_of
+    from maxbrod.storage.urls import parse_url
+
+    url = f"memory://test-{uuid.uuid4().hex}"
+    yield url
+    shutil.rmtree(directory_of(parse_url(url)), ignore_errors=True)
+
+
 @pytest.fixture(params=["local", "memory", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """An empty storage of each kind, below a prefix where there is such a thing."""
@@ -34,7 +47,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "local":
         return open_storage(str(tmp_path / "archive"))
     if request.param == "memory":
-        return open_storage(f"memory://{uuid.uuid4().hex}")
+        return open_storage(request.getfixturevalue("memory_url"))
     server = request.getfixturevalue("s3")
     return open_storage(f"{server.url}/some/prefix", s3_options(server))
 

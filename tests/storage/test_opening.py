@@ -74,6 +74,8 @@ def test_a_relative_path_counts_from_the_working_directory(tmp_path: Path, monke
         "file:///x?geheim",
         "file://",
         "file:///a%00b",
+        "memory://..",
+        "memory://x/../../y",
     ],
 )
 def test_urls_that_cannot_be_right_are_refused_and_their_secrets_not_repeated(url: str) -> None:
@@ -135,13 +137,6 @@ def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "junk.pem").write_text("junk")
     with pytest.raises(UsageError, match="cannot be opened"):
         open_storage("s3://bucket", StorageConfig(ca_file=tmp_path / "junk.pem"))
-
-
-def test_a_memory_of_one_name_is_one_memory() -> None:
-    open_storage("memory://shared").put("x", b"x")
-    assert [info.path for info in open_storage("memory://shared").list()] == ["x"]
-    assert list(open_storage("memory://another").list()) == []
-    open_storage("memory://shared").delete(["x"])
 
 
 def test_options_reach_a_spark_task_and_hide_their_secrets() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from maxbrod.storage.memory import directory_of
 from maxbrod.storage.stores import refuse_foreign_options, settings_of
 from maxbrod.storage.urls import parse_url
 
@@ -14,8 +15,14 @@ if TYPE_CHECKING:
     from maxbrod.config import StorageConfig
 
 
+def delta_url(url: str) -> str:
+    """The same place in words that delta-rs understands: it has no memory that processes share."""
+    location = parse_url(url)
+    return str(directory_of(location)) if location.scheme in {"file", "memory"} else location.url
+
+
 def delta_options(url: str, options: StorageConfig) -> dict[str, str]:
-    """`storage_options` of a `DeltaTable` below this URL; empty for a directory."""
+    """`storage_options` of a `DeltaTable` below this URL; empty for a directory or a memory."""
     location = parse_url(url)
     refuse_foreign_options(location, options)
     if location.scheme in {"file", "memory"}:

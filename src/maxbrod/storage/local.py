@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class LocalStorage(Storage):
-    def __init__(self, root: Path) -> None:
-        super().__init__(str(root))
+    def __init__(self, root: Path, *, url: str | None = None) -> None:
+        super().__init__(url or str(root))
         self._root = root
         self._tidied = False
 

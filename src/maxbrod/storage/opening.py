@@ -1,12 +1,15 @@
-"""The way in: a URL and its options become a `Storage`. Nothing is read, written or created by opening."""
+"""The way in: a URL and its options become a `Storage`.
+
+Nothing is read, written or created by opening, but for the folder that holds memories.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maxbrod.config import StorageConfig
 from maxbrod.storage.local import LocalStorage
+from maxbrod.storage.memory import directory_of
 from maxbrod.storage.remote import RemoteStorage
 from maxbrod.storage.retrying import RetryPolicy
 from maxbrod.storage.stores import open_clients, refuse_foreign_options
@@ -20,9 +23,9 @@ def open_storage(url: str, options: StorageConfig | None = None) -> Storage:
     """The storage at a URL; a plain path is a local directory. UsageError: the URL or an option cannot be right."""
     options = options or StorageConfig()
     location = parse_url(url)
-    if location.scheme == "file":
+    if location.scheme in {"file", "memory"}:
         refuse_foreign_options(location, options)
-        return LocalStorage(Path(location.prefix))
+        return LocalStorage(directory_of(location), url=location.url)
     storage_class = options.s3.storage_class
     return RemoteStorage(
         location.url,

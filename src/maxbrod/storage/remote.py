@@ -1,4 +1,4 @@
-"""Objects in a cloud, or in memory, through obstore: one client, our retries, our errors.
+"""Objects in a cloud, through obstore: one client, our retries, our errors.
 
 Every object carries the random id of the write that made it. A write whose answer was lost is told from somebody
 else's by it; where a store drops such metadata, the bytes decide.

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from obstore.exceptions import BaseError
-from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+from obstore.store import AzureStore, GCSStore, S3Store
 from pydantic import SecretStr
 
 from maxbrod.config import AzureConfig, GcsConfig, S3Config, StorageConfig
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from maxbrod.storage.urls import Location
 
-_MEMORIES: Final[dict[str, MemoryStore]] = {}
 _SECTIONS: Final = {"s3": ("s3", S3Config()), "gs": ("gcs", GcsConfig()), "az": ("azure", AzureConfig())}
 
 
@@ -35,9 +34,6 @@ class Clients:
 def open_clients(location: Location, options: StorageConfig) -> Clients:
     """Clients for a location. No request is sent."""
     refuse_foreign_options(location, options)
-    if location.scheme == "memory":
-        memory = _MEMORIES.setdefault(location.bucket, MemoryStore())
-        return Clients(once=memory, patient=memory)
     try:
         return Clients(
             once=_open(location, options, {"max_retries": 0}), patient=_open(location, options, _patience(options))

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias, cast, get_args
 from urllib.parse import unquote, urlsplit
 
 from maxbrod.errors import UsageError
-from maxbrod.storage.names import check_folder
+from maxbrod.storage.names import check_folder, check_name
 
 Scheme: TypeAlias = Literal["file", "s3", "gs", "az", "memory"]
 
@@ -51,6 +51,8 @@ def parse_url(url: str) -> Location:
         )
     if not authority:
         raise UsageError(f"{scheme}:// needs a name: {url!r}", hint=_HINT)
+    if scheme == "memory":
+        check_name(authority)  # it becomes the name of a folder
     return Location(scheme=cast("Scheme", scheme), bucket=authority, prefix=check_folder(prefix))
 
 
