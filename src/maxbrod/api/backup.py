@@ -16,7 +16,7 @@ from maxbrod.api.backup_run import BackupRun, now_ms
 from maxbrod.api.observing import Observation, Position, choose_topics, observe
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import BackupReport, Notice
-from maxbrod.api.snapshots import last_snapshot_run, read_snapshot, snapshot_path
+from maxbrod.api.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.api.truncation import cut_back
 from maxbrod.catalog.rows import PartitionId, Run, Segment
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UsageError
@@ -28,8 +28,7 @@ from maxbrod.kafka.open_transactions import open_transactions
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import TopicPartition
-from maxbrod.planning.assembly import assemble
-from maxbrod.planning.evidence import check_tiling
+from maxbrod.planning.assembly import assemble, check_tiling
 from maxbrod.planning.items import RangeItem, Task, Trouble
 from maxbrod.planning.snapshot import Snapshot, encode
 from maxbrod.planning.starts import parse_start
@@ -312,8 +311,8 @@ class Backup:
             [row for each in assemblies for row in each.rows],
             {each.partition: (each.first, each.reached) for each in assemblies},
         )
-        for each in assemblies:
-            self._accept(run, each)
+        for assembly in assemblies:
+            self._accept(run, assembly)
         for partition, each in by_partition.items():
             self._tell_failures(run, partition, each)
 
@@ -388,7 +387,7 @@ class Backup:
         document = encode_state(cluster)
         if self._has_news(run, document):
             self._on_progress(Progress(phase="committing"))
-            path = snapshot_path(run.run_id)
+            path = f"snapshots/{run.run_id}.json.zst"
             ends = {partition: position.end_offset for partition, position in self._positions.items()}
             snapshot = Snapshot(
                 run_id=run.run_id,
