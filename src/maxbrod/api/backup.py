@@ -108,7 +108,8 @@ class Backup:
         only: set[str] | None = None
         cluster = None
         for _ in range(_ROUNDS_MAX):
-            found = choose_topics(self._client, self._wish, patience_s=self._wish.patience, demand=demand_topics)
+            demand = demand_topics and only is None
+            found = choose_topics(self._client, self._wish, patience_s=self._wish.patience, demand=demand)
             if only is not None:
                 found.topics = {name: topic for name, topic in found.topics.items() if name in only}
             cluster = cluster or capture(self._client, deadline=Deadline.after(self._wish.patience))

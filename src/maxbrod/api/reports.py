@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.errors import EXIT_DONE
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,8 +71,9 @@ class BackupReport:
 
     @property
     def exit_code(self) -> int:
-        """Of the gravest notice. Damage is graver than absence, as it does not pass."""
-        return max((notice.exit_code for notice in self.notices), default=EXIT_DONE)
+        """Of the gravest notice: the archive could not be written, then damage, then what is missing."""
+        codes = {notice.exit_code for notice in self.notices}
+        return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=EXIT_DONE)
 
     @property
     def records(self) -> int:
