@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fixtures_storage import s3_options
-from maxbrod.api import archives
 from maxbrod.api.archives import open_archive, open_for_writing
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.errors import RefusedError, UsageError
+from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,15 +45,15 @@ def test_a_store_that_ignores_conditional_puts_is_refused_unless_there_is_one_wr
 
 @pytest.mark.parametrize("path", ["readme.txt", "segments/orders/x/0/1.log", "catalog/segments/part-0.parquet"])
 def test_no_archive_is_made_among_objects_of_others(path: str, place: Place) -> None:
-    archives.open_storage(place.url, place.options).put(path, b"x")
+    open_storage(place.url, place.options).put(path, b"x")
     with pytest.raises(RefusedError, match="no catalog") as caught:
         place.create()
     assert path in (caught.value.object_name or "")
-    assert [found.path for found in archives.open_storage(place.url, place.options).list()] == [path]
+    assert [found.path for found in open_storage(place.url, place.options).list()] == [path]
 
 
 def test_what_a_killed_first_opening_left_is_in_nobodys_way(local_place: Place) -> None:
-    storage = archives.open_storage(local_place.url)
+    storage = open_storage(local_place.url)
     storage.put("probes/0123", b"first")
     storage.put("catalog/segments/_delta_log/00000000000000000000.json#1", b"{")
     assert local_place.create().catalog.version == 0

@@ -69,20 +69,20 @@ def check_archive(archive: Archive, patterns: Sequence[str] = ()) -> CheckReport
     sizes = {found.path: found.size for found in archive.storage.list("snapshots")}
     snapshots, problems = _read_snapshots(archive, recorded, sizes)
     last = last_snapshot_run(runs)
-    ends = {} if last is None or last.run_id not in snapshots else snapshots[last.run_id].ends
-    names = dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
+    snapshot = None if last is None else snapshots.get(last.run_id)
+    names = _names(rows, snapshot)
     if patterns:
         chosen = select_names(set(names.values()), patterns)
         rows = rows.filter(pc.is_in(rows["topic"], value_set=pa.array(sorted(chosen), pa.string())))
         names = {topic_id: topic for topic_id, topic in names.items() if topic in chosen}
-        ends = {each: end for each, end in ends.items() if each.topic_id in names}
+    ends = {} if snapshot is None else {each: end for each, end in snapshot.ends.items() if each.topic_id in names}
     problems += _tiling_problems(rows, ends, names, last)
     problems += _suspect_rows(rows)
     objects, object_problems = _object_problems(archive, rows, narrow=bool(patterns))
     return CheckReport(
         archive=archive.url,
         version=archive.catalog.version,
-        topics=len(names),
+        topics=len(rows["topic_id"].unique()),
         partitions=rows.group_by(["topic_id", "partition"]).aggregate([]).num_rows,
         rows=rows.num_rows,
         objects=objects,
@@ -117,6 +117,13 @@ def _read_snapshots(
                 )
             )
     return found, problems
+
+
+def _names(rows: pa.Table, snapshot: Snapshot | None) -> dict[str, str]:
+    """Of every topic that has rows or that the last snapshot speaks of, by id."""
+    told = {} if snapshot is None else {each.topic_id: each.topic_id for each in snapshot.ends} | dict(snapshot.topics)
+    named = rows.group_by("topic_id").aggregate([("topic", "max")]).to_pylist()
+    return told | {each["topic_id"]: each["topic_max"] for each in named}
 
 
 def _tiling_problems(
