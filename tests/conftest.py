@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 settings.register_profile("maxbrod", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
 settings.load_profile("maxbrod")
 
-pytest_plugins = ["fixtures_kafka", "fixtures_s3", "fixtures_spark", "fixtures_storage"]
+pytest_plugins = ["fixtures_archives", "fixtures_kafka", "fixtures_s3", "fixtures_spark", "fixtures_storage"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,112 @@
+"""What the rows of one partition say together: which offsets are data, which are gaps and why, sums. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.catalog.rows import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from maxbrod.catalog.rows import Gap, PartitionId
+    from maxbrod.model import AbortedTransaction
+
+
+DATA: Final = "data"
+HOLE: Final = "hole"
+"""What no row covers, which must not be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Offsets [first, end) that are covered alike: `cover` is data, hole, or the reason of a gap."""
+
+    first_offset: int
+    end_offset: int
+    cover: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionExtent:
+    """What is archived of one partition. `exact` is false where the last slice reaches beyond the end asked for.
+
+    Records and bytes are those of whole slices then, so they are the most that it can be.
+    """
+
+    partition: int
+    first_offset: int
+    end_offset: int
+    exact: bool
+    records: int
+    segments: int
+    bytes: int
+    raw_bytes: int
+    min_timestamp: int | None
+    max_timestamp: int | None
+    first_leader_epoch: int | None
+    last_leader_epoch: int | None
+    spans: tuple[Span, ...]
+    aborted: tuple[AbortedTransaction, ...]
+
+
+def measure_partitions(
+    partitions: Mapping[PartitionId, Sequence[Segment | Gap]], ends: Mapping[PartitionId, int] | None
+) -> tuple[PartitionExtent, ...]:
+    """Of each partition, whose rows are in the order of offsets, up to its end in `ends`, where there are any."""
+    return tuple(
+        _measure(each.partition, rows, None if ends is None else ends.get(each)) for each, rows in partitions.items()
+    )
+
+
+def _measure(partition: int, rows: Sequence[Segment | Gap], end: int | None) -> PartitionExtent:
+    data = [row for row in rows if isinstance(row, Segment)]
+    last = max((row.end_offset for row in rows), default=end or 0)
+    reached = last if end is None else min(last, end)
+    return PartitionExtent(
+        partition=partition,
+        first_offset=rows[0].base_offset if rows else reached,
+        end_offset=reached,
+        exact=not any(row.end_offset > reached for row in data),
+        records=sum(row.records for row in data),
+        segments=len(data),
+        bytes=sum(row.bytes for row in data),
+        raw_bytes=sum(row.raw_bytes for row in data),
+        min_timestamp=min((row.min_timestamp for row in data if row.min_timestamp is not None), default=None),
+        max_timestamp=max((row.max_timestamp for row in data if row.max_timestamp is not None), default=None),
+        first_leader_epoch=data[0].first_leader_epoch if data else None,
+        last_leader_epoch=data[-1].last_leader_epoch if data else None,
+        spans=_spans(rows, reached),
+        aborted=_aborted(data),
+    )
+
+
+def _spans(rows: Iterable[Segment | Gap], end: int) -> tuple[Span, ...]:
+    """Neighbours that are covered alike become one, and what no row covers shows as a hole."""
+    spans: list[Span] = []
+
+    def add(first: int, last: int, cover: str) -> None:
+        if spans and spans[-1].cover == cover:
+            first = spans.pop().first_offset
+        spans.append(Span(first_offset=first, end_offset=last, cover=cover))
+
+    for row in rows:
+        reached = spans[-1].end_offset if spans else row.base_offset
+        first, last = max(row.base_offset, reached), min(row.end_offset, end)
+        if first > reached:
+            add(reached, first, HOLE)
+        if last > first:
+            add(first, last, DATA if isinstance(row, Segment) else str(row.reason))
+    return tuple(spans)
+
+
+def _aborted(data: Iterable[Segment]) -> tuple[AbortedTransaction, ...]:
+    """Each once: a transaction is named by every slice that it touches, and ends in the last of them."""
+    found: dict[tuple[int, int], AbortedTransaction] = {}
+    for row in data:
+        for each in row.aborted:
+            known = found.get((each.producer_id, each.first_offset))
+            if known is None or known.last_offset < each.last_offset:
+                found[each.producer_id, each.first_offset] = each
+    return tuple(sorted(found.values(), key=lambda each: (each.first_offset, each.producer_id)))

@@ -1,0 +1,53 @@
+"""Which topics a name means: patterns, close names, and the newest of several that had one name. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incarnation:
+    """A topic deleted and created again has another id, and is another topic."""
+
+    topic: str
+    topic_id: str
+    first_written_at: int
+
+
+def newest_ids(incarnations: Iterable[Incarnation], present: Container[str]) -> set[str]:
+    """Of each name the id that the cluster had at the last backup, else the one that was archived last."""
+    newest: dict[str, Incarnation] = {}
+    for each in incarnations:
+        other = newest.get(each.topic)
+        if other is None or _age(each, present) > _age(other, present):
+            newest[each.topic] = each
+    return {each.topic_id for each in newest.values()}
+
+
+def select_names(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
+    """Those that match a pattern; all of them without one. UsageError names a topic that is not there."""
+    if not patterns:
+        return set(names)
+    known = sorted(names)
+    for pattern in patterns:
+        if not set("*?[") & set(pattern) and pattern not in known:
+            raise unknown_topic(pattern, known)
+    return {name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns)}
+
+
+def unknown_topic(name: str, known: Iterable[str]) -> UsageError:
+    close = difflib.get_close_matches(name, list(known), n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else "see 'maxbrod ls'"
+    return UsageError(f"the archive has no topic {name!r}", hint=hint)
+
+
+def _age(each: Incarnation, present: Container[str]) -> tuple[bool, int, str]:
+    return each.topic_id in present, each.first_written_at, each.topic_id

@@ -1,0 +1,62 @@
+"""What can be wrong with an archive, however deep one looked, and the exit code that it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class ProblemKind(StrEnum):
+    HOLE = "hole"
+    """Offsets between two rows that no row covers."""
+    BEHIND = "behind"
+    """Offsets that a run's snapshot vouches for and no row covers."""
+    UNEXPLAINED = "unexplained"
+    """Offsets that the source did not deliver, and nobody knows why."""
+    DAMAGED_AT_SOURCE = "damaged at source"
+    """Offsets that the source could only deliver damaged, so that they are not archived."""
+    OVERLAP = "overlap"
+    """Offsets that two rows cover."""
+    MISSING = "missing"
+    TRUNCATED = "truncated"
+    """An object that ends before the slice that it should hold."""
+    UNREADABLE = "unreadable"
+    """A snapshot that cannot be read."""
+
+
+_INCOMPLETE: Final = {
+    ProblemKind.HOLE,
+    ProblemKind.BEHIND,
+    ProblemKind.UNEXPLAINED,
+    ProblemKind.DAMAGED_AT_SOURCE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong: in which offsets of which partition, or in which object, or both."""
+
+    kind: ProblemKind
+    message: str
+    topic: str | None = None
+    topic_id: str | None = None
+    partition: int | None = None
+    first_offset: int | None = None
+    end_offset: int | None = None
+    object_name: str | None = None
+    hint: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_INCOMPLETE if self.kind in _INCOMPLETE else EXIT_CORRUPT
+
+
+def exit_code_of(problems: Iterable[Problem]) -> int:
+    """Damage weighs more than what is known to be missing."""
+    return max((problem.exit_code for problem in problems), default=EXIT_DONE)

@@ -1,0 +1,185 @@
+"""One topic in all detail, now or as of any run: the answers of `maxbrod show`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.api.extents import PartitionExtent, measure_partitions
+from maxbrod.api.incarnations import Incarnation, newest_ids, unknown_topic
+from maxbrod.api.snapshots import find_moment
+from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from maxbrod.api.archives import Archive
+    from maxbrod.api.snapshots import Snapshot
+
+EVERY: Final = "*"
+"""Instead of a topic id: every incarnation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """Where a group goes on. `lag` counts from there to the archive's end: negative if the archive is behind."""
+
+    group_id: str
+    type: str
+    state: str
+    partition: int
+    offset: int
+    lag: int
+    metadata: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDetails:
+    """One incarnation of a topic."""
+
+    topic: str
+    topic_id: str
+    newest: bool
+    partitions: tuple[PartitionExtent, ...]
+    configs: Mapping[str, str | None] | None
+    """What is set on the topic itself, as the snapshot has it; None where it does not say."""
+    groups: tuple[GroupOffset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReport:
+    archive: str
+    as_of: str | None
+    snapshot: str | None
+    """The run whose snapshot gave configurations and groups; None where none could be read."""
+    topics: tuple[TopicDetails, ...]
+    """Newest first; more than one only where old incarnations were asked for."""
+
+
+def show_topic(
+    archive: Archive,
+    topic: str,
+    *,
+    partition: int | None = None,
+    as_of: str | None = None,
+    topic_id: str | None = None,
+) -> TopicReport:
+    """The newest incarnation of a topic, or that of `topic_id`. UsageError: there is no such thing."""
+    moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
+    snapshot, ends = moment.snapshot, moment.ends
+    rows = [
+        row
+        for row in decode_rows(archive.catalog.rows(topic=topic, as_of=ends))
+        if isinstance(row, (Segment, Gap))  # what it returns are no others
+    ]
+    partitions = _by_partition(rows, snapshot, topic)
+    if not partitions:
+        raise unknown_topic(topic, _names(archive, snapshot))
+    newest = _newest(topic, rows, snapshot, partitions)
+    chosen = _chosen_ids(topic, {each.topic_id for each in partitions}, newest, topic_id)
+    details = [_details(topic, each, partitions, ends, snapshot, newest) for each in chosen]
+    return TopicReport(
+        archive=archive.url,
+        as_of=moment.as_of,
+        snapshot=None if snapshot is None else snapshot.run_id,
+        topics=tuple(details if partition is None else (_only(each, partition) for each in details)),
+    )
+
+
+def _by_partition(
+    rows: Iterable[Segment | Gap], snapshot: Snapshot | None, topic: str
+) -> dict[PartitionId, list[Segment | Gap]]:
+    """The rows of each partition, and none for those of the topic that are still empty."""
+    found: dict[PartitionId, list[Segment | Gap]] = {}
+    for row in rows:
+        found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(row)
+    if snapshot is not None:
+        for each in snapshot.ends:
+            if snapshot.topics.get(each.topic_id) == topic:
+                found.setdefault(each, [])
+    return dict(sorted(found.items()))
+
+
+def _newest(
+    topic: str, rows: Sequence[Segment | Gap], snapshot: Snapshot | None, partitions: Iterable[PartitionId]
+) -> str:
+    born = dict.fromkeys((each.topic_id for each in partitions), 0)
+    for topic_id in born:
+        born[topic_id] = min((row.written_at for row in rows if row.topic_id == topic_id), default=0)
+    incarnations = [Incarnation(topic=topic, topic_id=each, first_written_at=at) for each, at in born.items()]
+    (newest,) = newest_ids(incarnations, {} if snapshot is None else snapshot.topics)
+    return newest
+
+
+def _chosen_ids(topic: str, known: set[str], newest: str, wanted: str | None) -> list[str]:
+    if wanted is None:
+        return [newest]
+    if wanted == EVERY:
+        return [newest, *sorted(known - {newest})]
+    if wanted not in known:
+        raise UsageError(f"no topic {topic!r} has the id {wanted}", hint=f"there are {', '.join(sorted(known))}")
+    return [wanted]
+
+
+def _details(
+    topic: str,
+    topic_id: str,
+    partitions: Mapping[PartitionId, Sequence[Segment | Gap]],
+    ends: Mapping[PartitionId, int] | None,
+    snapshot: Snapshot | None,
+    newest: str,
+) -> TopicDetails:
+    mine = {each: rows for each, rows in partitions.items() if each.topic_id == topic_id}
+    extents = measure_partitions(mine, ends)
+    return TopicDetails(
+        topic=topic,
+        topic_id=topic_id,
+        newest=topic_id == newest,
+        partitions=extents,
+        configs=None if snapshot is None else snapshot.topic_configs(topic_id),
+        groups=() if snapshot is None else _groups(snapshot, topic, topic_id, extents),
+    )
+
+
+def _groups(
+    snapshot: Snapshot, topic: str, topic_id: str, extents: Iterable[PartitionExtent]
+) -> tuple[GroupOffset, ...]:
+    ends = {each.partition: each.end_offset for each in extents}
+    return tuple(
+        GroupOffset(
+            group_id=group["group_id"],
+            type=group["type"],
+            state=group["state"],
+            partition=committed["partition"],
+            offset=committed["offset"],
+            lag=ends[committed["partition"]] - committed["offset"],
+            metadata=committed["metadata"],
+        )
+        for group in snapshot.cluster.get("groups", ())
+        for committed in group["offsets"] or ()
+        if committed["topic"] == topic and committed["topic_id"] == topic_id and committed["partition"] in ends
+    )
+
+
+def _only(details: TopicDetails, partition: int) -> TopicDetails:
+    chosen = tuple(each for each in details.partitions if each.partition == partition)
+    if not chosen:
+        raise UsageError(
+            f"the topic {details.topic!r} has no partition {partition}",
+            hint=f"it has {', '.join(str(each.partition) for each in details.partitions)}",
+        )
+    groups = tuple(each for each in details.groups if each.partition == partition)
+    return TopicDetails(
+        topic=details.topic,
+        topic_id=details.topic_id,
+        newest=details.newest,
+        partitions=chosen,
+        configs=details.configs,
+        groups=groups,
+    )
+
+
+def _names(archive: Archive, snapshot: Snapshot | None) -> set[str]:
+    names = set(archive.catalog.rows(columns=["topic"])["topic"].unique().to_pylist())
+    return names | set(() if snapshot is None else snapshot.topics.values())

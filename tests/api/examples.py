@@ -1,0 +1,88 @@
+"""An archive with a bit of everything: gaps, an empty topic, two incarnations, groups, two runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from catalog.examples import TOPIC_ID, gap, segment
+from fixtures_archives import commit_run
+from maxbrod.catalog.rows import PartitionId
+from maxbrod.catalog.schema import GapReason
+from maxbrod.model import AbortedTransaction
+
+if TYPE_CHECKING:
+    from fixtures_archives import Place
+    from maxbrod.api.archives import Archive
+
+OLD_ID: Final = "OLDOLDOLDOLDOLDOLDOLDA"
+EMPTY_ID: Final = "EMPTYEMPTYEMPTYEMPTYEA"
+NAMES: Final = {TOPIC_ID: "orders", EMPTY_ID: "empty"}
+
+
+def part(number: int, topic_id: str = TOPIC_ID) -> PartitionId:
+    return PartitionId(topic_id=topic_id, partition=number)
+
+
+def old(base: int, end: int) -> Any:
+    path = f"segments/orders/{OLD_ID}/0/{base:020}-77.log"
+    return segment(base, end, topic_id=OLD_ID, path=path, run_id="run-0", written_at=1_600_000_000_000)
+
+
+def fill(place: Place) -> Archive:
+    """`orders`: partition 0 has [0, 30) with a gap [20, 25), partition 1 [5, 10) in a pack; one more of its name."""
+    archive = place.create()
+    commit_run(
+        archive,
+        "run-0",
+        [old(0, 7)],
+        topics={OLD_ID: "orders"},
+        ends={part(0, OLD_ID): 7},
+        started_at=1_600_000_000_000,
+        finished_at=1_600_000_000_500,
+        statistics={"command": "backup", "records": 7, "bytes": 700, "topics": 1, "exit_code": 0},
+    )
+    aborted = AbortedTransaction(producer_id=9, first_offset=3, last_offset=9)
+    commit_run(
+        archive,
+        "run-1",
+        [
+            segment(0, 10, aborted=(aborted,)),
+            segment(10, 20, aborted=(AbortedTransaction(producer_id=9, first_offset=3, last_offset=12),)),
+            segment(5, 10, partition=1, path="packs/run-1-aa.log", position=50, raw_bytes=5000),
+        ],
+        topics=NAMES,
+        ends={part(0): 20, part(1): 10, part(0, EMPTY_ID): 0, part(1, EMPTY_ID): 0},
+        cluster=cluster(),
+    )
+    commit_run(
+        archive,
+        "run-2",
+        [gap(20, 25, reason=GapReason.COMPACTED, run_id="run-2"), segment(25, 30, run_id="run-2", last_leader_epoch=4)],
+        topics=NAMES,
+        ends={part(0): 30, part(1): 10, part(0, EMPTY_ID): 0, part(1, EMPTY_ID): 0},
+        cluster=cluster(),
+        started_at=1_700_000_200_000,
+        finished_at=1_700_000_201_000,
+        statistics={"command": "backup", "records": 5, "exit_code": 3},
+    )
+    return archive
+
+
+def cluster() -> dict[str, Any]:
+    def committed(partition: int, offset: int, topic_id: str = TOPIC_ID) -> dict[str, Any]:
+        place = {"topic": "orders", "topic_id": topic_id, "partition": partition}
+        return {**place, "offset": offset, "leader_epoch": -1, "metadata": ""}
+
+    return {
+        "topics": [{"name": "orders", "topic_id": TOPIC_ID, "configs": {"retention.ms": "1000"}}],
+        "groups": [
+            {
+                "group_id": "billing",
+                "type": "classic",
+                "state": "Empty",
+                "offsets": [committed(0, 18), committed(1, 12)],
+            },
+            {"group_id": "hidden", "type": "consumer", "state": "Stable", "offsets": None},
+            {"group_id": "of the past", "type": "classic", "state": "Empty", "offsets": [committed(0, 1, OLD_ID)]},
+        ],
+    }

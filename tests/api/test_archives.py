@@ -1,0 +1,70 @@
+"""Opening: an archive is found, made where there is nothing, and refused where writing could lose data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fixtures_storage import s3_options
+from maxbrod.api.archives import open_archive, open_for_writing
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fixtures_archives import Place
+    from maxbrod.sandbox.s3 import LyingS3Server
+
+
+def test_a_first_opening_for_writing_makes_the_archive_and_the_second_finds_it(place: Place) -> None:
+    with pytest.raises(UsageError, match="there is no archive"):
+        place.open()
+    assert place.create().catalog.version == 0
+    assert place.create().catalog.version == 0
+    assert place.open().url == place.url
+    # Nothing of the probe is left.
+    assert not list(place.open().storage.list("probes"))
+
+
+def test_a_store_that_ignores_conditional_puts_is_refused_unless_there_is_one_writer(lying_s3: LyingS3Server) -> None:
+    url, options = f"{lying_s3.url}/archive", s3_options(lying_s3)
+    with pytest.raises(RefusedError, match="conditional puts") as caught:
+        open_for_writing(url, options)
+    assert "--single-writer" in (caught.value.hint or "")
+    with pytest.raises(UsageError):
+        open_archive(url, options)
+    assert open_for_writing(url, options, single_writer=True).catalog.version == 0
+    # Reading is not writing, and an archive that exists is no safer.
+    assert open_archive(url, options).catalog.version == 0
+    with pytest.raises(RefusedError, match="conditional puts"):
+        open_for_writing(url, options)
+
+
+@pytest.mark.parametrize("path", ["readme.txt", "segments/orders/x/0/1.log", "catalog/segments/part-0.parquet"])
+def test_no_archive_is_made_among_objects_of_others(path: str, place: Place) -> None:
+    open_storage(place.url, place.options).put(path, b"x")
+    with pytest.raises(RefusedError, match="no catalog") as caught:
+        place.create()
+    assert path in (caught.value.object_name or "")
+    assert [found.path for found in open_storage(place.url, place.options).list()] == [path]
+
+
+def test_what_a_killed_first_opening_left_is_in_nobodys_way(local_place: Place) -> None:
+    storage = open_storage(local_place.url)
+    storage.put("probes/0123", b"first")
+    storage.put("catalog/segments/_delta_log/00000000000000000000.json#1", b"{")
+    assert local_place.create().catalog.version == 0
+
+
+def test_whoever_comes_second_in_making_it_finds_it(local_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = Catalog.create
+
+    def create_late(url: str, options: Mapping[str, str]) -> Catalog:
+        create(url, options)
+        return create(url, options)
+
+    monkeypatch.setattr(Catalog, "create", create_late)
+    assert local_place.create().catalog.version == 0

@@ -1,0 +1,141 @@
+"""Garbage goes; what a run has written, or is writing, never does."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from api.examples import fill
+from catalog.examples import run, segment
+from maxbrod.api import garbage
+from maxbrod.api.checking import check_archive
+from maxbrod.api.garbage import collect_garbage
+from maxbrod.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fixtures_archives import Place
+    from maxbrod.api.archives import Archive
+
+DAY_S = 24 * 3600
+ORPHANS = (
+    "packs/run-9-ff.log",
+    "probes/0123",
+    "segments/orders/x/0/00000000000000000000-ff.log",
+    "snapshots/run-9.json.zst",
+)
+
+
+def put_old(place: Place, archive: Archive, paths: Iterable[str], *, age_s: float = 2 * DAY_S) -> None:
+    for path in paths:
+        archive.storage.put(path, b"garbage")
+        age(place, path, age_s)
+
+
+def age(place: Place, path: str, age_s: float) -> None:
+    """The store's own files lie in a folder here, so that they can be made older than they are."""
+    when = time.time() - age_s
+    os.utime(place.folder / path, (when, when))
+
+
+def age_all(place: Place, archive: Archive) -> None:
+    for found in list(archive.storage.list()):
+        age(place, found.path, 2 * DAY_S)
+
+
+def paths_of(archive: Archive) -> set[str]:
+    return {found.path for found in archive.storage.list()}
+
+
+def test_what_no_row_names_goes_and_everything_else_stays(place: Place) -> None:
+    archive = fill(place)
+    age_all(place, archive)
+    before = paths_of(archive)
+    put_old(place, archive, ORPHANS)
+    put_old(place, archive, ["notes/mine.txt", "segments-not-ours"])
+
+    planned = collect_garbage(place.open())
+    assert [found.path for found in planned.objects] == list(ORPHANS)
+    assert (planned.bytes, planned.deleted, planned.young_objects) == (4 * len("garbage"), False, 0)
+    assert paths_of(archive) == before | {*ORPHANS, "notes/mine.txt", "segments-not-ours"}
+
+    done = collect_garbage(place.open(), delete=True)
+    assert (done.objects, done.deleted) == (planned.objects, True)
+    assert paths_of(archive) == before | {"notes/mine.txt", "segments-not-ours"}
+    assert not check_archive(place.open()).problems
+    assert not collect_garbage(place.open(), delete=True).objects
+
+
+def test_a_run_under_way_never_loses_its_objects(place: Place) -> None:
+    archive = fill(place)
+    put_old(place, archive, ORPHANS[:1], age_s=DAY_S - 600)
+    archive.storage.put(ORPHANS[2], b"just written")
+    report = collect_garbage(place.open(), delete=True)
+    assert (report.objects, report.young_objects, report.young_bytes) == ((), 2, 7 + 12)
+    assert {ORPHANS[0], ORPHANS[2]} <= paths_of(archive)
+
+
+def test_what_is_committed_while_objects_are_listed_is_never_garbage(
+    local_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, other = fill(local_place), local_place.open()
+    row = segment(0, 7, partition=5, path="packs/late.log")
+    put_old(local_place, archive, [row.path])
+    listed = archive.storage.list
+
+    def list_then_commit(folder: str = "") -> Iterable[object]:
+        yield from listed(folder)
+        if folder == "snapshots":
+            other.catalog.commit([row, run("late")])
+
+    monkeypatch.setattr(archive.storage, "list", list_then_commit)
+    assert row.path not in {found.path for found in collect_garbage(archive, delete=True).objects}
+    assert row.path in paths_of(local_place.open())
+
+
+def test_a_commit_before_the_last_deletion_stops_it(local_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive, other = fill(local_place), local_place.open()
+    put_old(local_place, archive, ORPHANS)
+    monkeypatch.setattr(garbage, "_DELETED_AT_ONCE", 2)
+    delete = archive.storage.delete
+
+    def delete_then_commit(paths: Iterable[str]) -> None:
+        paths = list(paths)
+        delete(paths)
+        if "probes" not in paths[0]:
+            other.catalog.commit([segment(0, 7, partition=5, path=ORPHANS[2]), run("late")])
+
+    monkeypatch.setattr(archive.storage, "delete", delete_then_commit)
+    with pytest.raises(RefusedError, match="2 objects are gone"):
+        collect_garbage(archive, delete=True)
+    assert set(ORPHANS[2:]) <= paths_of(local_place.open())
+
+
+@pytest.mark.parametrize("clock", ["_own_clock_ms", "_store_clock_ms"])
+def test_a_clock_that_is_ahead_makes_nothing_garbage(
+    clock: str, local_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = fill(local_place)
+    put_old(local_place, archive, ORPHANS, age_s=60)
+    monkeypatch.setattr(garbage, clock, lambda *_: int((time.time() + 9 * DAY_S) * 1000))
+    assert collect_garbage(archive, delete=True).objects == ()
+    assert set(ORPHANS) <= paths_of(archive)
+
+
+def test_a_grace_time_shorter_than_a_run_is_refused(local_place: Place) -> None:
+    with pytest.raises(UsageError, match="shorter than a run"):
+        collect_garbage(fill(local_place), grace_s=59 * 60)
+
+
+def test_deleting_tidies_away_what_dead_writers_left_unfinished(local_place: Place) -> None:
+    archive = fill(local_place)
+    draft = local_place.folder / ".maxbrod-tmp" / "dead"
+    draft.write_bytes(b"half")
+    os.utime(draft, (0, 0))
+    collect_garbage(local_place.open(), delete=True)
+    assert not draft.exists()
+    assert not check_archive(archive).problems
