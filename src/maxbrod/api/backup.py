@@ -6,6 +6,7 @@ leaves objects that no row names, and the next run begins where the catalog ends
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
@@ -480,5 +481,6 @@ def _compacted_topics(cluster: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _timeless(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in cluster.items() if name != "taken_at_ms"}
+def _timeless(cluster: Mapping[str, Any]) -> str:
+    """As text: what comes back from an archive has lists where the cluster's own state has tuples."""
+    return json.dumps({name: value for name, value in cluster.items() if name != "taken_at_ms"}, sort_keys=True)
