@@ -106,19 +106,17 @@ class Backup:
         self._on_progress(Progress(phase="planning"))
         archive = self._archive()
         only: set[str] | None = None
-        cluster = None
+        cluster = capture(self._client, deadline=Deadline.after(self._wish.patience))
         for _ in range(_ROUNDS_MAX):
             demand = demand_topics and only is None
             found = choose_topics(self._client, self._wish, patience_s=self._wish.patience, demand=demand)
             if only is not None:
                 found.topics = {name: topic for name, topic in found.topics.items() if name in only}
-            cluster = cluster or capture(self._client, deadline=Deadline.after(self._wish.patience))
             self._round(run, archive, found, cluster)
             if not run.again or run.interrupted:
                 break
             self._commit(run, archive)
             only, run.again, run.stopped = run.again, set(), set()
-        assert cluster is not None
         return self._finish(run, archive, cluster)
 
     # Planning
@@ -184,7 +182,7 @@ class Backup:
                     Notice(kind="start", message=plan.note, topic=state.topic, partition=state.partition)
                 )
             if plan.truncated_at is not None:
-                self._cut_back(run, archive, partition, plan)
+                self._cut_back(run, archive, partition, plan, plan.truncated_at)
             if partition not in self._positions:
                 self._positions[partition] = Position(
                     first_offset=plan.first, end_offset=plan.first, last_leader_epoch=None
@@ -192,9 +190,8 @@ class Backup:
             plans.append(plan)
         return plans
 
-    def _cut_back(self, run: BackupRun, archive: Archive, partition: PartitionId, plan: PartitionPlan) -> None:
-        state, at, held = plan.state, plan.truncated_at, self._positions[partition]
-        assert at is not None
+    def _cut_back(self, run: BackupRun, archive: Archive, partition: PartitionId, plan: PartitionPlan, at: int) -> None:
+        state, held = plan.state, self._positions[partition]
         lost = cut_back(archive, partition, at, run_id=run.run_id, now_ms=now_ms())
         objects = ", ".join(sorted({row.path for row in lost})[:5])
         run.committed = True

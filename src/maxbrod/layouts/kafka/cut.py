@@ -1,1 +1,2 @@
-def cut_slice(*a,**k): raise NotImplementedError
+def cut_slice(*a, **k):
+    raise NotImplementedError
