@@ -164,9 +164,9 @@ def retry(action: Callable[[Deadline], Result], *, deadline: Deadline | None, wh
         try:
             return action(limit)
         except UnavailableError as error:
-            if limit.passed:
+            backoff.pause(limit)
+            if limit.passed:  # a try without time left would only say that
                 raise gave_up(error, what, time.monotonic() - started) from error
-        backoff.pause(limit)
 
 
 def gave_up(error: UnavailableError, what: str, waited_s: float) -> UnavailableError:

@@ -108,7 +108,7 @@ class ScramUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """Where a group goes on in a partition. Of a share group it is the first offset still to be acknowledged."""
+    """Where a group goes on in a partition. A share group is done with all before, and perhaps with some after."""
 
     topic: str
     topic_id: str | None
