@@ -91,7 +91,9 @@ def test_a_range_that_ends_before_its_partition_has_only_its_own_batches(
         produce(cluster, topic, numbered(2))
     wanted = SmallRange(where=partition_of(topic), topic_id=topic_id, start=2, end=4, bytes_estimate=1)
     [(_, chunk)] = read_small_ranges(client, [wanted])
-    assert chunk.headers["base_offset"].tolist() == [2]
+    # How a producer cuts its records into batches is its own business.
+    assert chunk.headers["base_offset"].min() == 2
+    assert chunk.headers.last_offset.max() == 3
     assert (chunk.start, chunk.end) == (2, 4)
 
 
