@@ -157,6 +157,8 @@ class SparkConfig(_Settings):
 class Config(_Settings):
     """A whole configuration file."""
 
+    archive: str | None = None
+    """Its URL."""
     kafka: KafkaConfig | None = None
     storage: StorageConfig = StorageConfig()
     spark: SparkConfig = SparkConfig()
