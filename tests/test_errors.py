@@ -33,6 +33,8 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "CorruptDataError": 4,
         "TruncatedDataError": 4,
         "RefusedError": 5,
+        "LogTruncatedError": 5,
+        "TopicGoneError": 5,
         "ObjectExistsError": 5,
         "UnsupportedFormatError": 5,
         "ObjectNotFoundError": 1,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
-from maxbrod.errors import UsageError
+from maxbrod.errors import UsageError, naming
+from maxbrod.java_properties import property_of, refused, translate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,9 +28,48 @@ S3Encryption = Literal["AES256", "aws:kms", "aws:kms:dsse", "sse-c"]
 _VARIABLE: Final = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
 
 
+_BYTE_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+}
+_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
 class _Settings(BaseModel):
     # An unknown name is a typing mistake, and a setting that is silently ignored is how backups go missing.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def parse_bytes(value: object) -> object:
+    """`64MiB`, `2 GB`, or a plain number of bytes."""
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+    if found is None or found[2].lower() not in _BYTE_UNITS:
+        raise ValueError("is not a number of bytes such as 64MiB")
+    return int(float(found[1]) * _BYTE_UNITS[found[2].lower()])
+
+
+def parse_seconds(value: object) -> object:
+    """`500ms`, `60s`, `5m`, `1h30m`, or a plain number of seconds."""
+    if not isinstance(value, str):
+        return value
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", value.strip().lower())
+    if not parts or re.sub(r"\s", "", value.lower()) != "".join(number + unit for number, unit in parts):
+        raise ValueError("is not a time such as 60s, 5m or 1h")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
+Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0)]
 
 
 class TlsConfig(_Settings):
@@ -64,18 +104,35 @@ class SaslConfig(_Settings):
 
 
 class KafkaConfig(_Settings):
-    """How to reach a cluster."""
+    """How to reach a cluster. The file may have the properties of Kafka's own clients here instead."""
 
     bootstrap: str
     security_protocol: SecurityProtocol = "PLAINTEXT"
     tls: TlsConfig = TlsConfig()
     sasl: SaslConfig | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _java_properties(cls, values: object) -> object:
+        # None of our names has a dot, and every one of theirs that matters has.
+        if isinstance(values, dict) and any("." in str(name) for name in values):
+            return translate({str(name): "" if value is None else str(value) for name, value in values.items()})
+        return values
+
     @model_validator(mode="after")
     def _sasl(self) -> KafkaConfig:
         if self.security_protocol.startswith("SASL") and self.sasl is None:
             raise ValueError(f"{self.security_protocol} needs a sasl section")
         return self
+
+
+def from_java_properties(properties: Mapping[str, str]) -> KafkaConfig:
+    """The connection of Kafka's own clients; UsageError names the property that is wrong, and no value."""
+    try:
+        return KafkaConfig.model_validate(translate(properties))
+    except ValidationError as error:
+        places = sorted({".".join(map(str, each["loc"])) or "the whole" for each in error.errors(include_input=False)})
+        raise refused(property_of(places[0]), "is wrong") from None
 
 
 class S3Config(_Settings):
@@ -154,14 +211,37 @@ class SparkConfig(_Settings):
     conf: dict[str, str] = Field(default_factory=dict)
 
 
+class BackupConfig(_Settings):
+    """What a backup takes, from where on, and in which pieces it is written."""
+
+    topics: tuple[str, ...] = ()
+    """Names, globs, or regular expressions between slashes. None: every topic but internal ones."""
+    exclude: tuple[str, ...] = ()
+    internal: bool = False
+    start: str | dict[str, dict[int, int]] = "earliest"
+    """Of partitions that the archive does not know yet: earliest, latest, a time, or offsets by topic and partition."""
+    compression: str = "auto"
+    segment_bytes: Bytes = 256 << 20
+    segment_records: int | None = Field(default=None, ge=1)
+    every: Seconds = 60.0
+    roll_bytes: Bytes | None = None
+    roll_records: int | None = Field(default=None, ge=1)
+    roll_age: Seconds = 0.0
+    single_writer: bool = False
+    patience: Seconds = 120.0
+    """How long a broker may stay away before the partitions that it leads are given up for this run."""
+    commit_bytes: Bytes = 16 << 30
+    """A long run commits what it has each time it has read about this much."""
+
+
 class Config(_Settings):
     """A whole configuration file."""
 
     archive: str | None = None
-    """Its URL."""
     kafka: KafkaConfig | None = None
     storage: StorageConfig = StorageConfig()
     spark: SparkConfig = SparkConfig()
+    backup: BackupConfig = BackupConfig()
 
 
 def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
@@ -173,7 +253,8 @@ def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"the configuration is not YAML: {_where(error)}", object_name=str(path)) from None
     try:
-        return Config.model_validate(_expand(document if document is not None else {}, environ))
+        with naming(str(path)):
+            return Config.model_validate(_expand(document if document is not None else {}, environ))
     except ValidationError as error:
         raise UsageError(f"the configuration is wrong: {_complaints(error)}", object_name=str(path)) from None
     except KeyError as error:

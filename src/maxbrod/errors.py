@@ -6,7 +6,9 @@
     ├── CorruptDataError            4  bytes are not what they claim to be
     │   └── TruncatedDataError      4  bytes end before they should
     ├── RefusedError                5  going on could lose or mix data
+    │   ├── LogTruncatedError       5  a partition's log no longer holds what was read of it
     │   ├── ObjectExistsError       5  a name in the storage is taken, and objects are never overwritten
+    │   ├── TopicGoneError          5  a topic was deleted, or is another one of the same name now
     │   └── UnsupportedFormatError  5  a version, magic, codec or flag we do not know
     ├── ObjectNotFoundError         1  the storage has no object of that name
     ├── AccessDeniedError           1  credentials are missing, wrong, or do not allow it
@@ -136,6 +138,14 @@ class RefusedError(MaxbrodError):
     """Going on could lose, mix or overwrite data, so nothing was changed."""
 
     exit_code = EXIT_REFUSED
+
+
+class LogTruncatedError(RefusedError):
+    """A partition's log was cut back, and what was read of it beyond that is another history."""
+
+
+class TopicGoneError(RefusedError):
+    """The topic was deleted, or deleted and created again: this incarnation cannot be read any more."""
 
 
 class ObjectExistsError(RefusedError):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from enum import IntEnum
+from uuid import UUID
+
+from maxbrod.errors import CorruptDataError
 
 
 class Codec(IntEnum):
@@ -40,3 +44,19 @@ class AbortedTransaction:
     producer_id: int
     first_offset: int
     last_offset: int
+
+
+def topic_id_text(topic_id: UUID) -> str:
+    """A topic id as Kafka prints it: 22 letters of URL-safe base64. The archive names topics by this."""
+    return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def topic_id_of(text: str) -> UUID:
+    """The topic id that Kafka prints as `text`."""
+    try:
+        found = UUID(bytes=urlsafe_b64decode(text.encode("ascii") + b"=="))
+    except ValueError as error:
+        raise CorruptDataError("this is no topic id", object_name=text) from error
+    if topic_id_text(found) != text:  # the decoder passes over letters that it does not know
+        raise CorruptDataError("this is no topic id", object_name=text)
+    return found

@@ -14,12 +14,11 @@ from kafka.protocol.admin import AlterUserScramCredentialsRequest
 from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_of, read_all
 from pydantic import SecretStr
 
-from maxbrod.config import KafkaConfig, SaslConfig, TlsConfig
+from maxbrod.config import KafkaConfig, SaslConfig, TlsConfig, from_java_properties
 from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.connection import Connection
 from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.java_properties import from_java_properties
 from maxbrod.kafka.ranges import read_range
 from maxbrod.sandbox.clients import UnsecuredToken
 from maxbrod.sandbox.cluster import Cluster

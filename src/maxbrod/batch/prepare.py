@@ -14,6 +14,7 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.select import select
+from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 
 # One message of magic 1 (offset 0, time 1, null key, value "v"), to compile the old kernels on.
@@ -34,6 +35,7 @@ def prepare() -> None:
     )
     batch = encode(records, codec=Codec.LZ4)
     decode(batch)
+    lowest_timestamps(batch, walk(batch))
     for dense in (False, True):
         select(batch, walk(batch), np.array([True, False]), dense=dense)
     old = np.frombuffer(_OLD_MESSAGE, np.uint8)

@@ -101,9 +101,8 @@ def from_fetch(
     The end is the producer's next abort marker in the range, else the range's last offset.
     """
     ends: dict[int, list[int]] = defaultdict(list)
-    markers = _marker_types(as_bytes_array(buffer), headers)
-    for row in np.flatnonzero(markers == MARKER_ABORT).tolist():
-        ends[int(headers["producer_id"][row])].append(int(headers["base_offset"][row]))
+    for producer_id, offset in abort_markers(buffer, headers):
+        ends[producer_id].append(offset)
     last = int(headers.last_offset[-1]) if len(headers) else -1
     found = []
     for producer_id, first_offset in aborted:
@@ -111,6 +110,12 @@ def from_fetch(
         end = ends[producer_id][after] if after < len(ends[producer_id]) else last
         found.append(AbortedTransaction(producer_id=producer_id, first_offset=first_offset, last_offset=end))
     return tuple(sorted(found, key=lambda each: (each.first_offset, each.producer_id)))
+
+
+def abort_markers(buffer: Any, headers: BatchHeaders) -> list[tuple[int, int]]:  # noqa: ANN401 - as above
+    """Producer id and offset of every marker that ends a transaction in an abort, in order."""
+    rows = np.flatnonzero(_marker_types(as_bytes_array(buffer), headers) == MARKER_ABORT)
+    return list(zip(headers["producer_id"][rows].tolist(), headers["base_offset"][rows].tolist(), strict=True))
 
 
 def _marker_types(data: NDArray[np.uint8], headers: BatchHeaders) -> NDArray[np.int16]:

@@ -114,6 +114,13 @@ class KafkaClient:
         broker = self._known.brokers[node_id]
         return self._connected((broker.host, broker.port), deadline)
 
+    def ask_broker(self, node_id: int, request: Any, *, deadline: Deadline) -> Any:  # noqa: ANN401 - untyped
+        """The answer of this broker, within the time that one request may take."""
+        if node_id not in self._known.brokers:
+            raise UnavailableError("the broker is not there now", object_name=f"broker {node_id}")
+        limit = deadline.within(self.request_timeout_s)
+        return self.connection(node_id, deadline=limit).ask(request, limit)
+
     def ask_any(self, build: Callable[[], Any], *, deadline: Deadline | None = None) -> Any:  # noqa: ANN401 - untyped
         """The answer of whichever broker gives one, asking all of them again and again until the deadline."""
         return retry(lambda limit: self._ask_each(build, limit), deadline=deadline, what="any broker to answer")
@@ -157,9 +164,9 @@ def retry(action: Callable[[Deadline], Result], *, deadline: Deadline | None, wh
         try:
             return action(limit)
         except UnavailableError as error:
-            if limit.passed:
+            backoff.pause(limit)
+            if limit.passed:  # a try without time left would only say that
                 raise gave_up(error, what, time.monotonic() - started) from error
-        backoff.pause(limit)
 
 
 def gave_up(error: UnavailableError, what: str, waited_s: float) -> UnavailableError:

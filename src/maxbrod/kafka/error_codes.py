@@ -26,11 +26,17 @@ class Code(IntEnum):
     BROKER_NOT_AVAILABLE = 8
     REPLICA_NOT_AVAILABLE = 9
     NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC = 17
     TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
     UNSUPPORTED_SASL_MECHANISM = 33
     UNSUPPORTED_VERSION = 35
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    SECURITY_DISABLED = 54
     KAFKA_STORAGE_ERROR = 56
     SASL_AUTHENTICATION_FAILED = 58
     LISTENER_NOT_FOUND = 72
@@ -58,6 +64,9 @@ _REFRESH: Final = frozenset(
         Code.NOT_LEADER_OR_FOLLOWER,
         Code.BROKER_NOT_AVAILABLE,
         Code.REPLICA_NOT_AVAILABLE,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
         Code.KAFKA_STORAGE_ERROR,
         Code.LISTENER_NOT_FOUND,
         Code.FENCED_LEADER_EPOCH,
@@ -73,6 +82,7 @@ _FATAL: Final[dict[int, tuple[type[MaxbrodError], str]]] = {
         UsageError,
         "this user needs an ACL that allows it to Read and Describe the topic",
     ),
+    Code.GROUP_AUTHORIZATION_FAILED: (UsageError, "this user needs an ACL that allows it to Describe the group"),
     Code.CLUSTER_AUTHORIZATION_FAILED: (UsageError, "this user lacks an ACL on the cluster"),
     Code.UNSUPPORTED_VERSION: (UnsupportedFormatError, "the broker does not know this version of the request"),
 }

@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.metadata import MetadataRequest
 
+from maxbrod.kafka.cluster_state import Broker
 from maxbrod.kafka.error_codes import Code, Reaction, answered_with, reaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

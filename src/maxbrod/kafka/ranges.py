@@ -8,10 +8,17 @@ sent before the batches at hand are checked and handed out, so that broker and n
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.batch.headers import walk
-from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError, UsageError
+from maxbrod.errors import (
+    CorruptDataError,
+    LogTruncatedError,
+    TopicGoneError,
+    UnavailableError,
+    UnsupportedFormatError,
+    UsageError,
+)
 from maxbrod.kafka.chunks import Chunk, Selection, announced_bytes, empty_chunk, select
 from maxbrod.kafka.client import PATIENCE_S, gave_up
 from maxbrod.kafka.deadline import Backoff, Deadline
@@ -55,7 +62,7 @@ def read_range(
     """Every batch whose base offset lies in [start, end), in order; `end` is at most the last stable offset.
 
     `topic_id` is the incarnation that is meant; without it, the one that is there at the first request. Raises
-    RefusedError when the topic is deleted or recreated or the log truncated, CorruptDataError for a batch that is
+    TopicGoneError when the topic is deleted or recreated, LogTruncatedError, CorruptDataError for a batch that is
     damaged twice running (what stands before it has been handed out; reading from the offset after the error's
     goes on behind it), and UnavailableError when for `patience_s` seconds nothing new has come.
     """
@@ -272,7 +279,7 @@ class _RangeReader:
         if topic is not None and topic.topic_id != self._topic_id:
             raise self._recreated()
         if topic is None and self._believe("there is no such topic"):
-            raise self._refused("the topic was deleted", "what was read before is good; plan again")
+            raise self._deleted()
 
     def _recover(self, error: UnavailableError) -> None:
         self.abandon()
@@ -310,13 +317,17 @@ class _RangeReader:
     def _unavailable(self, message: str) -> UnavailableError:
         return UnavailableError(message, operation=_OPERATION, object_name=str(self._where), offset=self.position)
 
-    def _truncated(self, what: str) -> RefusedError:
-        return self._refused(f"the log was truncated: {what}", "compare epochs with the archive, and plan again")
-
-    def _recreated(self) -> RefusedError:
-        return self._refused("the topic was deleted and created again", "it is another topic now; plan again")
-
-    def _refused(self, message: str, hint: str) -> RefusedError:
-        return RefusedError(
-            message, operation=_OPERATION, object_name=str(self._where), offset=self.position, hint=hint
+    def _truncated(self, what: str) -> LogTruncatedError:
+        return LogTruncatedError(
+            f"the log was truncated: {what}", hint="compare epochs with the archive, and plan again", **self._place()
         )
+
+    def _recreated(self) -> TopicGoneError:
+        hint = "it is another topic now; plan again"
+        return TopicGoneError("the topic was deleted and created again", hint=hint, **self._place())
+
+    def _deleted(self) -> TopicGoneError:
+        return TopicGoneError("the topic was deleted", hint="what was read before is good; plan again", **self._place())
+
+    def _place(self) -> dict[str, Any]:
+        return {"operation": _OPERATION, "object_name": str(self._where), "offset": self.position}

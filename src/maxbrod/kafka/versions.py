@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 OLDEST_KAFKA: Final = "3.1"
 _LEAST: Final[dict[int, int]] = {
+    ApiKey.DescribeConfigs: 1,  # tells where a value was set
     ApiKey.Fetch: 13,  # topics by id
+    ApiKey.FindCoordinator: 4,  # many groups at once
     ApiKey.ListOffsets: 4,  # fences by leader epoch
     ApiKey.Metadata: 10,  # tells topic ids
+    ApiKey.OffsetFetch: 8,  # many groups at once
     ApiKey.OffsetForLeaderEpoch: 3,
     ApiKey.SaslHandshake: 1,  # tokens in requests of their own
 }
-# The newest that `fetch` was written for: it reads the answer by hand.
-_MOST: Final[dict[int, int]] = {ApiKey.Fetch: 18}
+_MOST: Final[dict[int, int]] = {
+    ApiKey.Fetch: 18,  # the newest that `fetch` was written for: it reads the answer by hand
+    ApiKey.OffsetFetch: 9,  # the last with topics by name: an offset may outlive its topic, and an id would say nothing
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

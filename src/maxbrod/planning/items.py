@@ -44,6 +44,8 @@ class Trouble(StrEnum):
     TRUNCATED = "truncated"
     DENIED = "denied"
     UNSUPPORTED = "unsupported"
+    STORAGE = "storage"
+    """The archive could not be written to: nothing of the whole task counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 APP_NAME: Final = "maxbrod"
 TASK_FAILURES_MAX: Final = 4
+_PARALLELISM_UNKNOWN: Final = 16
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _SCRATCH: Final = "maxbrod-spark-"
@@ -124,6 +125,20 @@ def open_session(
         opening = _open_cluster({**_CLASSIC_CONF, "spark.master": master, **conf})
     with opening as opened:
         yield opened
+
+
+def parallelism_of(master: str, session: SparkSession | None = None) -> int:
+    """How many tasks run at once, also before Spark has started where that can be known."""
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
+    if session is None and local:
+        return os.cpu_count() or 1 if local[1] == "*" else int(local[1] or 1)
+    try:
+        return int(session.sparkContext.defaultParallelism) if session is not None else _PARALLELISM_UNKNOWN
+    except Exception as error:
+        # A session of Spark Connect has no context; its server's size is its own.
+        if type(error).__module__.startswith("pyspark"):
+            return _PARALLELISM_UNKNOWN
+        raise
 
 
 def _open_already(*, wanted: bool) -> SparkSession | None:

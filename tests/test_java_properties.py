@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from maxbrod.config import from_java_properties
 from maxbrod.errors import UsageError
-from maxbrod.kafka.java_properties import from_java_properties
 
 SECRET = "hush-hush"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -1,6 +1,7 @@
-"""Reads the properties that Kafka's own clients take (`security.protocol`, `sasl.jaas.config`, …).
+"""Translates the properties that Kafka's own clients take (`security.protocol`, `sasl.jaas.config`, …).
 
-Pure. A property that would not be honoured is refused by its name; no error ever shows a value.
+Pure: properties in, the `kafka` section of a configuration out.
+A property that would not be honoured is refused by its name; no error ever shows a value.
 """
 
 from __future__ import annotations
@@ -8,9 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ValidationError
-
-from maxbrod.config import KafkaConfig
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,41 +41,38 @@ _OPTION: Final = re.compile(
 )
 
 
-def from_java_properties(properties: Mapping[str, str]) -> KafkaConfig:
+def translate(properties: Mapping[str, str]) -> dict[str, Any]:
     """The same connection in our words; UsageError names the property that is wrong or not supported."""
     for name in sorted(set(properties) - _KNOWN):
-        raise _refused(name, "is not supported")
+        raise refused(name, "is not supported")
     if "bootstrap.servers" not in properties:
-        raise _refused("bootstrap.servers", "is missing")
+        raise refused("bootstrap.servers", "is missing")
     for name in ("ssl.truststore.type", "ssl.keystore.type"):
         location = name.replace(".type", ".location")
         # Java's own default is JKS, which only Java can read.
         if location in properties and properties.get(name, "JKS").upper() != "PEM":
-            raise _refused(name, "must be PEM", hint="export the store to PEM files with keytool and openssl")
-    document = {
+            raise refused(name, "must be PEM", hint="export the store to PEM files with keytool and openssl")
+    return {
         "bootstrap": properties["bootstrap.servers"],
         "security_protocol": properties.get("security.protocol", "PLAINTEXT").upper(),
         "tls": _tls(properties),
         "sasl": _sasl(properties),
     }
-    try:
-        return KafkaConfig.model_validate(document)
-    except ValidationError as error:
-        places = sorted({".".join(map(str, each["loc"])) or "the whole" for each in error.errors(include_input=False)})
-        raise _refused(_PROPERTY_OF.get(places[0], places[0]), "is wrong") from None
 
 
-_PROPERTY_OF: Final = {
-    "security_protocol": "security.protocol",
-    "sasl.mechanism": "sasl.mechanism",
-    "sasl": "sasl.jaas.config",
-}
+def property_of(setting: str) -> str:
+    """The property that one of our settings came from."""
+    return {
+        "security_protocol": "security.protocol",
+        "sasl.mechanism": "sasl.mechanism",
+        "sasl": "sasl.jaas.config",
+    }.get(setting, setting)
 
 
 def _tls(properties: Mapping[str, str]) -> dict[str, Any]:
     algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").lower()
     if algorithm not in {"", "https"}:
-        raise _refused("ssl.endpoint.identification.algorithm", "is neither https nor empty")
+        raise refused("ssl.endpoint.identification.algorithm", "is neither https nor empty")
     store = properties.get("ssl.keystore.location")
     return {
         "ca_file": properties.get("ssl.truststore.location"),
@@ -94,16 +89,16 @@ def _sasl(properties: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     mechanism = properties.get("sasl.mechanism")
     if mechanism is None:
-        raise _refused("sasl.mechanism", "is missing", hint="Java's default, GSSAPI, is not supported")
+        raise refused("sasl.mechanism", "is missing", hint="Java's default, GSSAPI, is not supported")
     if mechanism == "OAUTHBEARER":
-        raise _refused("sasl.mechanism", "cannot be OAUTHBEARER here", hint="give kafka.sasl.token in the YAML file")
+        raise refused("sasl.mechanism", "cannot be OAUTHBEARER here", hint="give kafka.sasl.token in the YAML file")
     if mechanism not in {each for fitting in _MODULES.values() for each in fitting}:
-        raise _refused("sasl.mechanism", "is not one that is supported")
+        raise refused("sasl.mechanism", "is not one that is supported")
     found = _JAAS.fullmatch(properties.get("sasl.jaas.config", ""))
     if found is None:
-        raise _refused("sasl.jaas.config", "is missing, or is not one login module that ends with a semicolon")
+        raise refused("sasl.jaas.config", "is missing, or is not one login module that ends with a semicolon")
     if mechanism not in _MODULES.get(found["module"], ()):
-        raise _refused("sasl.jaas.config", "names a login module that does not fit sasl.mechanism")
+        raise refused("sasl.jaas.config", "names a login module that does not fit sasl.mechanism")
     options = _options(found["options"])
     return {"mechanism": mechanism, "username": options.get("username"), "password": options.get("password")}
 
@@ -114,9 +109,9 @@ def _options(text: str) -> dict[str, str]:
     while position < len(text):
         found = _OPTION.match(text, position)
         if found is None:
-            raise _refused("sasl.jaas.config", "has an option that cannot be read")
+            raise refused("sasl.jaas.config", "has an option that cannot be read")
         if found["name"] not in {"username", "password"}:
-            raise _refused("sasl.jaas.config", f"has the option {found['name']}, which is not supported")
+            raise refused("sasl.jaas.config", f"has the option {found['name']}, which is not supported")
         value = found["single"] if found["single"] is not None else found["bare"]
         options[found["name"]] = (
             value if value is not None else re.sub(r"\\(.)", r"\1", found["double"], flags=re.DOTALL)
@@ -125,5 +120,5 @@ def _options(text: str) -> dict[str, str]:
     return options
 
 
-def _refused(name: str, what: str, *, hint: str | None = None) -> UsageError:
+def refused(name: str, what: str, *, hint: str | None = None) -> UsageError:
     return UsageError(f"the client property {name} {what}", operation=_OPERATION, object_name=name, hint=hint)

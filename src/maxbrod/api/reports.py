@@ -1,0 +1,99 @@
+"""What a use case tells when it is done: frozen values that print as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReport:
+    """What a run has archived of one incarnation of a topic."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    records: int
+    bytes: int
+    """As stored."""
+    raw_bytes: int
+    """As read."""
+    gaps: Mapping[str, int] = field(default_factory=dict)
+    """Offsets without data, by reason."""
+    waiting: int = 0
+    """Offsets that are in the log and not in the archive: of open transactions, or written since the run began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that a person should know. `exit_code` is what it makes of the command's."""
+
+    kind: str
+    message: str
+    topic: str | None = None
+    partition: int | None = None
+    first_offset: int | None = None
+    end_offset: int | None = None
+    hint: str | None = None
+    exit_code: int = EXIT_DONE
+
+    def __str__(self) -> str:
+        where = "" if self.topic is None else self.topic
+        where += "" if self.partition is None else f"-{self.partition}"
+        offsets = "" if self.first_offset is None else f" offsets {self.first_offset} to {self.end_offset}"
+        return f"{where}{offsets}: {self.message}" if where else self.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupReport:
+    """One run of a backup. `complete`: every offset up to the planned end is archived or explained."""
+
+    run_id: str
+    archive: str
+    started_at_ms: int
+    finished_at_ms: int
+    topics: tuple[TopicReport, ...]
+    notices: tuple[Notice, ...]
+    objects: int
+    version: int
+    """Of the catalog, which has everything that is reported here."""
+    committed: bool
+    """False if there was nothing new to commit."""
+
+    @property
+    def complete(self) -> bool:
+        return self.exit_code == EXIT_DONE
+
+    @property
+    def exit_code(self) -> int:
+        """Of the gravest notice: the archive could not be written, then damage, then what is missing."""
+        codes = {notice.exit_code for notice in self.notices}
+        return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=EXIT_DONE)
+
+    @property
+    def records(self) -> int:
+        return sum(topic.records for topic in self.topics)
+
+    @property
+    def bytes(self) -> int:
+        return sum(topic.bytes for topic in self.topics)
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(topic.raw_bytes for topic in self.topics)
+
+    @property
+    def recovery_point_ms(self) -> int:
+        """What was written before this moment, and is not reported as missing, can be brought back."""
+        return self.started_at_ms
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`, and for the run's row in the catalog."""
+        totals = {"records": self.records, "bytes": self.bytes, "raw_bytes": self.raw_bytes}
+        verdict = {"complete": self.complete, "exit_code": self.exit_code}
+        return {**asdict(self), **totals, **verdict, "recovery_point_ms": self.recovery_point_ms}

@@ -1,0 +1,80 @@
+"""The lowest timestamp in each batch, which no header tells: a record may be older than its batch's first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from maxbrod.batch import timestamp_kernels
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
+from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, as_bytes_array
+from maxbrod.batch.kernels import sealed
+from maxbrod.batch.unpack import append
+from maxbrod.errors import CorruptDataError
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_GROUP_BYTES: Final = 1 << 20
+"""So much is unpacked before it is looked at: it is then still in the core's cache."""
+
+
+def lowest_timestamps(
+    buffer: Any,  # noqa: ANN401 - anything with a buffer
+    headers: BatchHeaders,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """For each batch of magic 2 the lowest timestamp of its records, and whether that could be found.
+
+    It cannot where there are no records, or where they cannot be unpacked or do not add up.
+    """
+    data = as_bytes_array(buffer)
+    # With log-append time every record's is the batch's own.
+    lowest = headers["max_timestamp"].astype(np.int64)
+    sound = (headers["count"] > 0) & (headers["magic"] == NEWEST_MAGIC)
+    rows = np.flatnonzero(sound & ~headers.log_append)
+    done = 0
+    arena = Arena(2 * _GROUP_BYTES)
+    while done < len(rows):
+        taken = headers.take(rows[done:])
+        in_arena, start, end, readable = _unpack(data, taken, arena)
+        group = slice(done, done + len(start))
+        found = lowest[rows[group]]
+        timestamp_kernels.lowest(
+            sealed(data),
+            sealed(arena.data),
+            in_arena,
+            start,
+            end,
+            taken["base_timestamp"][: len(start)],
+            taken["count"][: len(start)],
+            found,
+            readable,
+        )
+        lowest[rows[group]], sound[rows[group]] = found, readable
+        done += len(start)
+    return lowest, sound
+
+
+def _unpack(
+    data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """As many of the batches as make a group: in the arena or not, from where to where, and whether readable."""
+    arena.size = 0
+    in_arena = headers.codec != Codec.NONE
+    start, end = headers.position + HEADER_BYTES, headers.position + headers.size
+    readable = np.ones(len(headers), np.bool_)
+    taken = len(headers)
+    for row in np.flatnonzero(in_arena).tolist():
+        if arena.size > _GROUP_BYTES:
+            taken = row
+            break
+        packed = data[start[row] : end[row]]
+        start[row] = arena.size
+        try:
+            append(arena, headers, row, packed, DECOMPRESSED_BYTES_MAX)
+        except CorruptDataError:
+            readable[row] = False
+        end[row] = arena.size
+    return in_arena[:taken], start[:taken], end[:taken], readable[:taken]

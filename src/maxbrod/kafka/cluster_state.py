@@ -1,0 +1,245 @@
+"""What a cluster is, around its records: topics, access, quotas, groups, and what could not be seen of them.
+
+Owns the values and their JSON. Pure, and without kafka-python: an archive's snapshot is read where no Kafka is.
+Values put themselves in order, so that two captures of the same state are equal, and so is their JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Value = TypeVar("Value")
+
+EFFECTIVE_CONFIGS: Final = (
+    "cleanup.policy",
+    "max.message.bytes",
+    "message.timestamp.type",
+    "min.insync.replicas",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+)
+"""Told of every topic, default or not: a restore plans with them, and compaction explains holes."""
+_FORMAT: Final = "maxbrod-cluster-state/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic and its configuration. `configs` and `effective` are None where this user may not read them."""
+
+    name: str
+    topic_id: str
+    """As Kafka prints it."""
+    internal: bool
+    replicas: tuple[tuple[int, ...], ...]
+    """The brokers that hold each partition, preferred leader first."""
+    configs: Mapping[str, str | None] | None
+    """Set on the topic itself. A null value is one that Kafka keeps to itself."""
+    effective: Mapping[str, str] | None
+    """What holds now for EFFECTIVE_CONFIGS, wherever it was set."""
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.replicas)
+
+    @property
+    def replication_factor(self) -> int:
+        return min(map(len, self.replicas), default=0)
+
+    @property
+    def compacted(self) -> bool | None:
+        """Whether compaction may leave holes in the offsets; None where nobody knows."""
+        return None if self.effective is None else "compact" in self.effective.get("cleanup.policy", "").split(",")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Acl:
+    """One rule, in Kafka's own names: TOPIC, LITERAL, User:alice, READ, ALLOW. An unknown one is its number."""
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaEntity:
+    """Whom a quota is for. Without a name it is the default of its type."""
+
+    type: str
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    entities: tuple[QuotaEntity, ...]
+    values: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entities", _ordered(self.entities, _entity_order))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ScramUser:
+    """That a user can log in by this mechanism; Kafka tells nobody the secret."""
+
+    name: str
+    mechanism: str
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """Where a group goes on in a partition. A share group is done with all before, and perhaps with some after."""
+
+    topic: str
+    topic_id: str | None
+    """None where the topic is gone or hidden."""
+    partition: int
+    offset: int
+    leader_epoch: int
+    """-1 where it is unknown."""
+    metadata: str | None
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(topic=self.topic, partition=self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """`type` is classic, consumer, share or streams; `offsets` is None where they could not be read."""
+
+    group_id: str
+    type: str
+    state: str
+    protocol_type: str
+    offsets: tuple[CommittedOffset, ...] | None
+
+    def __post_init__(self) -> None:
+        if self.offsets is not None:
+            object.__setattr__(self, "offsets", _ordered(self.offsets, lambda each: each.where))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Gap:
+    """Something that this state lacks: what, why, and what to do about it."""
+
+    what: str
+    why: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """The cluster as one user saw it at one time."""
+
+    cluster_id: str | None
+    taken_at_ms: int
+    brokers: tuple[Broker, ...]
+    topics: tuple[TopicState, ...]
+    acls: tuple[Acl, ...] | None
+    """Empty where no authorizer is configured. None, here and below, where they could not be read."""
+    quotas: tuple[Quota, ...] | None
+    users: tuple[ScramUser, ...] | None
+    groups: tuple[Group, ...]
+    gaps: tuple[Gap, ...]
+
+    def __post_init__(self) -> None:
+        orders: dict[str, Any] = {
+            "brokers": lambda each: each.node_id,
+            "topics": lambda each: each.name,
+            "acls": None,
+            "quotas": lambda each: [_entity_order(entity) for entity in each.entities],
+            "users": None,
+            "groups": lambda each: each.group_id,
+            "gaps": None,
+        }
+        for name, order in orders.items():
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _ordered(values, order))
+
+    def topic(self, name: str) -> TopicState | None:
+        return next((each for each in self.topics if each.name == name), None)
+
+    def group(self, group_id: str) -> Group | None:
+        return next((each for each in self.groups if each.group_id == group_id), None)
+
+
+def _ordered(values: Iterable[Any], order: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a key function of any value
+    return tuple(sorted(values, key=order))
+
+
+def _entity_order(entity: QuotaEntity) -> tuple[str, bool, str]:
+    return entity.type, entity.name is not None, entity.name or ""
+
+
+def encode_state(state: ClusterState) -> dict[str, Any]:
+    """As plain JSON values. Dump it with `sort_keys`, and the same state gives the same bytes."""
+    fields = asdict(state)
+    for topic, encoded in zip(state.topics, fields["topics"], strict=True):
+        # Told once more for whoever reads the JSON.
+        encoded |= {"partition_count": topic.partition_count, "replication_factor": topic.replication_factor}
+    return {"format": _FORMAT, **fields}
+
+
+def decode_state(fields: Mapping[str, Any]) -> ClusterState:
+    """The state that `encode_state` wrote. Keys that are not known are passed over."""
+    if (found := fields.get("format")) != _FORMAT:
+        raise UnsupportedFormatError(f"a cluster state of format {found}, where this release knows {_FORMAT}")
+    try:
+        return ClusterState(
+            cluster_id=fields["cluster_id"],
+            taken_at_ms=fields["taken_at_ms"],
+            brokers=_all(Broker, fields["brokers"]),
+            topics=tuple(map(_topic, fields["topics"])),
+            acls=_all_or_none(Acl, fields["acls"]),
+            quotas=None if fields["quotas"] is None else tuple(map(_quota, fields["quotas"])),
+            users=_all_or_none(ScramUser, fields["users"]),
+            groups=tuple(map(_group, fields["groups"])),
+            gaps=_all(Gap, fields["gaps"]),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptDataError(f"a cluster state cannot be read: {error!r}") from error
+
+
+def _value(cls: type[Value], fields: Mapping[str, Any], **others: Any) -> Value:  # noqa: ANN401 - of any field
+    return cls(**{name: fields[name] for name in cls.__annotations__ if name not in others}, **others)
+
+
+def _all(cls: type[Value], values: Iterable[Mapping[str, Any]]) -> tuple[Value, ...]:
+    return tuple(_value(cls, each) for each in values)
+
+
+def _all_or_none(cls: type[Value], values: Iterable[Mapping[str, Any]] | None) -> tuple[Value, ...] | None:
+    return None if values is None else _all(cls, values)
+
+
+def _topic(fields: Mapping[str, Any]) -> TopicState:
+    return _value(TopicState, fields, replicas=tuple(tuple(each) for each in fields["replicas"]))
+
+
+def _quota(fields: Mapping[str, Any]) -> Quota:
+    return _value(Quota, fields, entities=_all(QuotaEntity, fields["entities"]))
+
+
+def _group(fields: Mapping[str, Any]) -> Group:
+    return _value(Group, fields, offsets=_all_or_none(CommittedOffset, fields["offsets"]))

@@ -1,0 +1,138 @@
+"""A log in independent zstd frames: `zstd -d` gives it back, and any frame can be read without the others.
+
+Frames end anywhere, also within a batch. Each says how long its content is, so that a reader knows what it takes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import cramjam
+import numpy as np
+
+from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+FRAME_BYTES: Final = 1 << 20
+"""The content of every frame but a slice's last."""
+CONTENT_BYTES_MAX: Final = 64 << 20
+"""No writer makes larger frames; what claims to be one would only make a reader take memory."""
+
+_MAGIC: Final = 0xFD2FB528
+_DICTIONARY_BYTES: Final = (0, 1, 2, 4)
+_CONTENT_BYTES: Final = (0, 2, 4, 8)
+_RUN: Final = 1
+_RESERVED: Final = 3
+
+
+def encode_frame(content: NDArray[np.uint8], level: int) -> NDArray[np.uint8]:
+    return np.frombuffer(cramjam.zstd.compress(content, level=level), np.uint8)
+
+
+class FrameEncoder:
+    """A stream of bytes into frames; holds less than one frame's content."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+        self._held = np.empty(FRAME_BYTES, np.uint8)
+        self._size = 0
+
+    def encode(self, data: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
+        """The frames that these bytes complete; `data` may be used again after the last of them."""
+        start = 0
+        if self._size:
+            start = min(FRAME_BYTES - self._size, data.size)
+            self._hold(data[:start])
+            if self._size < FRAME_BYTES:
+                return
+            yield from self.finish()
+        while data.size - start >= FRAME_BYTES:
+            yield encode_frame(data[start : start + FRAME_BYTES], self._level)
+            start += FRAME_BYTES
+        self._hold(data[start:])
+
+    def finish(self) -> Iterator[NDArray[np.uint8]]:
+        """What is held, as a frame of its own."""
+        if self._size:
+            held, self._size = self._held[: self._size], 0
+            yield encode_frame(held, self._level)
+
+    def _hold(self, data: NDArray[np.uint8]) -> None:
+        self._held[self._size : self._size + data.size] = data
+        self._size += data.size
+
+
+class FrameDecoder:
+    """The inverse: stored bytes, cut anywhere, to the contents of the frames that are whole."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._done = 0
+
+    def decode(self, stored: memoryview) -> Iterator[NDArray[np.uint8]]:
+        """Errors give the position within the slice."""
+        data = memoryview(self._held + bytes(stored)) if self._held else stored
+        at = 0
+        while (found := measure_frame(data, at, self._done)) is not None:
+            size, content = found
+            yield _decode_frame(data[at : at + size], content, self._done + at)
+            at += size
+        self._held = bytes(data[at:])
+        self._done += at
+
+    def finish(self) -> None:
+        if self._held:
+            raise TruncatedDataError(f"the last frame is cut: only {len(self._held)} bytes of it are there")
+
+
+def measure_frame(data: memoryview, at: int, done: int = 0) -> tuple[int, int] | None:
+    """Stored size and content size of the frame at `at`; None if it is not all there."""
+    if len(data) - at < 5:
+        return None
+    if int.from_bytes(data[at : at + 4], "little") != _MAGIC:
+        raise CorruptDataError("there is no zstd frame where one should begin", position=done + at)
+    descriptor = data[at + 4]
+    single, size_flag = descriptor >> 5 & 1, descriptor >> 6
+    content_at = at + 5 + (not single) + _DICTIONARY_BYTES[descriptor & 3]
+    content_bytes = 1 if single and not size_flag else _CONTENT_BYTES[size_flag]
+    if descriptor & 0x0B or not content_bytes:
+        raise UnsupportedFormatError(
+            "a zstd frame needs a dictionary, or does not say how long its content is", position=done + at
+        )
+    if len(data) < content_at + content_bytes:
+        return None
+    content = int.from_bytes(data[content_at : content_at + content_bytes], "little") + 256 * (content_bytes == 2)
+    if content > CONTENT_BYTES_MAX:
+        raise CorruptDataError(f"a zstd frame says that it holds {content} bytes", position=done + at)
+    end = _skip_blocks(data, content_at + content_bytes, done)
+    if end is None:
+        return None
+    end += 4 * (descriptor >> 2 & 1)
+    return None if end > len(data) else (end - at, content)
+
+
+def _skip_blocks(data: memoryview, at: int, done: int) -> int | None:
+    while at + 3 <= len(data):
+        block = int.from_bytes(data[at : at + 3], "little")
+        kind = block >> 1 & 3
+        if kind == _RESERVED:
+            raise CorruptDataError("a zstd frame has a block of an unknown kind", position=done + at)
+        at += 3 + (1 if kind == _RUN else block >> 3)
+        if block & 1:
+            return at
+    return None
+
+
+def _decode_frame(frame: memoryview, content: int, position: int) -> NDArray[np.uint8]:
+    out = np.empty(content, np.uint8)
+    try:
+        written = int(cramjam.zstd.decompress_into(frame, out))
+    except cramjam.DecompressionError as error:
+        raise CorruptDataError(f"a zstd frame cannot be decompressed: {error}", position=position) from error
+    if written != content:
+        raise CorruptDataError(f"a zstd frame has {written} bytes, not {content}", position=position)
+    return out

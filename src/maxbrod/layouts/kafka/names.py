@@ -1,0 +1,65 @@
+"""What the objects of the native layout are called. A name is never used twice, and none leads out of its folder."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Final
+
+from maxbrod.errors import UsageError
+
+SEGMENTS: Final = "segments"
+PACKS: Final = "packs"
+
+_PLAIN: Final = ".log"
+_FRAMED: Final = ".log.zst"
+_NONCE_BYTES: Final = 8
+_NAME_MAX: Final = 249  # Kafka's own bound of a topic's name
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+
+def segment_path(
+    *, topic: str, topic_id: str, partition: int, base_offset: int, nonce: str | None = None, framed: bool
+) -> str:
+    """Where a segment of one partition goes. Sorted by name, the segments of a partition are in order of offsets."""
+    if partition < 0 or not 0 <= base_offset <= _OFFSET_MAX:
+        raise UsageError(f"partition {partition} at offset {base_offset} cannot be", object_name=topic)
+    parts = (SEGMENTS, _checked("topic", topic), _checked("topic id", topic_id), str(partition))
+    return "/".join((*parts, f"{base_offset:020d}-{_nonce(nonce)}{_ending(framed)}"))
+
+
+def pack_path(*, run_id: str, nonce: str | None = None, framed: bool) -> str:
+    """Where slices of many partitions go that one task of a run has written."""
+    return f"{PACKS}/{_checked('run id', run_id)}-{_nonce(nonce)}{_ending(framed)}"
+
+
+def is_framed(path: str) -> bool:
+    """Whether the log is in zstd frames. UsageError for an object that is no log at all."""
+    if path.endswith(_FRAMED):
+        return True
+    if path.endswith(_PLAIN):
+        return False
+    raise UsageError(f"{path} is no segment of the native layout", hint=f"its name ends in {_PLAIN} or {_FRAMED}")
+
+
+def new_nonce() -> str:
+    return secrets.token_hex(_NONCE_BYTES)
+
+
+def _nonce(nonce: str | None) -> str:
+    return new_nonce() if nonce is None else _checked("nonce", nonce)
+
+
+def _ending(framed: bool) -> str:  # noqa: FBT001 - the only thing it depends on
+    return _FRAMED if framed else _PLAIN
+
+
+def _checked(noun: str, name: str) -> str:
+    """Kafka allows these names and no others; a broker that sends another one is not to be believed."""
+    if len(name) <= _NAME_MAX and _NAME.fullmatch(name) and name not in {".", ".."}:
+        return name
+    raise UsageError(
+        f"{name!r} cannot be a {noun}",
+        hint=f"it has 1 to {_NAME_MAX} of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is not '.' or '..'",
+    )

@@ -1,0 +1,89 @@
+"""The objects that one task writes: opened when their first batch arrives, durable at the end or forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from maxbrod.layouts.kafka.names import pack_path
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from maxbrod.storage.interface import Storage, Writer
+
+PACK_BYTES_MAX: Final = 1 << 30
+"""A pack that has grown so large takes no further slice."""
+
+
+class SliceOwner(Protocol):
+    def make_way(self) -> None:
+        """End the open slice of the pack, if there is one."""
+
+
+class OpenObject:
+    def __init__(self, path: str, writer: Writer) -> None:
+        self.path = path
+        self._writer = writer
+
+    @property
+    def size(self) -> int:
+        return self._writer.size
+
+    def write(self, data: NDArray[np.uint8]) -> None:
+        self._writer.write(data)
+
+    def commit(self) -> None:
+        self._writer.commit()
+
+    def abort(self) -> None:
+        self._writer.abort()
+
+
+class Objects:
+    """All objects of a task: what is open, and how it ends."""
+
+    def __init__(self, storage: Storage, run_id: str) -> None:
+        self._storage = storage
+        self._run_id = run_id
+        self._open: list[OpenObject] = []
+        self._packs: dict[bool, OpenObject] = {}
+        self._owners: dict[bool, SliceOwner] = {}
+
+    def create(self, path: str) -> OpenObject:
+        opened = OpenObject(path, self._storage.create(path))
+        self._open.append(opened)
+        return opened
+
+    def pack(self, *, framed: bool, owner: SliceOwner) -> OpenObject:
+        """The pack that takes the next slice; a task has at most one of each kind at a time.
+
+        Slices do not mix: whoever had one open in it ends that first.
+        """
+        before = self._owners.get(framed, owner)
+        if before is not owner:
+            before.make_way()
+        self._owners[framed] = owner
+        pack = self._packs.get(framed)
+        if pack is not None and pack.size >= PACK_BYTES_MAX:
+            self.commit(pack)
+            pack = None
+        if pack is None:
+            pack = self._packs[framed] = self.create(pack_path(run_id=self._run_id, framed=framed))
+        return pack
+
+    def commit(self, opened: OpenObject) -> None:
+        self._open.remove(opened)
+        opened.commit()
+
+    def commit_all(self) -> None:
+        """Objects that come after one that fails are forgotten."""
+        try:
+            while self._open:
+                self.commit(self._open[0])
+        finally:
+            self.abort_all()
+
+    def abort_all(self) -> None:
+        while self._open:
+            self._open.pop().abort()

@@ -1,0 +1,133 @@
+"""Batches on their way into an archive: whole neighbours in one buffer, with what is known of each.
+
+Messages of magic 0 and 1 say little in their headers; what they lack is read from the records inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
+from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Columns, one row a batch."""
+
+    first_offset: NDArray[np.int64]
+    last_offset: NDArray[np.int64]
+    records: NDArray[np.int64]
+    lowest: NDArray[np.int64]
+    """The lowest timestamp of its records, as far as `dated`."""
+    highest: NDArray[np.int64]
+    dated: NDArray[np.bool_]
+    """Whether it has a record with a timestamp at all."""
+    codec: NDArray[np.int16]
+    """What its records were compressed with at the source."""
+
+    def take(self, rows: slice) -> Facts:
+        return Facts(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    data: NDArray[np.uint8]
+    headers: BatchHeaders
+    facts: Facts
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+    @property
+    def log(self) -> NDArray[np.uint8]:
+        """The batches' bytes, not copied."""
+        position, size = self.headers.position, self.headers.size
+        return self.data[int(position[0]) : int(position[-1] + size[-1])]
+
+    def take(self, rows: slice) -> Piece:
+        return Piece(data=self.data, headers=self.headers.take(rows), facts=self.facts.take(rows))
+
+    def copied(self) -> Piece:
+        """The same in memory of its own, for whoever keeps it longer than the buffer lives."""
+        headers = self.headers
+        moved = BatchHeaders(
+            position=headers.position - int(headers.position[0]),
+            size=headers.size,
+            fields=headers.fields,
+            end=len(self.log),
+            tail=0,
+        )
+        return Piece(data=self.log.copy(), headers=moved, facts=self.facts)
+
+
+def as_piece(
+    data: NDArray[np.uint8], headers: BatchHeaders, *, exact: bool, codec: NDArray[np.int16] | None = None
+) -> Piece:
+    """`exact` looks into every record for the lowest timestamp; without, a batch's first record stands for it."""
+    refuse_unknown_codec(headers)
+    if (headers.position[1:] != (headers.position + headers.size)[:-1]).any():
+        raise UsageError("batches can be archived only as they stand, one after another")
+    return Piece(data=data, headers=headers, facts=_facts(data, headers, codec, exact=exact))
+
+
+def refuse_unknown_codec(headers: BatchHeaders) -> None:
+    unknown = np.flatnonzero(headers.codec > max(Codec))
+    if unknown.size:
+        headers.codec_at(int(unknown[0]))
+
+
+def _facts(data: NDArray[np.uint8], headers: BatchHeaders, codec: NDArray[np.int16] | None, *, exact: bool) -> Facts:
+    facts = Facts(
+        first_offset=headers["base_offset"].astype(np.int64),
+        last_offset=headers.last_offset,
+        records=headers["count"].astype(np.int64),
+        lowest=np.where(headers.log_append, headers["max_timestamp"], headers["base_timestamp"]),
+        highest=headers["max_timestamp"].astype(np.int64),
+        # Magic 0 knows no timestamps.
+        dated=(headers["count"] > 0) & (headers["magic"] > 0),
+        codec=headers.codec if codec is None else codec,
+    )
+    _look_for_lowest(data, headers, facts, exact=exact)
+    for row in np.flatnonzero(headers["count"] < 0).tolist():
+        _look_inside(data, headers, row, facts)
+    return facts
+
+
+def _look_for_lowest(data: NDArray[np.uint8], headers: BatchHeaders, facts: Facts, *, exact: bool) -> None:
+    # Where compaction has noted a delete horizon in the place of the first timestamp, only the records can tell.
+    unsure = (headers["magic"] == NEWEST_MAGIC) & facts.dated & ~headers.log_append
+    if not exact:
+        unsure &= headers.delete_horizon
+    rows = np.flatnonzero(unsure)
+    if not rows.size:
+        return
+    from maxbrod.batch.timestamps import lowest_timestamps  # noqa: PLC0415 - compiled: loading it costs seconds
+
+    lowest, sound = lowest_timestamps(data, headers.take(rows))
+    facts.lowest[rows] = np.where(sound, lowest, np.minimum(facts.lowest[rows], facts.highest[rows]))
+
+
+def _look_inside(data: NDArray[np.uint8], headers: BatchHeaders, row: int, facts: Facts) -> None:
+    """What a compressed message of magic 0 or 1 holds. One that cannot be unpacked is kept, and counts as empty."""
+    from maxbrod.batch.decode import decode  # noqa: PLC0415 - compiled: loading it costs seconds
+
+    columns = ["offset", "timestamp_ms", "timestamp_type"]
+    try:
+        inside = decode(data, headers.take(slice(row, row + 1)), columns=columns)
+    except CorruptDataError:
+        facts.records[row], facts.dated[row] = 0, False
+        return
+    offset, timestamp, kind = (np.array(inside.column(name).to_pylist(), np.int64) for name in columns)
+    facts.records[row] = len(offset)
+    facts.dated[row] = len(offset) > 0 and bool((kind >= 0).any())
+    if len(offset):
+        facts.first_offset[row], facts.last_offset[row] = offset[0], max(int(offset[-1]), int(facts.last_offset[row]))
+        facts.lowest[row], facts.highest[row] = timestamp.min(), timestamp.max()

@@ -1,0 +1,148 @@
+"""The log of a slice, as it was written: fetched, its digest checked, its frames undone.
+
+`read_log` gives all of it, checked before anything is handed out. `read_logs` gives it piece by piece in bounded
+memory; the digest is known after the last piece only, but every batch has been checked by its own CRC before. So a
+damaged header may be met as something unknown (UnsupportedFormatError) before the digest tells that it is damage.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
+from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
+from maxbrod.layouts.kafka.digest import ALGORITHM, Digest
+from maxbrod.layouts.kafka.frames import FrameDecoder
+from maxbrod.layouts.kafka.names import is_framed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from maxbrod.storage.interface import Storage
+
+REQUEST_BYTES: Final = 8 << 20
+"""What is asked of the storage at once."""
+HINT: Final = "read it again; if it stays so, the object is damaged: back these offsets up again, or use a copy"
+
+
+class Stored(Protocol):
+    """Where the bytes are and what they must be: a `Slice`, or a row of the catalog."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def raw_bytes(self) -> int: ...
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+
+
+def read_log(storage: Storage, stored: Stored) -> NDArray[np.uint8]:
+    """All batches of a slice. CorruptDataError, TruncatedDataError: they are not what was written."""
+    with _about(storage, stored):
+        part = storage.get_range(stored.path, stored.position, stored.bytes)
+        log, digest = np.frombuffer(part, np.uint8), Digest()
+        digest.add(log)
+        _check_digest(stored, digest)
+        if is_framed(stored.path):
+            frames = FrameDecoder()
+            log = np.concatenate([np.empty(0, np.uint8), *frames.decode(part)])
+            frames.finish()
+        _check_size(stored, log.size)
+        return log
+
+
+def read_logs(
+    storage: Storage, stored: Stored, *, request_bytes: int = REQUEST_BYTES, check_crc: bool = True
+) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+    """The same in pieces of whole batches, each with its headers. Consumes about `request_bytes` at a time."""
+    with _about(storage, stored):
+        digest, size = Digest(), 0
+        parts = _log(storage, stored, digest, request_bytes)
+        for data, headers in _whole_batches(parts, check_crc=check_crc):
+            size += headers.end
+            yield data, headers
+        _check_digest(stored, digest)
+        _check_size(stored, size)
+
+
+def _log(storage: Storage, stored: Stored, digest: Digest, request_bytes: int) -> Iterator[NDArray[np.uint8]]:
+    """The log, cut anywhere."""
+    framed = is_framed(stored.path)
+    frames = FrameDecoder()
+    end = stored.position + stored.bytes
+    for start in range(stored.position, end, request_bytes):
+        part = storage.get_range(stored.path, start, min(request_bytes, end - start))
+        data = np.frombuffer(part, np.uint8)
+        digest.add(data)
+        if framed:
+            yield from frames.decode(part)
+        else:
+            yield data
+    frames.finish()
+
+
+def _whole_batches(
+    parts: Iterable[NDArray[np.uint8]], *, check_crc: bool
+) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+    held: list[NDArray[np.uint8]] = []
+    wanted = 0
+    for part in parts:
+        held.append(part)
+        # A batch may be longer than many parts: they are joined once, not each time anew.
+        if sum(each.size for each in held) < wanted:
+            continue
+        data = part if len(held) == 1 else np.concatenate(held)
+        headers = walk(data, check_crc=check_crc)
+        if len(headers):
+            yield data[: headers.end], replace(headers, tail=0)
+        held = [data[headers.end :]] if headers.tail else []
+        wanted = _announced(held[0]) if held else 0
+    if held:
+        raise TruncatedDataError(f"the last batch is cut: only {sum(each.size for each in held)} bytes of it are there")
+
+
+def _announced(cut: NDArray[np.uint8]) -> int:
+    """The size that a cut batch says it has, if so much of it is there."""
+    if cut.size < LOG_OVERHEAD_BYTES:
+        return 0
+    return LOG_OVERHEAD_BYTES + int.from_bytes(cut[LOG_OVERHEAD_BYTES - 4 : LOG_OVERHEAD_BYTES].tobytes(), "big")
+
+
+def _check_digest(stored: Stored, digest: Digest) -> None:
+    if not stored.digest.startswith(f"{ALGORITHM}:"):
+        raise UnsupportedFormatError(
+            f"the digest {stored.digest!r} is of an unknown algorithm",
+            offset=stored.base_offset,
+            hint="the archive was written by a newer release of maxbrod",
+        )
+    if stored.digest != str(digest):
+        raise CorruptDataError(f"the bytes have the digest {digest}, but {stored.digest} was written")
+
+
+def _check_size(stored: Stored, size: int) -> None:
+    if size != stored.raw_bytes:
+        raise CorruptDataError(f"the log has {size} bytes, but {stored.raw_bytes} were written")
+
+
+@contextmanager
+def _about(storage: Storage, stored: Stored) -> Iterator[None]:
+    """Errors name the object and the slice, and what can be done."""
+    try:
+        with naming(storage.name_of(stored.path)):
+            yield
+    except CorruptDataError as error:
+        error.offset = stored.base_offset if error.offset is None else error.offset
+        error.hint = HINT
+        raise

@@ -1,0 +1,54 @@
+"""One slice on its way into an object: its bytes, its digest, and what the catalog will say of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maxbrod.layouts.kafka.digest import Digest
+from maxbrod.layouts.kafka.frames import FrameEncoder
+from maxbrod.layouts.kafka.tally import Tally
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from maxbrod.layouts.kafka.objects import OpenObject
+    from maxbrod.layouts.kafka.pieces import Piece
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.model import AbortedTransaction
+
+
+class SliceWriter:
+    """Appends to `out` from where that stands. While it is open nobody else may."""
+
+    def __init__(self, out: OpenObject, level: int | None) -> None:
+        """`level` is zstd's, for a log in frames."""
+        self._out = out
+        self._position = out.size
+        self._frames = None if level is None else FrameEncoder(level)
+        self._digest = Digest()
+        self.tally = Tally()
+
+    def add(self, piece: Piece) -> None:
+        self.tally.add(piece)
+        if self._frames is None:
+            self._write(piece.log)
+            return
+        for frame in self._frames.encode(piece.log):
+            self._write(frame)
+
+    def finish(self, aborted: tuple[AbortedTransaction, ...]) -> Slice:
+        if self._frames is not None:
+            for frame in self._frames.finish():
+                self._write(frame)
+        return self.tally.as_slice(
+            path=self._out.path,
+            position=self._position,
+            size=self._out.size - self._position,
+            aborted=aborted,
+            digest=str(self._digest),
+        )
+
+    def _write(self, data: NDArray[np.uint8]) -> None:
+        self._out.write(data)
+        self._digest.add(data)

@@ -1,0 +1,68 @@
+"""Adds up what the catalog remembers of a slice, batch by batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.layouts.kafka.slices import Slice
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from maxbrod.layouts.kafka.pieces import Piece
+    from maxbrod.model import AbortedTransaction
+
+_CODECS: Final = max(Codec) + 1
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.base_offset = -1
+        self.end_offset = -1
+        self.raw_bytes = 0
+        self.records = 0
+        self.min_timestamp: int | None = None
+        self.max_timestamp: int | None = None
+        self._first_leader_epoch = -1
+        self._last_leader_epoch = -1
+        self._codec_bytes = np.zeros(_CODECS, np.int64)
+
+    def add(self, piece: Piece) -> None:
+        facts, headers = piece.facts, piece.headers
+        if self.base_offset < 0:
+            self.base_offset = int(facts.first_offset[0])
+            self._first_leader_epoch = int(headers["leader_epoch"][0])
+        self.end_offset = int(facts.last_offset[-1]) + 1
+        self._last_leader_epoch = int(headers["leader_epoch"][-1])
+        self.raw_bytes += int(headers.size.sum())
+        self.records += int(facts.records.sum())
+        np.add.at(self._codec_bytes, facts.codec, headers.size)
+        if facts.dated.any():
+            lowest, highest = int(facts.lowest[facts.dated].min()), int(facts.highest[facts.dated].max())
+            self.min_timestamp = lowest if self.min_timestamp is None else min(self.min_timestamp, lowest)
+            self.max_timestamp = highest if self.max_timestamp is None else max(self.max_timestamp, highest)
+
+    @property
+    def codec(self) -> str:
+        return Codec(int(self._codec_bytes.argmax())).name.lower()
+
+    def as_slice(
+        self, *, path: str, position: int, size: int, aborted: tuple[AbortedTransaction, ...], digest: str
+    ) -> Slice:
+        return Slice(
+            path=path,
+            position=position,
+            bytes=size,
+            raw_bytes=self.raw_bytes,
+            codec=self.codec,
+            base_offset=self.base_offset,
+            end_offset=self.end_offset,
+            records=self.records,
+            min_timestamp=self.min_timestamp,
+            max_timestamp=self.max_timestamp,
+            first_leader_epoch=self._first_leader_epoch,
+            last_leader_epoch=self._last_leader_epoch,
+            aborted=aborted,
+            digest=digest,
+        )

@@ -1,0 +1,160 @@
+"""Where the backup of a partition begins the first time that a run meets it. Ever after the archive says where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from maxbrod.errors import UsageError
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_OFFSET: Final = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<offset>\d+)")
+_EPOCH_MS: Final = re.compile(r"\d+")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_HINT: Final = (
+    "give earliest, latest, a time with its zone such as 2026-01-31T12:00:00Z, milliseconds since 1970, "
+    "or topic:partition:offset, once for each partition"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """Everything that the log still has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """What comes from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtTime:
+    """The first record that is as young, or younger."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtOffsets:
+    """Partitions that are not named begin at their earliest offset: what nobody spoke of is kept, not left out."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+Start: TypeAlias = Earliest | Latest | AtTime | AtOffsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOffset:
+    offset: int
+    note: str | None = None
+    """Why it is not the offset that was asked for."""
+
+
+def parse_start(given: str | Sequence[str] | Mapping[str, Mapping[int, int]]) -> Start:
+    """From the words of a command line, or from a file's mapping of topic to partition to offset."""
+    if isinstance(given, Mapping):
+        return _at_offsets(
+            [(topic, partition, offset) for topic, each in given.items() for partition, offset in each.items()]
+        )
+    words = [given] if isinstance(given, str) else list(given)
+    offsets = [_OFFSET.fullmatch(word) for word in words]
+    if offsets and all(offsets):
+        return _at_offsets([(each["topic"], int(each["partition"]), int(each["offset"])) for each in offsets if each])
+    if len(words) != 1:
+        raise _unclear(" ".join(words))
+    match words[0]:
+        case "earliest":
+            return Earliest()
+        case "latest":
+            return Latest()
+        case word:
+            return AtTime(timestamp_ms=_timestamp_ms(word))
+
+
+def resolve_start(
+    start: Start, where: TopicPartition, *, log_start: int, end: int, high_watermark: int, offset_for_time: int = -1
+) -> StartOffset:
+    """The first offset to archive. `offset_for_time` is the broker's answer for an `AtTime`: -1, nothing is as young.
+
+    A given offset between the last stable offset `end` and the high watermark is right, only too early.
+    """
+    match start:
+        case Earliest():
+            return StartOffset(offset=log_start)
+        case Latest():
+            return StartOffset(offset=end)
+        case AtTime():
+            return StartOffset(offset=end if offset_for_time < 0 else max(offset_for_time, log_start))
+        case AtOffsets():
+            return _resolve_offset(start.offsets.get(where, log_start), where, log_start, max(end, high_watermark))
+
+
+def _resolve_offset(offset: int, where: TopicPartition, log_start: int, end: int) -> StartOffset:
+    if offset > end:
+        raise UsageError(
+            f"the backup cannot begin at offset {offset}: the log ends at {end}",
+            operation="plan a backup",
+            object_name=str(where),
+            offset=offset,
+            hint="give an offset that the log has reached, or latest",
+        )
+    if offset < log_start:
+        note = f"{where} begins at offset {log_start}, where its log begins now, not at {offset}"
+        return StartOffset(offset=log_start, note=note)
+    return StartOffset(offset=offset)
+
+
+def _at_offsets(given: Sequence[tuple[str, int, int]]) -> AtOffsets:
+    offsets: dict[TopicPartition, int] = {}
+    for topic, partition, offset in given:
+        where = TopicPartition(topic=topic, partition=partition)
+        if not 0 <= partition <= _INT32_MAX or not 0 <= offset <= _INT64_MAX:
+            raise _unclear(f"{topic}:{partition}:{offset}")
+        if offsets.setdefault(where, offset) != offset:
+            raise UsageError(
+                f"two offsets are given to begin at, {offsets[where]} and {offset}",
+                operation="read where to start",
+                object_name=str(where),
+            )
+    return AtOffsets(offsets=offsets)
+
+
+def _timestamp_ms(word: str) -> int:
+    if _EPOCH_MS.fullmatch(word):
+        return _checked(int(word), word)
+    try:
+        time = datetime.fromisoformat(word)
+    except ValueError:
+        raise _unclear(word) from None
+    if time.tzinfo is None:
+        raise UsageError(
+            f"the time {word!r} does not say in which zone",
+            operation="read where to start",
+            hint="append Z for UTC, or an offset such as +02:00",
+        )
+    # Up, not down: a record half a millisecond before the time is not as young.
+    return _checked(-((_EPOCH - time) // timedelta(milliseconds=1)), word)
+
+
+def _checked(timestamp_ms: int, word: str) -> int:
+    # Brokers take negative times for questions of another kind.
+    if 0 <= timestamp_ms <= _INT64_MAX:
+        return timestamp_ms
+    raise UsageError(
+        f"no broker can be asked for the time {word!r}",
+        operation="read where to start",
+        hint="for records from before 1970, start at earliest",
+    )
+
+
+def _unclear(text: str) -> UsageError:
+    return UsageError(f"{text!r} does not say where to start", operation="read where to start", hint=_HINT)
