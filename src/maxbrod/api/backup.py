@@ -30,6 +30,7 @@ from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import TopicPartition
 from maxbrod.planning.assembly import assemble, check_tiling
 from maxbrod.planning.items import RangeItem, Task, Trouble
+from maxbrod.planning.mending import MENDABLE, plan_mending, settle, sort_out
 from maxbrod.planning.snapshot import Snapshot, encode
 from maxbrod.planning.starts import parse_start
 from maxbrod.planning.states import plan_partition
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from pyspark.sql import SparkSession
-
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from maxbrod.planning.items import Outcome
     from maxbrod.planning.states import PartitionPlan
     from maxbrod.planning.tasks import Wave
+    from maxbrod.spark.session import Session
 
 _ROUNDS_MAX: Final = 3
 """A topic that is recreated, or a log that is cut, while it is read is planned afresh in the same run; not forever."""
@@ -66,7 +66,7 @@ class Backup:
         self,
         config: Config,
         *,
-        session: SparkSession | None = None,
+        session: Session | None = None,
         on_progress: OnProgress = silent,
         stop: threading.Event | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class Backup:
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
         self._given_session = session
-        self._session: SparkSession | None = None
+        self._session: Session | None = None
         self._undo = ExitStack()
         self._archive_url = config.archive
         self._opened: Archive | None = None
@@ -113,6 +113,8 @@ class Backup:
             if only is not None:
                 found.topics = {name: topic for name, topic in found.topics.items() if name in only}
             self._round(run, archive, found, cluster)
+            if only is None and not run.interrupted:
+                self._mend(run, archive)
             if not run.again or run.interrupted:
                 break
             self._commit(run, archive)
@@ -273,7 +275,7 @@ class Backup:
         position = self._positions[_id(item)]
         return replace(item, start=max(item.start, min(position.end_offset, item.end)))
 
-    def _spark(self) -> SparkSession:
+    def _spark(self) -> Session:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
             spark = self._config.spark
@@ -320,6 +322,29 @@ class Backup:
             if plan.gap is not None and plan.start >= plan.end:
                 partition = PartitionId(topic_id=plan.state.topic_id, partition=plan.state.partition)
                 self._accept(run, self._assemble(run, partition, ()))
+
+    def _mend(self, run: BackupRun, archive: Archive) -> None:
+        """Read once more what could not be read, or not be explained, before: another replica may lead today."""
+        mending = plan_mending(archive.catalog.gaps(MENDABLE), run.plans)
+        waves = plan_tasks([retry.range for retry in mending.retries], parallelism=self._parallelism())
+        outcomes = [outcome for wave in waves for outcome in run_backup_job(self._spark(), self._settings(run), wave)]
+        for retry, found in sort_out(outcomes, mending.retries)[1]:
+            state = run.plans[retry.partition].state
+            assembly = assemble(
+                retry.partition,
+                retry.planned,
+                found,
+                topic=state.topic,
+                compacted=state.compacted,
+                run_id=run.run_id,
+                written_at=now_ms(),
+            )
+            rows = settle(retry, assembly)
+            if rows is not None:
+                run.replaced.append(retry.row)
+                run.add(rows)
+            for finding in assembly.findings:
+                run.note(finding)
 
     def _assemble(self, run: BackupRun, partition: PartitionId, outcomes: Sequence[Outcome]) -> Assembly:
         plan = run.plans[partition]

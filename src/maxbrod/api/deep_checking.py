@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator, Sequence
 
-    from pyspark.sql import SparkSession
-
     from maxbrod.api.archives import Archive
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import SparkConfig
     from maxbrod.spark.check import SliceProblem
+    from maxbrod.spark.session import Session
 
 WAVE_BYTES: Final = 8 << 30
 _TASK_BYTES: Final = 256 << 20
@@ -66,7 +65,7 @@ def deep_check(
     sample: float = 1.0,
     seed: int | None = None,
     restart: bool = False,
-    session: SparkSession | None = None,
+    session: Session | None = None,
     on_progress: OnProgress = silent,
     stop: threading.Event | None = None,
     wave_bytes: int = WAVE_BYTES,
@@ -154,7 +153,7 @@ class _DeepCheck:
     interrupted: bool = False
 
     def run(
-        self, session: SparkSession, wave: Sequence[Segment], tasks: Sequence[Sequence[tuple[int, Slice]]]
+        self, session: Session, wave: Sequence[Segment], tasks: Sequence[Sequence[tuple[int, Slice]]]
     ) -> set[int]:
         """Read the slices of a wave; which of them are damaged."""
         self.meter.begin(len(tasks), sum(row.raw_bytes for row in wave))

@@ -20,12 +20,13 @@ from maxbrod.catalog.table import create_table, load_table, store_errors
 from maxbrod.catalog.validity import check_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from deltalake import DeltaTable
 
     from maxbrod.catalog.queries import Position
-    from maxbrod.catalog.rows import PartitionId, Row, Run
+    from maxbrod.catalog.rows import Gap, PartitionId, Row, Run
+    from maxbrod.catalog.schema import GapReason
 
 _SWEEP_EVERY: Final = 64
 """Commits between two sweeps: one listing of a folder is then nothing beside the commits."""
@@ -76,6 +77,11 @@ class Catalog:
         """Every run, oldest first."""
         with store_errors("read the catalog", self.url):
             return queries.find_runs(self._files())
+
+    def gaps(self, reasons: Collection[GapReason]) -> list[Gap]:
+        """Every gap that has one of these reasons."""
+        with store_errors("read the catalog", self.url):
+            return queries.find_gaps(self._files(), reasons)
 
     def rows(
         self,

@@ -21,7 +21,7 @@ import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.errors import EnvironmentMissingError, UnavailableError, UsageError
 from maxbrod.java import Java, find_java
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
+
+Session: TypeAlias = "SparkSession"
+"""For those who hand a session on and know nothing else of Spark."""
 
 APP_NAME: Final = "maxbrod"
 TASK_FAILURES_MAX: Final = 4
