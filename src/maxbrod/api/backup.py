@@ -508,5 +508,6 @@ def _compacted_topics(cluster: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _timeless(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in cluster.items() if name != "taken_at_ms"}
+def _timeless(cluster: Mapping[str, Any]) -> str:
+    """As text: what comes back from an archive has lists where the cluster's own state has tuples."""
+    return json.dumps({name: value for name, value in cluster.items() if name != "taken_at_ms"}, sort_keys=True)
