@@ -10,12 +10,12 @@ from cluster_changes import commit
 from kafka.protocol.admin import CreateAclsRequest
 from kafka_reading import client_of, partition_of
 
+from maxbrod.config import from_java_properties
 from maxbrod.kafka.access import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, read_acls
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.cluster_state import Acl, encode_state
 from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.java_properties import from_java_properties
 from maxbrod.kafka.open_transactions import open_transactions
 from maxbrod.kafka.sizes import partition_sizes
 from maxbrod.sandbox.cluster import Cluster

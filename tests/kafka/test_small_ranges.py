@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from kafka_reading import bounds, client_of, joined, log_bytes, partition_of
 
-from maxbrod.kafka import small_ranges
+from maxbrod.kafka import fetch, small_ranges
 from maxbrod.kafka.small_ranges import SmallRange, read_small_ranges
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
@@ -48,7 +48,7 @@ def ranges_of(client: KafkaClient, topic: str, topic_id: UUID) -> list[SmallRang
 
 def requests_sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sent: list[int] = []
-    build = small_ranges.fetch_request
+    build = fetch.fetch_request
 
     def counted(wishes: list[object], **options: object) -> object:
         sent.append(len(wishes))
@@ -111,7 +111,7 @@ def test_a_damaged_range_is_left_out_and_the_others_come(
     cluster: Cluster, client: KafkaClient, topic: str, filled: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = ranges_of(client, topic, filled)
-    read = small_ranges.read_answer
+    read = fetch.read_answer
 
     def damaged(frame: object) -> object:
         answer = read(frame)  # type: ignore[arg-type]

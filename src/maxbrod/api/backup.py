@@ -20,7 +20,6 @@ from maxbrod.api.reports import BackupReport, Notice
 from maxbrod.api.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.api.truncation import cut_back
 from maxbrod.catalog.rows import PartitionId, Run, Segment
-from maxbrod.config import SparkConfig
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UsageError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
@@ -39,7 +38,7 @@ from maxbrod.planning.states import plan_partition
 from maxbrod.planning.tasks import PartitionRange, plan_tasks
 from maxbrod.spark.backup import run_backup_job
 from maxbrod.spark.backup_task import TaskSettings
-from maxbrod.spark.session import open_session, parallelism_of
+from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -280,12 +279,7 @@ class Backup:
     def _spark(self) -> Session:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            spark = self._config.spark
-            opening = (
-                open_session(session=self._given_session)
-                if self._given_session is not None
-                else open_session(master=None if spark == SparkConfig() else spark.master, conf=spark.conf)
-            )
+            opening = open_configured(self._config.spark, self._given_session)
             self._session = self._undo.enter_context(opening)
         return self._session
 

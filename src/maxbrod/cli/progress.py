@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rich.progress import (
     BarColumn,
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.api.progress import OnProgress, Progress
-
-_READING: Final = "reading"
 
 
 @contextmanager
@@ -55,7 +53,7 @@ class _Steps:
         self._task = bar.add_task("", total=None, records="")
 
     def __call__(self, step: Progress) -> None:
-        if step.phase != _READING:
+        if not step.bytes_total:
             self._bar.update(self._task, description=step.phase)
             return
         self._bar.update(
