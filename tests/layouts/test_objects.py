@@ -178,3 +178,33 @@ def test_kafkas_own_tool_reads_a_segment(tmp_path: Path, mode: str) -> None:
     codecs = [line.split("compresscodec: ")[1].split(" ")[0] for line in headers]
     assert codecs == (["none", "gzip", "snappy", "lz4", "zstd", "none"] if mode == "source" else ["none"] * 6)
     assert sum("payload: the value" in line for line in lines) == 3 * len(Codec)
+
+
+LIGHT = """
+import os, sys
+import numpy as np
+from maxbrod.batch.headers import walk
+from maxbrod.layouts.kafka.compression import Compression
+from maxbrod.layouts.kafka.reading import read_log, read_logs
+from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.storage.opening import open_storage
+storage = open_storage(sys.argv[1])
+batch = np.frombuffer(bytes.fromhex(sys.argv[2]), np.uint8)
+for mode in ("auto", "source"):
+    with ArchiveWriter(storage, run_id="r", compression=Compression.parse(mode)) as writer:
+        part = writer.partition(topic="t", topic_id="id", partition=0, packed=False)
+        part.append(batch, walk(batch), [(1, 0)])
+    (row,) = part.slices
+    assert read_log(storage, row).tobytes() == batch.tobytes()
+    assert sum(headers.end for _, headers in read_logs(storage, row)) == batch.size
+print([name for name in ("numba", "pandas", "pyarrow", "pyspark") if name in sys.modules])
+"""
+
+
+def test_writing_and_reading_raw_batches_loads_nothing_heavy(tmp_path: Path) -> None:
+    """Each costs a task of Spark a second or so when it starts."""
+    batch = data_batch(0, 5, codec=Codec.LZ4) + data_batch(5, 5) + marker(10, 1, 0)
+    command = [sys.executable, "-c", LIGHT, str(tmp_path), batch.hex()]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (ran.stdout.strip(), ran.stderr) == ("[]", "")
