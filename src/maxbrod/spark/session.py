@@ -255,14 +255,19 @@ def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], undo: ExitStack) -> S
 
     os.environ.update(PYSPARK_GATEWAY_PORT=str(jvm.port), PYSPARK_GATEWAY_SECRET=jvm.secret)
     undo.callback(_disconnect)
-    if threading.current_thread() is threading.main_thread():
-        undo.callback(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread:
+        undo.callback(signal.signal, signal.SIGINT, on_interrupt)
     try:
         session = SparkSession.builder.config(map=dict(conf)).getOrCreate()
     except Py4JError as error:
         # Java's message is one line, and then its stack.
         reason = next((line for line in str(error).splitlines() if "Exception: " in line), str(error))
         raise UnavailableError(f"Spark did not start: {reason}", object_name=conf["spark.master"]) from error
+    if in_main_thread and on_interrupt is not signal.default_int_handler:
+        # PySpark has put its own handler there, which cancels all jobs. Who has one has other plans.
+        signal.signal(signal.SIGINT, on_interrupt)
     undo.callback(_stop, session)
     return session
 
