@@ -20,7 +20,7 @@ from maxbrod.api.reports import BackupReport, Notice
 from maxbrod.api.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.api.truncation import cut_back
 from maxbrod.catalog.rows import PartitionId, Run, Segment
-from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UsageError
+from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UnavailableError, UsageError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.cluster_state import encode_state
@@ -38,6 +38,7 @@ from maxbrod.planning.states import plan_partition
 from maxbrod.planning.tasks import PartitionRange, plan_tasks
 from maxbrod.spark.backup import run_backup_job
 from maxbrod.spark.backup_task import TaskSettings
+from maxbrod.spark.jobs import ON_SPARK
 from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from maxbrod.api.progress import OnProgress
+    from maxbrod.api.waiting import Waiting
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.planning.assembly import Assembly
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from maxbrod.planning.tasks import Wave
     from maxbrod.spark.session import Session
 
+STOPPED: Final = "stopped"
 _ROUNDS_MAX: Final = 3
 """A topic that is recreated, or a log that is cut, while it is read is planned afresh in the same run; not forever."""
 
@@ -85,13 +88,14 @@ class Backup:
         self._given_session = session
         self._session: Session | None = None
         self._undo = ExitStack()
+        self._close_session = self._undo.enter_context(ExitStack())
         self._archive_url = config.archive
         self._opened: Archive | None = None
         self._positions: dict[PartitionId, Position] = {}
         self._names: dict[str, str] = {}
         self._compacted: set[str] = set()
         self._last_cluster: Mapping[str, Any] | None = None
-        self._client = self._undo.enter_context(KafkaClient(self._kafka))
+        self._client = self._undo.enter_context(KafkaClient(self._kafka, stop=self.stop))
 
     def __enter__(self) -> Self:
         return self
@@ -101,9 +105,29 @@ class Backup:
     ) -> None:
         self._undo.close()
 
-    def run(self, *, demand_topics: bool = True) -> BackupReport:
-        """Bring the archive up to the present. UsageError where a topic that is named does not exist."""
+    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+        """Bring the archive up to the present, but for what `waiting` puts off.
+
+        UsageError where a topic that is named does not exist, unless `demand_topics` is false. After an error the next
+        run begins afresh, from what the catalog says.
+        """
         run = BackupRun()
+        try:
+            return self._run(run, demand_topics=demand_topics, waiting=waiting)
+        except BaseException as error:
+            self._forget(error)
+            if isinstance(error, UnavailableError) and self.stop.is_set():
+                # It was waited for when the stop came, and no longer then.
+                run.interrupted = True
+                run.notices.append(_stopped())
+                return run.report(self._archive_url, -1)
+            raise
+
+    def hurry(self) -> None:
+        """A run after a stop, to the end of what is there."""
+        self.stop = threading.Event()
+
+    def _run(self, run: BackupRun, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
         self._on_progress(Progress(phase="planning"))
         archive = self._archive()
         only: set[str] | None = None
@@ -113,7 +137,7 @@ class Backup:
             found = choose_topics(self._client, self._wish, patience_s=self._wish.patience, demand=demand)
             if only is not None:
                 found.topics = {name: topic for name, topic in found.topics.items() if name in only}
-            self._round(run, archive, found, cluster)
+            self._round(run, archive, found, cluster, waiting if only is None else None)
             if only is None and not run.interrupted:
                 self._mend(run, archive)
             if not run.again or run.interrupted:
@@ -121,6 +145,15 @@ class Backup:
             self._commit(run, archive)
             only, run.again, run.stopped = run.again, set(), set()
         return self._finish(run, archive, cluster)
+
+    def _forget(self, error: BaseException) -> None:
+        """What is remembered may be ahead of the catalog: rows that were never committed, or a commit unheard of."""
+        self._opened = None
+        self._positions.clear()
+        if isinstance(error, UnavailableError) and error.operation == ON_SPARK:
+            # Its JVM may be gone; the next run starts another.
+            self._session = None
+            self._close_session.close()
 
     # Planning
 
@@ -150,7 +183,14 @@ class Backup:
                 last_leader_epoch=found.last_leader_epoch,
             )
 
-    def _round(self, run: BackupRun, archive: Archive, found: Observation, cluster: ClusterState) -> None:
+    def _round(
+        self,
+        run: BackupRun,
+        archive: Archive,
+        found: Observation,
+        cluster: ClusterState,
+        waiting: Waiting | None,
+    ) -> None:
         self._compacted |= {topic.topic_id for topic in cluster.topics if topic.compacted}
         observe(
             self._client,
@@ -162,7 +202,7 @@ class Backup:
             patience_s=self._wish.patience,
         )
         run.notices.extend(found.notices)
-        fresh = self._plan(run, archive, found)
+        fresh = self._put_off(run, self._plan(run, archive, found), waiting)
         self._tell_open_transactions(run, fresh)
         waves = plan_tasks(
             [_range(plan) for plan in fresh],
@@ -192,6 +232,17 @@ class Backup:
                 )
             plans.append(plan)
         return plans
+
+    def _put_off(self, run: BackupRun, plans: list[PartitionPlan], waiting: Waiting | None) -> list[PartitionPlan]:
+        """The plans without those that wait for more."""
+        if waiting is None:
+            return plans
+        chosen, put_off = waiting.choose(plans, now_ms=run.started_at_ms)
+        for plan in put_off:
+            partition = PartitionId(topic_id=plan.state.topic_id, partition=plan.state.partition)
+            run.wait(partition, plan.state.high_watermark - plan.first)
+        run.recovery_point_ms = waiting.recovery_point_ms(run.started_at_ms)
+        return chosen
 
     def _cut_back(self, run: BackupRun, archive: Archive, partition: PartitionId, plan: PartitionPlan, at: int) -> None:
         state, held = plan.state, self._positions[partition]
@@ -280,7 +331,7 @@ class Backup:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
             opening = open_configured(self._config.spark, self._given_session)
-            self._session = self._undo.enter_context(opening)
+            self._session = self._close_session.enter_context(opening)
         return self._session
 
     def _settings(self, run: BackupRun) -> TaskSettings:
@@ -396,10 +447,7 @@ class Backup:
 
     def _finish(self, run: BackupRun, archive: Archive, cluster: ClusterState) -> BackupReport:
         if run.interrupted:
-            message = "stopped on request: everything up to the last commit is archived"
-            run.notices.append(
-                Notice(kind="stopped", message=message, hint="run it again to go on", exit_code=EXIT_INCOMPLETE)
-            )
+            run.notices.append(_stopped())
         run.notices.extend(
             Notice(kind="not captured", message=f"{gap.what}: {gap.why}", hint=gap.hint)
             for gap in cluster.gaps
@@ -476,6 +524,11 @@ class _Meter:
             self._records += sum(each.records for each in outcome.slices)
         self._wave += 1
         self.tasks_done(0)
+
+
+def _stopped() -> Notice:
+    message = "stopped on request: everything up to the last commit is archived"
+    return Notice(kind=STOPPED, message=message, hint="run it again to go on", exit_code=EXIT_INCOMPLETE)
 
 
 def _id(item: RangeItem) -> PartitionId:

@@ -106,7 +106,7 @@ MetricsPortOption = Annotated[
     int | None, _option(_FOLLOW, "--metrics-port", "Serve metrics for Prometheus here.", "PORT")
 ]
 MetricsHostOption = Annotated[
-    str | None, _option(_FOLLOW, "--metrics-host", "The address to serve them on; 127.0.0.1.", "ADDRESS")
+    str, _option(_FOLLOW, "--metrics-host", "The address to serve them on; 127.0.0.1.", "ADDRESS")
 ]
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")]
 
@@ -148,6 +148,8 @@ def _start(words: Sequence[str]) -> str | dict[str, dict[int, int]]:
 def _backup(section: BackupConfig, given: Mapping[str, Any]) -> BackupConfig:
     from pydantic import ValidationError  # noqa: PLC0415 - not for `--help`
 
+    if (given.get("roll_bytes") or given.get("roll_records")) and not (given.get("roll_age") or section.roll_age):
+        raise UsageError("--roll-bytes and --roll-records need --roll-age", hint="it bounds how long anything waits")
     try:
         return type(section).model_validate({**section.model_dump(), **given})
     except ValidationError as error:

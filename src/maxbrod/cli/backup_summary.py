@@ -35,7 +35,11 @@ def print_summary(report: BackupReport) -> None:
         f"{report.objects:,} object{'s'[: report.objects != 1]}, "
         f"{took_s:,.1f} s, {human_bytes(report.raw_bytes / took_s)}/s"
     )
-    print_line(f"run {report.run_id} in {report.archive}" if report.committed else f"nothing new for {report.archive}")
+    print_line(
+        f"run {report.run_id} in {report.archive}"
+        if report.committed
+        else f"nothing new: {report.archive} stays as it is"
+    )
     print_line(f"recovery point: {human_time(report.recovery_point_ms)}")
     out.print(verdict(report), soft_wrap=True)
 
@@ -80,13 +84,13 @@ def print_notices(report: BackupReport, console: Console, *, grave_only: bool = 
     for notice in sorted(told, key=lambda each: each.exit_code):
         shown[notice.kind] += 1
         if shown[notice.kind] <= NOTICES_SHOWN_MAX:
-            _print_notice(notice, console)
+            print_notice(notice, console)
     for kind, count in shown.items():
         if count > NOTICES_SHOWN_MAX:
             console.print(Text(f"{kind}: {count - NOTICES_SHOWN_MAX:,} more, all of them with --json"), soft_wrap=True)
 
 
-def _print_notice(notice: Notice, console: Console) -> None:
+def print_notice(notice: Notice, console: Console) -> None:
     style = "bold red" if notice.exit_code else "yellow"
     # Text, not markup: a message may quote names with brackets in them.
     console.print(Text.assemble((f"{notice.kind}: ", style), str(notice)), soft_wrap=True)

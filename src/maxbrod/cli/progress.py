@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ def progress_bar(*, shown: bool) -> Iterator[OnProgress]:
         TimeRemainingColumn(),
         console=err,
         transient=True,
+        # A pipe gets what is printed, not the terminal that standard error is.
+        redirect_stdout=sys.stdout.isatty(),
     ) as bar:
         yield _Steps(bar)
 
@@ -54,7 +57,7 @@ class _Steps:
 
     def __call__(self, step: Progress) -> None:
         if not step.bytes_total:
-            self._bar.update(self._task, description=step.phase)
+            self._bar.reset(self._task, description=step.phase, total=None, records="")
             return
         self._bar.update(
             self._task,

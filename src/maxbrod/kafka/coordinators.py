@@ -66,7 +66,8 @@ def ask_coordinators(
             raise failure
 
     try:
-        retry(once, deadline=deadline, what=f"the coordinators of {len(wanted)} groups") if wanted else None
+        if wanted:
+            retry(once, deadline=deadline, what=f"the coordinators of {len(wanted)} groups", stop=client.stop)
     except MaxbrodError as error:
         answers.refused |= dict.fromkeys(answers.missing(wanted), str(error))
     return answers

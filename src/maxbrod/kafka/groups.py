@@ -67,7 +67,7 @@ def list_groups(client: KafkaClient, *, deadline: Deadline) -> tuple[dict[str, L
             raise UnavailableError("coordinators moved while groups were listed", object_name=_OFFSETS_TOPIC)
 
     try:
-        retry(once, deadline=deadline, what="all brokers to list their groups")
+        retry(once, deadline=deadline, what="all brokers to list their groups", stop=client.stop)
     except MaxbrodError as error:
         return found, str(error)
     return found, None
