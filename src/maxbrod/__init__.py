@@ -1,10 +1,42 @@
-"""maxbrod: backup and restore for Apache Kafka."""
+"""maxbrod: backup and restore for Apache Kafka.
+
+    report = maxbrod.backup(bootstrap="broker1:9092", archive="s3://backups/kafka", topics=["orders-*"])
+    assert report.complete
+
+Importing this is cheap: Kafka, Arrow and Spark are loaded when something is asked of them.
+"""
 
 from __future__ import annotations
 
+import logging
+from importlib import import_module
 from importlib.metadata import version
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from maxbrod.api.functions import backup as backup
+    from maxbrod.api.reports import BackupReport as BackupReport
+    from maxbrod.errors import MaxbrodError as MaxbrodError
+
+__all__ = ["BackupReport", "MaxbrodError", "__version__", "backup"]
 
 __version__: Final = version("maxbrod")
+
+_HOMES: Final = {
+    "BackupReport": "maxbrod.api.reports",
+    "MaxbrodError": "maxbrod.errors",
+    "backup": "maxbrod.api.functions",
+}
+
+# Whoever wants to read along sets a handler up; without one, a library is silent.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -256,7 +256,7 @@ def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
         with naming(str(path)):
             return Config.model_validate(_expand(document if document is not None else {}, environ))
     except ValidationError as error:
-        raise UsageError(f"the configuration is wrong: {_complaints(error)}", object_name=str(path)) from None
+        raise UsageError(f"the configuration is wrong: {complaints(error)}", object_name=str(path)) from None
     except KeyError as error:
         raise UsageError(
             f"the configuration needs the environment variable {error.args[0]}, which is not set",
@@ -293,7 +293,7 @@ def _where(error: Exception) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "its text cannot be parsed"
 
 
-def _complaints(error: ValidationError) -> str:
+def complaints(error: ValidationError) -> str:
     return "; ".join(
         f"{'.'.join(map(str, complaint['loc'])) or 'the file'}: {complaint['msg'].removeprefix('Value error, ')}"
         for complaint in error.errors(include_input=False, include_url=False, include_context=False)

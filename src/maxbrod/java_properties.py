@@ -1,6 +1,6 @@
 """Translates the properties that Kafka's own clients take (`security.protocol`, `sasl.jaas.config`, …).
 
-Pure: properties in, the `kafka` section of a configuration out.
+Reads the files they come in, too. Properties in, the `kafka` section of a configuration out.
 A property that would not be honoured is refused by its name; no error ever shows a value.
 """
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _OPERATION: Final = "read client properties"
 _KNOWN: Final = frozenset(
@@ -39,6 +40,49 @@ _JAAS: Final = re.compile(
 _OPTION: Final = re.compile(
     r"""\s+(?P<name>\w+)\s*=\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|(?P<bare>[^\s"';]+))""", re.DOTALL
 )
+
+_LINE: Final = re.compile(r"(?P<name>(?:[^\\\s:=]|\\.)+)[ \t\f]*[:=]?[ \t\f]*(?P<value>.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u(?P<unicode>[0-9A-Fa-f]{4})|(?P<letter>.))", re.DOTALL)
+_LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def load_properties(path: Path) -> dict[str, str]:
+    """A file as `java.util.Properties` reads it: comments, escapes, lines that go on after a backslash."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise UsageError(f"the client properties cannot be read: {reason}", object_name=str(path)) from None
+    return parse_properties(text)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    found = (_LINE.fullmatch(line) for line in _logical_lines(text))
+    return {_unescape(each["name"]): _unescape(each["value"]) for each in found if each is not None}
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    whole = ""
+    for line in re.split(r"\r\n|\n|\r", text):
+        part = line.lstrip(" \t\f")
+        if not whole and part.startswith(("#", "!")):
+            continue
+        # An odd number of backslashes at the end: the last one stands for the end of the line.
+        if (len(part) - len(part.rstrip("\\"))) % 2:
+            whole += part[:-1]
+            continue
+        yield whole + part
+        whole = ""
+    yield whole
+
+
+def _unescape(text: str) -> str:
+    def meant(found: re.Match[str]) -> str:
+        if found["unicode"] is not None:
+            return chr(int(found["unicode"], 16))
+        return _LETTERS.get(found["letter"], found["letter"])
+
+    return _ESCAPE.sub(meant, text)
 
 
 def translate(properties: Mapping[str, str]) -> dict[str, Any]:

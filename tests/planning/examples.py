@@ -63,14 +63,6 @@ def outcome(start: int, end: int, *slices: Slice, reached: int | None = None, lo
     )
 
 
-def failed(whole: Outcome, reached: int, trouble: Trouble) -> Outcome:
-    """What a reader tells that came no further than `reached`, a border of batches."""
-    slices = tuple(each for each in whole.slices if each.end_offset <= reached)
-    damages = tuple(each for each in whole.damages if each.offset < reached)
-    failure = Failure(trouble=trouble, message=f"it is {trouble}")
-    return replace(whole, slices=slices, damages=damages, reached=reached, failure=failure)
-
-
 def read(log: Sequence[Batch], start: int, end: int, *, log_start: int, hole_offsets_min: int = 1) -> Outcome:
     """As a task reads: batches by their base offset, sound ones in slices that end at damage and at wide holes."""
     slices: list[Slice] = []
@@ -90,6 +82,13 @@ def read(log: Sequence[Batch], start: int, end: int, *, log_start: int, hole_off
     return Outcome(
         item=item(start, end), slices=tuple(slices), reached=end, log_start_offset=log_start, damages=tuple(damages)
     )
+
+
+def read_until(log: Sequence[Batch], whole: Outcome, reached: int, trouble: Trouble) -> Outcome:
+    """What the same task tells when it comes no further than `reached`, where a batch begins."""
+    found = read(log, whole.item.start, reached, log_start=whole.log_start_offset)
+    failure = Failure(trouble=trouble, message=f"it is {trouble}")
+    return replace(found, item=whole.item, reached=reached, failure=failure)
 
 
 @st.composite

@@ -20,7 +20,7 @@ from maxbrod.api.reports import BackupReport, Notice
 from maxbrod.api.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.api.truncation import cut_back
 from maxbrod.catalog.rows import PartitionId, Run, Segment
-from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UsageError
+from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UnavailableError, UsageError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.cluster_state import encode_state
@@ -31,28 +31,31 @@ from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import TopicPartition
 from maxbrod.planning.assembly import assemble, check_tiling
 from maxbrod.planning.items import RangeItem, Task, Trouble
+from maxbrod.planning.mending import MENDABLE, plan_mending, settle, sort_out
 from maxbrod.planning.snapshot import Snapshot, encode
 from maxbrod.planning.starts import parse_start
 from maxbrod.planning.states import plan_partition
 from maxbrod.planning.tasks import PartitionRange, plan_tasks
 from maxbrod.spark.backup import run_backup_job
 from maxbrod.spark.backup_task import TaskSettings
-from maxbrod.spark.session import open_session, parallelism_of
+from maxbrod.spark.jobs import ON_SPARK
+from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from pyspark.sql import SparkSession
-
     from maxbrod.api.progress import OnProgress
+    from maxbrod.api.waiting import Waiting
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.planning.assembly import Assembly
     from maxbrod.planning.items import Outcome
     from maxbrod.planning.states import PartitionPlan
     from maxbrod.planning.tasks import Wave
+    from maxbrod.spark.session import Session
 
+STOPPED: Final = "stopped"
 _ROUNDS_MAX: Final = 3
 """A topic that is recreated, or a log that is cut, while it is read is planned afresh in the same run; not forever."""
 
@@ -67,7 +70,7 @@ class Backup:
         self,
         config: Config,
         *,
-        session: SparkSession | None = None,
+        session: Session | None = None,
         on_progress: OnProgress = silent,
         stop: threading.Event | None = None,
     ) -> None:
@@ -83,15 +86,16 @@ class Backup:
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
         self._given_session = session
-        self._session: SparkSession | None = None
+        self._session: Session | None = None
         self._undo = ExitStack()
+        self._close_session = self._undo.enter_context(ExitStack())
         self._archive_url = config.archive
         self._opened: Archive | None = None
         self._positions: dict[PartitionId, Position] = {}
         self._names: dict[str, str] = {}
         self._compacted: set[str] = set()
         self._last_cluster: Mapping[str, Any] | None = None
-        self._client = self._undo.enter_context(KafkaClient(self._kafka))
+        self._client = self._undo.enter_context(KafkaClient(self._kafka, stop=self.stop))
 
     def __enter__(self) -> Self:
         return self
@@ -101,26 +105,55 @@ class Backup:
     ) -> None:
         self._undo.close()
 
-    def run(self, *, demand_topics: bool = True) -> BackupReport:
-        """Bring the archive up to the present. UsageError where a topic that is named does not exist."""
+    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+        """Bring the archive up to the present, but for what `waiting` puts off.
+
+        UsageError where a topic that is named does not exist, unless `demand_topics` is false. After an error the next
+        run begins afresh, from what the catalog says.
+        """
         run = BackupRun()
+        try:
+            return self._run(run, demand_topics=demand_topics, waiting=waiting)
+        except BaseException as error:
+            self._forget(error)
+            if isinstance(error, UnavailableError) and self.stop.is_set():
+                # It was waited for when the stop came, and no longer then.
+                run.interrupted = True
+                run.notices.append(_stopped())
+                return run.report(self._archive_url, -1)
+            raise
+
+    def hurry(self) -> None:
+        """A run after a stop, to the end of what is there."""
+        self.stop = threading.Event()
+
+    def _run(self, run: BackupRun, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
         self._on_progress(Progress(phase="planning"))
         archive = self._archive()
         only: set[str] | None = None
-        cluster = None
+        cluster = capture(self._client, deadline=Deadline.after(self._wish.patience))
         for _ in range(_ROUNDS_MAX):
             demand = demand_topics and only is None
             found = choose_topics(self._client, self._wish, patience_s=self._wish.patience, demand=demand)
             if only is not None:
                 found.topics = {name: topic for name, topic in found.topics.items() if name in only}
-            cluster = cluster or capture(self._client, deadline=Deadline.after(self._wish.patience))
-            self._round(run, archive, found, cluster)
+            self._round(run, archive, found, cluster, waiting if only is None else None)
+            if only is None and not run.interrupted:
+                self._mend(run, archive)
             if not run.again or run.interrupted:
                 break
             self._commit(run, archive)
             only, run.again, run.stopped = run.again, set(), set()
-        assert cluster is not None
         return self._finish(run, archive, cluster)
+
+    def _forget(self, error: BaseException) -> None:
+        """What is remembered may be ahead of the catalog: rows that were never committed, or a commit unheard of."""
+        self._opened = None
+        self._positions.clear()
+        if isinstance(error, UnavailableError) and error.operation == ON_SPARK:
+            # Its JVM may be gone; the next run starts another.
+            self._session = None
+            self._close_session.close()
 
     # Planning
 
@@ -150,7 +183,14 @@ class Backup:
                 last_leader_epoch=found.last_leader_epoch,
             )
 
-    def _round(self, run: BackupRun, archive: Archive, found: Observation, cluster: ClusterState) -> None:
+    def _round(
+        self,
+        run: BackupRun,
+        archive: Archive,
+        found: Observation,
+        cluster: ClusterState,
+        waiting: Waiting | None,
+    ) -> None:
         self._compacted |= {topic.topic_id for topic in cluster.topics if topic.compacted}
         observe(
             self._client,
@@ -162,7 +202,7 @@ class Backup:
             patience_s=self._wish.patience,
         )
         run.notices.extend(found.notices)
-        fresh = self._plan(run, archive, found)
+        fresh = self._put_off(run, self._plan(run, archive, found), waiting)
         self._tell_open_transactions(run, fresh)
         waves = plan_tasks(
             [_range(plan) for plan in fresh],
@@ -185,7 +225,7 @@ class Backup:
                     Notice(kind="start", message=plan.note, topic=state.topic, partition=state.partition)
                 )
             if plan.truncated_at is not None:
-                self._cut_back(run, archive, partition, plan)
+                self._cut_back(run, archive, partition, plan, plan.truncated_at)
             if partition not in self._positions:
                 self._positions[partition] = Position(
                     first_offset=plan.first, end_offset=plan.first, last_leader_epoch=None
@@ -193,9 +233,19 @@ class Backup:
             plans.append(plan)
         return plans
 
-    def _cut_back(self, run: BackupRun, archive: Archive, partition: PartitionId, plan: PartitionPlan) -> None:
-        state, at, held = plan.state, plan.truncated_at, self._positions[partition]
-        assert at is not None
+    def _put_off(self, run: BackupRun, plans: list[PartitionPlan], waiting: Waiting | None) -> list[PartitionPlan]:
+        """The plans without those that wait for more."""
+        if waiting is None:
+            return plans
+        chosen, put_off = waiting.choose(plans, now_ms=run.started_at_ms)
+        for plan in put_off:
+            partition = PartitionId(topic_id=plan.state.topic_id, partition=plan.state.partition)
+            run.wait(partition, plan.state.high_watermark - plan.first)
+        run.recovery_point_ms = waiting.recovery_point_ms(run.started_at_ms)
+        return chosen
+
+    def _cut_back(self, run: BackupRun, archive: Archive, partition: PartitionId, plan: PartitionPlan, at: int) -> None:
+        state, held = plan.state, self._positions[partition]
         lost = cut_back(archive, partition, at, run_id=run.run_id, now_ms=now_ms())
         objects = ", ".join(sorted({row.path for row in lost})[:5])
         run.committed = True
@@ -277,16 +327,11 @@ class Backup:
         position = self._positions[_id(item)]
         return replace(item, start=max(item.start, min(position.end_offset, item.end)))
 
-    def _spark(self) -> SparkSession:
+    def _spark(self) -> Session:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            spark = self._config.spark
-            opening = (
-                open_session(session=self._given_session)
-                if self._given_session is not None
-                else open_session(master=spark.master, conf=spark.conf)
-            )
-            self._session = self._undo.enter_context(opening)
+            opening = open_configured(self._config.spark, self._given_session)
+            self._session = self._close_session.enter_context(opening)
         return self._session
 
     def _settings(self, run: BackupRun) -> TaskSettings:
@@ -324,6 +369,29 @@ class Backup:
             if plan.gap is not None and plan.start >= plan.end:
                 partition = PartitionId(topic_id=plan.state.topic_id, partition=plan.state.partition)
                 self._accept(run, self._assemble(run, partition, ()))
+
+    def _mend(self, run: BackupRun, archive: Archive) -> None:
+        """Read once more what could not be read, or not be explained, before: another replica may lead today."""
+        mending = plan_mending(archive.catalog.gaps(MENDABLE), run.plans)
+        waves = plan_tasks([retry.range for retry in mending.retries], parallelism=self._parallelism())
+        outcomes = [outcome for wave in waves for outcome in run_backup_job(self._spark(), self._settings(run), wave)]
+        for retry, found in sort_out(outcomes, mending.retries)[1]:
+            state = run.plans[retry.partition].state
+            assembly = assemble(
+                retry.partition,
+                retry.planned,
+                found,
+                topic=state.topic,
+                compacted=state.compacted,
+                run_id=run.run_id,
+                written_at=now_ms(),
+            )
+            rows = settle(retry, assembly)
+            if rows is not None:
+                run.replaced.append(retry.row)
+                run.add(rows)
+            for finding in assembly.findings:
+                run.note(finding)
 
     def _assemble(self, run: BackupRun, partition: PartitionId, outcomes: Sequence[Outcome]) -> Assembly:
         plan = run.plans[partition]
@@ -379,14 +447,15 @@ class Backup:
 
     def _finish(self, run: BackupRun, archive: Archive, cluster: ClusterState) -> BackupReport:
         if run.interrupted:
-            message = "stopped on request: everything up to the last commit is archived"
-            run.notices.append(
-                Notice(kind="stopped", message=message, hint="run it again to go on", exit_code=EXIT_INCOMPLETE)
-            )
+            run.notices.append(_stopped())
         run.notices.extend(
-            Notice(kind="not captured", message=f"{gap.what}: {gap.why}", hint=gap.hint) for gap in cluster.gaps
+            Notice(kind="not captured", message=f"{gap.what}: {gap.why}", hint=gap.hint)
+            for gap in cluster.gaps
+            # A cluster without an authorizer has no ACLs: nothing is missing.
+            if gap.what != "ACLs" or cluster.acls is None
         )
-        document = encode_state(cluster)
+        # As JSON would have it, where a tuple is a list: it is compared with what was read from a snapshot.
+        document = json.loads(json.dumps(encode_state(cluster)))
         if self._has_news(run, document):
             self._on_progress(Progress(phase="committing"))
             path = f"snapshots/{run.run_id}.json.zst"
@@ -455,6 +524,11 @@ class _Meter:
             self._records += sum(each.records for each in outcome.slices)
         self._wave += 1
         self.tasks_done(0)
+
+
+def _stopped() -> Notice:
+    message = "stopped on request: everything up to the last commit is archived"
+    return Notice(kind=STOPPED, message=message, hint="run it again to go on", exit_code=EXIT_INCOMPLETE)
 
 
 def _id(item: RangeItem) -> PartitionId:

@@ -54,6 +54,8 @@ class BackupRun:
     """Partitions that could not be read on; later waves leave them out."""
     again: set[str] = field(default_factory=set)
     """Topics that are to be planned afresh."""
+    recovery_point_ms: int | None = None
+    """Where it lies before the run's own beginning."""
     interrupted: bool = False
     committed: bool = False
     objects: set[str] = field(default_factory=set)
@@ -119,6 +121,7 @@ class BackupRun:
             objects=len(self.objects),
             version=version,
             committed=self.committed,
+            recovery_point_ms=self.started_at_ms if self.recovery_point_ms is None else self.recovery_point_ms,
         )
 
     def statistics(self, report: BackupReport) -> dict[str, Any]:

@@ -26,6 +26,8 @@ class ProblemKind(StrEnum):
     MISSING = "missing"
     TRUNCATED = "truncated"
     """An object that ends before the slice that it should hold."""
+    DAMAGED = "damaged"
+    """A slice whose bytes are not what was written."""
     UNREADABLE = "unreadable"
     """A snapshot that cannot be read."""
 

@@ -64,6 +64,8 @@ class BackupReport:
     """Of the catalog, which has everything that is reported here."""
     committed: bool
     """False if there was nothing new to commit."""
+    recovery_point_ms: int
+    """What was written before this moment, and is not reported as missing, can be brought back."""
 
     @property
     def complete(self) -> bool:
@@ -88,12 +90,12 @@ class BackupReport:
         return sum(topic.raw_bytes for topic in self.topics)
 
     @property
-    def recovery_point_ms(self) -> int:
-        """What was written before this moment, and is not reported as missing, can be brought back."""
-        return self.started_at_ms
+    def waiting(self) -> int:
+        """Offsets that the cluster has and the archive has not."""
+        return sum(topic.waiting for topic in self.topics)
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`, and for the run's row in the catalog."""
         totals = {"records": self.records, "bytes": self.bytes, "raw_bytes": self.raw_bytes}
         verdict = {"complete": self.complete, "exit_code": self.exit_code}
-        return {**asdict(self), **totals, **verdict, "recovery_point_ms": self.recovery_point_ms}
+        return {**asdict(self), **totals, "waiting": self.waiting, **verdict}

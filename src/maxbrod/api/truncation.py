@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
 from maxbrod.layouts.kafka.cut import cut_slice
+from maxbrod.layouts.kafka.partition import PartitionName
 from maxbrod.layouts.kafka.slices import Slice
 
 if TYPE_CHECKING:
@@ -39,14 +40,8 @@ def _kept(archive: Archive, row: Row, offset: int, *, run_id: str, now_ms: int) 
             return replace(row, end_offset=offset, run_id=run_id, written_at=now_ms)
         case Segment() if row.base_offset < offset:
             whole = Slice(**{name: getattr(row, name) for name in _SLICE_FIELDS})
-            part = cut_slice(
-                archive.storage,
-                whole,
-                offset,
-                topic=row.topic,
-                topic_id=row.topic_id,
-                partition=row.partition,
-            )
+            name = PartitionName(topic=row.topic, topic_id=row.topic_id, partition=row.partition)
+            part = cut_slice(archive.storage, whole, offset, name)
             if part is None:
                 return None
             values = {name: getattr(part, name) for name in _SLICE_FIELDS}

@@ -20,12 +20,13 @@ from maxbrod.catalog.table import create_table, load_table, store_errors
 from maxbrod.catalog.validity import check_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from deltalake import DeltaTable
 
     from maxbrod.catalog.queries import Position
-    from maxbrod.catalog.rows import PartitionId, Row, Run
+    from maxbrod.catalog.rows import Gap, PartitionId, Row, Run
+    from maxbrod.catalog.schema import GapReason
 
 _SWEEP_EVERY: Final = 64
 """Commits between two sweeps: one listing of a folder is then nothing beside the commits."""
@@ -77,6 +78,11 @@ class Catalog:
         with store_errors("read the catalog", self.url):
             return queries.find_runs(self._files())
 
+    def gaps(self, reasons: Collection[GapReason]) -> list[Gap]:
+        """Every gap that has one of these reasons."""
+        with store_errors("read the catalog", self.url):
+            return queries.find_gaps(self._files(), reasons)
+
     def rows(
         self,
         *,
@@ -105,6 +111,16 @@ class Catalog:
                 as_of=as_of,
                 columns=columns,
             )
+
+    def recent_paths(self, since_ms: int) -> set[str]:
+        """Objects that a row named at some time since then, though perhaps none does now.
+
+        Whoever plans from an older version may still read them. Goes back as far as Delta keeps files: a day.
+        """
+        with store_errors("read the catalog", self.url):
+            files = self._files()
+            removed = files.removed_since(self._version, since_ms)
+            return {str(path) for file in removed for path in files.read_if_there(file, "path") if path is not None}
 
     def commit(
         self,

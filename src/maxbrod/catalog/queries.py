@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from maxbrod.catalog.rows import PartitionId, Run, decode_rows
+from maxbrod.catalog.rows import Gap, PartitionId, Run, decode_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from maxbrod.catalog.files import DataFiles
+    from maxbrod.catalog.schema import GapReason
 
 _AS_OF_END: Final = "as_of_end"
 
@@ -54,6 +55,14 @@ def find_runs(files: DataFiles) -> list[Run]:
     """Every run, in the order in which they finished."""
     rows = decode_rows(files.read(SCHEMA.names, pc.field("kind") == Kind.RUN))
     return sorted((row for row in rows if isinstance(row, Run)), key=lambda run: (run.finished_at, run.run_id))
+
+
+def find_gaps(files: DataFiles, reasons: Collection[GapReason]) -> list[Gap]:
+    """Gaps of these reasons, by topic id, partition and offset."""
+    wanted = pa.array(sorted(map(str, reasons)), pa.string())
+    condition = (pc.field("kind") == Kind.GAP) & pc.field("reason").isin(wanted)
+    rows = decode_rows(files.read(SCHEMA.names, condition).sort_by(SORT_ORDER))
+    return [row for row in rows if isinstance(row, Gap)]
 
 
 def find_rows(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from maxbrod import __version__
-from maxbrod.cli import bench, demo, sandbox
+from maxbrod.cli import backup, bench, check, demo, gc, ls, sandbox, show
 from maxbrod.cli.output import print_error
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError
 
@@ -18,6 +18,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(name="backup")(backup.backup)
+app.command(name="ls")(ls.ls)
+app.command(name="show")(show.show)
+app.command(name="check")(check.check)
+app.command(name="gc")(gc.gc)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(bench.app, name="bench")
 app.command(name="demo")(demo.demo)

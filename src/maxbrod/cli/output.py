@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from rich import box
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from maxbrod.errors import MaxbrodError
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMES: Final = {"day": "%Y-%m-%d", "minute": "%Y-%m-%d %H:%M", "second": "%Y-%m-%d %H:%M:%SZ"}
+
+_FOLDED_WIDTH_MIN: Final = 12
 
 out = Console()
 err = Console(stderr=True)
@@ -38,10 +44,20 @@ def print_error(error: MaxbrodError, *, as_json: bool) -> None:
 
 
 def table(title: str, *headings: str) -> Table:
-    """A table that fits 80 columns, as terminals at 3 a.m. are small. A heading with `>` before it is for numbers."""
+    """A table that fits 80 columns, as terminals at 3 a.m. are small.
+
+    A heading with `>` before it is for numbers; with `*`, for names that are folded where they would be cut off.
+    """
     made = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
-        made.add_column(heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left", no_wrap=True)
+        folded = heading.startswith("*")
+        made.add_column(
+            heading.lstrip(">*"),
+            justify="right" if heading.startswith(">") else "left",
+            no_wrap=not folded,
+            min_width=_FOLDED_WIDTH_MIN if folded else None,
+            overflow="fold" if folded else "ellipsis",
+        )
     return made
 
 
@@ -51,3 +67,23 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError("unreachable")
+
+
+def human_count(count: int) -> str:
+    """To the last one, while that is short enough for a table."""
+    return f"{count:,}" if count < 10**10 else f"{count / 1e9:,.1f} G"
+
+
+def human_time(timestamp_ms: int | None, *, to: Literal["day", "minute", "second"] = "second") -> str:
+    """UTC. A record may carry any 64 bits as its time, also what no calendar has."""
+    if timestamp_ms is None:
+        return ""
+    try:
+        return (_EPOCH + timedelta(milliseconds=timestamp_ms)).strftime(_TIMES[to])
+    except OverflowError:
+        return "before 0001" if timestamp_ms < 0 else "after 9999"
+
+
+def print_line(text: str) -> None:
+    """One line as it is: names may hold what rich takes for markup."""
+    out.print(text, markup=False, highlight=False, soft_wrap=True)

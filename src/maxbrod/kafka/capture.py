@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from maxbrod.errors import CorruptDataError, MaxbrodError, UsageError
+from maxbrod.errors import CorruptDataError, MaxbrodError
 from maxbrod.kafka.access import may_describe_cluster, read_acls, read_quotas, read_users
 from maxbrod.kafka.client import PATIENCE_S
 from maxbrod.kafka.cluster_state import ClusterState, Gap, Group, TopicState
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Found_co = TypeVar("Found_co", covariant=True)
 _DESCRIBE_CLUSTER: Final = "allow this user to Describe the cluster"
+_DESCRIBE_CONFIGS: Final = "allow this user to DescribeConfigs on the topic"
+_DESCRIBE_GROUP: Final = "allow this user to Describe the group"
+_AGAIN: Final = "run it again"
 _DESCRIBE_TOPIC: Final = "allow this user to Describe the topic, or leave the topic out"
 # What surrounds the records must not hold them up for long: a coordinator that is gone is said, and the run goes on.
 _SECTION_PATIENCE_S: Final = 30.0
@@ -85,13 +88,13 @@ class _Capture:
         except CorruptDataError:
             raise
         except MaxbrodError as error:
-            denied = isinstance(error, UsageError)
-            self._gap(what, str(error), hint if hint and denied else error.hint or "run it again")
+            self._gap(what, str(error), hint if hint and _denied(str(error)) else error.hint or _AGAIN)
             return None
 
     @property
     def _limit(self) -> Deadline:
-        return self._deadline.within(_SECTION_PATIENCE_S)
+        # A third, so that whoever comes after one that waits in vain has time left.
+        return self._deadline.within(min(_SECTION_PATIENCE_S, self._deadline.remaining_s / 3))
 
     def _gap(self, what: str, why: str, hint: str) -> None:
         self._gaps.append(Gap(what=what, why=why, hint=hint))
@@ -103,7 +106,7 @@ class _Capture:
             self._gap(f"topic {name}", code_name(Code.TOPIC_AUTHORIZATION_FAILED), _DESCRIBE_TOPIC)
         configs, refused = read_configs(self._client, seen.topics, deadline=self._limit)
         for name, why in refused.items():
-            self._gap(f"configuration of topic {name}", why, "allow this user to DescribeConfigs on the topic")
+            self._gap(f"configuration of topic {name}", why, _DESCRIBE_CONFIGS if _denied(why) else _AGAIN)
         return tuple(_topic_state(topic, configs.get(topic.name)) for topic in seen.topics.values())
 
     def _hidden(self, seen: SeenTopics, *, sees_cluster: bool) -> tuple[str, ...]:
@@ -127,7 +130,7 @@ class _Capture:
         topic_ids = {topic.name: topic.topic_id for topic in topics}
         offsets = read_offsets(self._client, listed.values(), topic_ids, deadline=self._limit)
         for group_id, why in offsets.refused.items():
-            self._gap(f"offsets of group {group_id}", why, "allow this user to Describe the group")
+            self._gap(f"offsets of group {group_id}", why, _DESCRIBE_GROUP if _denied(why) else _AGAIN)
         return tuple(
             Group(
                 group_id=each.group_id,
@@ -144,6 +147,10 @@ class _Capture:
         if found is not None and not found.authorized:
             self._gap("ACLs", "the cluster has no authorizer", "nothing is lost: without one there are no ACLs")
         return None if found is None else found.acls
+
+
+def _denied(why: str) -> bool:
+    return "AUTHORIZATION_FAILED" in why  # all of Kafka's codes for it end so
 
 
 def _topic_state(topic: Topic, configs: TopicConfigs | None) -> TopicState:

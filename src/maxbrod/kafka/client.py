@@ -6,6 +6,7 @@ done here for questions that any broker can answer, and by `offsets` and `ranges
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -16,6 +17,7 @@ from maxbrod.kafka.deadline import Backoff, Deadline
 from maxbrod.kafka.metadata import Metadata, Topic, metadata_request, read_metadata
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
@@ -26,6 +28,9 @@ Result = TypeVar("Result")
 REQUEST_TIMEOUT_S: Final = 30.0
 PATIENCE_S: Final = 120.0
 _DEFAULT_PORT: Final = 9092
+_LOG: Final = logging.getLogger(__name__)
+_TELL_FIRST_S: Final = 3.0
+_TELL_EVERY_S: Final = 15.0
 # One broker that does not answer must not use up the time in which another would.
 _ONE_BROKER_TIMEOUT_S: Final = 10.0
 
@@ -43,8 +48,15 @@ class KafkaClient:
     """Of one thread and one process. Close it, or use it in a `with`."""
 
     def __init__(
-        self, config: KafkaConfig, *, client_id: str = "maxbrod", request_timeout_s: float = REQUEST_TIMEOUT_S
+        self,
+        config: KafkaConfig,
+        *,
+        client_id: str = "maxbrod",
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        stop: threading.Event | None = None,
     ) -> None:
+        """When `stop` is set, nothing is waited for any more: what cannot be answered now is an error."""
+        self.stop = stop
         self.request_timeout_s = request_timeout_s
         self._config = config
         self._client_id = client_id
@@ -123,7 +135,9 @@ class KafkaClient:
 
     def ask_any(self, build: Callable[[], Any], *, deadline: Deadline | None = None) -> Any:  # noqa: ANN401 - untyped
         """The answer of whichever broker gives one, asking all of them again and again until the deadline."""
-        return retry(lambda limit: self._ask_each(build, limit), deadline=deadline, what="any broker to answer")
+        return retry(
+            lambda limit: self._ask_each(build, limit), deadline=deadline, what="any broker to answer", stop=self.stop
+        )
 
     def _ask_each(self, build: Callable[[], Any], deadline: Deadline) -> Any:  # noqa: ANN401 - kafka-python is untyped
         last: UnavailableError | None = None
@@ -155,17 +169,29 @@ class KafkaClient:
         return opened
 
 
-def retry(action: Callable[[Deadline], Result], *, deadline: Deadline | None, what: str) -> Result:
+def retry(
+    action: Callable[[Deadline], Result],
+    *,
+    deadline: Deadline | None,
+    what: str,
+    stop: threading.Event | None = None,
+) -> Result:
     """The first success of `action` before the deadline; what may pass is tried again, all else is raised."""
     started = time.monotonic()
     limit = deadline or Deadline.after(PATIENCE_S)
     backoff = Backoff()
+    tell_at_s = _TELL_FIRST_S
     while True:
         try:
             return action(limit)
         except UnavailableError as error:
-            if limit.passed:
-                raise gave_up(error, what, time.monotonic() - started) from error
+            waited_s = time.monotonic() - started
+            if limit.passed or (stop is not None and stop.is_set()):
+                raise gave_up(error, what, waited_s) from error
+            if waited_s >= tell_at_s:
+                # Somebody may be looking at a screen on which nothing moves.
+                _LOG.warning("waiting for %s: %s; giving up in %.0f s", what, error, limit.remaining_s)
+                tell_at_s = waited_s + _TELL_EVERY_S
         backoff.pause(limit)
 
 

@@ -142,7 +142,8 @@ def ask_leaders(
     """
     asking = _Asking(client, wanted, request, read, operation, patient=failed is not None)
     try:
-        retry(asking.once, deadline=deadline, what=f"the leaders of {len(wanted)} partitions to {operation}")
+        what = f"the leaders of {len(wanted)} partitions to {operation}"
+        retry(asking.once, deadline=deadline, what=what, stop=client.stop)
     except UnavailableError:
         if failed is None:
             raise

@@ -79,7 +79,8 @@ def read_configs(
             raise answered_with(passing, operation="read configurations", object_name="topics")
 
     try:
-        retry(once, deadline=deadline.within(_UNKNOWN_PATIENCE_S), what="the configurations of topics")
+        limit = deadline.within(_UNKNOWN_PATIENCE_S)
+        retry(once, deadline=limit, what="the configurations of topics", stop=client.stop)
     except UnavailableError as error:
         missing = (name for name in wanted if name not in found and name not in refused)
         refused |= dict.fromkeys(missing, error.message)

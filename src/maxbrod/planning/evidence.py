@@ -38,7 +38,7 @@ def collect(
     first, end = planned
     asked_from = min(max(first, log_start), end)
     ordered = sorted(outcomes, key=lambda each: (each.item.start, each.item.end))
-    _check_items(partition, ordered, asked_from)
+    _check_items(partition, ordered)
     deletion = _find_deletion(ordered)
     progress = _follow(ordered, asked_from, deletion)
     slices = _checked_slices(partition, progress.used, 0 if first_time else first)
@@ -54,7 +54,10 @@ def collect(
         slices=slices,
         accounts=(
             Account(first, asked_from, log_start),
-            *(Account(each.item.start, each.item.end, each.log_start_offset) for each in progress.used),
+            *(
+                Account(max(each.item.start, asked_from), max(each.item.end, asked_from), each.log_start_offset)
+                for each in progress.used
+            ),
         ),
         marks=tuple(sorted(marks, key=lambda mark: mark.offset)),
         failure=failure,
@@ -99,7 +102,9 @@ def _find_deletion(outcomes: Sequence[Outcome]) -> Failure | None:
     return next((each for each in failures if each is not None and each.trouble is Trouble.DELETED), None)
 
 
-def _check_items(partition: PartitionId, ordered: Sequence[Outcome], position: int) -> None:
+def _check_items(partition: PartitionId, ordered: Sequence[Outcome]) -> None:
+    """The first may begin before what was planned: where the wave before it ended within a batch that was read."""
+    position = 0
     for outcome in ordered:
         item = outcome.item
         if (item.topic_id, item.partition) != (partition.topic_id, partition.partition):

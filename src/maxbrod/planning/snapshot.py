@@ -1,17 +1,146 @@
+"""The cluster at one run, and how far the archive reached then: a document of its own beside the catalog.
 
-import json, cramjam
+JSON in zstd, the same bytes for the same snapshot. Ends are stored per topic as a list by partition number, so that a
+hundred thousand partitions take a few hundred kilobytes. What the cluster's state holds is not looked at here.
+"""
+
+from __future__ import annotations
+
+import json
 from dataclasses import dataclass
-@dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from maxbrod.batch.compression import compress, decompress
+from maxbrod.batch.crc import crc32c
+from maxbrod.catalog.rows import PartitionId
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+FORMAT_FIELD: Final = "maxbrod.snapshot"
+FORMAT_VERSION: Final = 1
+_CHECKSUM_FIELD: Final = "crc32c"
+_OPERATION: Final = "read a snapshot"
+_INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
+    """`topics` names every topic id that `ends` speaks of; `cluster` is whatever JSON describes the cluster."""
+
     run_id: str
     taken_at_ms: int
-    cluster: dict
-    ends: dict
-    topics: dict
-def encode(s):
-    ends={}
-    for p,e in sorted(s.ends.items()):
-        l=ends.setdefault(p.topic_id,[])
-        while len(l)<p.partition: l.append(None)
-        l.append(e)
-    return bytes(cramjam.zstd.compress(json.dumps(dict(run_id=s.run_id,taken_at_ms=s.taken_at_ms,cluster=s.cluster,ends=ends,topics=s.topics)).encode()))
+    cluster: Mapping[str, Any]
+    ends: Mapping[PartitionId, int]
+    """The first offset that the archive does not answer for."""
+    topics: Mapping[str, str]
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    document = {
+        FORMAT_FIELD: FORMAT_VERSION,
+        "run_id": snapshot.run_id,
+        "taken_at_ms": snapshot.taken_at_ms,
+        "cluster": snapshot.cluster,
+        "topics": dict(snapshot.topics),
+        "ends": _by_topic(snapshot.ends),
+    }
+    return compress(Codec.ZSTD, _text({**document, _CHECKSUM_FIELD: _checksum(document)}))
+
+
+def decode(data: bytes, *, object_name: str | None = None) -> Snapshot:
+    """UnsupportedFormatError: of a version that this release does not know. CorruptDataError: not what it claims."""
+    document = _document(data, object_name)
+    version = document.get(FORMAT_FIELD)
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        what = "it is no snapshot of maxbrod" if version is None else f"its version is {version!r}"
+        raise UnsupportedFormatError(
+            f"the snapshot cannot be read: {what}",
+            operation=_OPERATION,
+            object_name=object_name,
+            hint=f"this release knows version {FORMAT_VERSION}; use the one that wrote it, or a newer one",
+        )
+    try:
+        if document.pop(_CHECKSUM_FIELD) != _checksum(document):
+            raise _corrupt("its checksum does not match", object_name)
+        return _snapshot(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _corrupt(f"a field is missing or is not what it should be ({error!r})", object_name) from error
+
+
+def _text(document: Mapping[str, Any]) -> NDArray[np.uint8]:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    """Of the document's text without this field. These zstd frames have none of their own."""
+    return f"{crc32c(_text(document)):08x}"
+
+
+def _by_topic(ends: Mapping[PartitionId, int]) -> dict[str, list[int | None]]:
+    """Null for a partition that the archive knows nothing of."""
+    counts: dict[str, int] = {}
+    for each in ends:
+        counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
+    lists: dict[str, list[int | None]] = {topic_id: [None] * count for topic_id, count in counts.items()}
+    for each, end in ends.items():
+        lists[each.topic_id][each.partition] = end
+    return lists
+
+
+def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
+    try:
+        text = decompress(Codec.ZSTD, np.frombuffer(data, np.uint8)).tobytes()
+        document = json.loads(text)
+    except CorruptDataError as error:
+        raise _corrupt(f"it cannot be unpacked: {error.message}", object_name) from error
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(f"it holds no JSON: {error}", object_name) from error
+    if not isinstance(document, dict):
+        raise _corrupt("it holds no JSON object", object_name)
+    return document
+
+
+def _snapshot(document: Mapping[str, Any]) -> Snapshot:
+    ends = {
+        PartitionId(topic_id=topic_id, partition=partition): _offset(end)
+        for topic_id, each in document["ends"].items()
+        for partition, end in enumerate(_as(list, each))
+        if end is not None
+    }
+    return Snapshot(
+        run_id=_as(str, document["run_id"]),
+        taken_at_ms=_as(int, document["taken_at_ms"]),
+        cluster=_as(dict, document["cluster"]),
+        ends=ends,
+        topics={topic_id: _as(str, name) for topic_id, name in document["topics"].items()},
+    )
+
+
+def _offset(value: object) -> int:
+    offset: int = _as(int, value)
+    if not 0 <= offset <= _INT64_MAX:
+        raise ValueError(value)
+    return offset
+
+
+def _as(kind: type[Any], value: object) -> Any:  # noqa: ANN401 - of the kind that was asked for
+    if type(value) is not kind:
+        raise TypeError(value)
+    return value
+
+
+def _corrupt(what: str, object_name: str | None) -> CorruptDataError:
+    return CorruptDataError(
+        f"the snapshot is damaged: {what}",
+        operation=_OPERATION,
+        object_name=object_name,
+        hint="the catalog and all other runs are not touched by this; `as of` this run cannot be answered",
+    )

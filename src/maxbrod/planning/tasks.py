@@ -10,6 +10,7 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from maxbrod.catalog.rows import PartitionId
 from maxbrod.planning.items import RangeItem, Task
 from maxbrod.planning.states import estimate_bytes
 
@@ -64,13 +65,14 @@ def plan_tasks(
     wave_bytes: int = WAVE_BYTES,
     pack_bytes_max: int = PACK_BYTES_MAX,
 ) -> tuple[Wave, ...]:
-    """At most one range of each partition. A partition's items come in offset order, from wave to wave and in a task.
+    """Ranges do not overlap. A partition's items come in the order of offsets, from wave to wave and within a task.
 
     The tasks of a wave are as many as there are cores or as `task_bytes` ask for, whichever is more, and fewer where
     there is little to read: their number bounds the objects that are written.
     """
     ordered = sorted(
-        (each for each in ranges if each.start < each.end), key=lambda each: (each.topic, each.partition, each.topic_id)
+        (each for each in ranges if each.start < each.end),
+        key=lambda each: (each.topic, each.topic_id, each.partition, each.start),
     )
     if task_bytes is None:
         total = min(sum(each.bytes_estimate for each in ordered), wave_bytes)
@@ -78,6 +80,16 @@ def plan_tasks(
     task_bytes = max(1, min(task_bytes, wave_bytes))
     items = [item for each in ordered for item in _split(each, task_bytes, pack_bytes_max)]
     return tuple(_spread(wave, parallelism, task_bytes) for wave in _waves(items, wave_bytes))
+
+
+def wave_extents(wave: Wave) -> dict[PartitionId, tuple[int, int]]:
+    """The offsets [first, end) of each partition that a wave reads."""
+    extents: dict[PartitionId, tuple[int, int]] = {}
+    for item in (item for task in wave for item in task.items):
+        partition = PartitionId(topic_id=item.topic_id, partition=item.partition)
+        first, end = extents.get(partition, (item.start, item.end))
+        extents[partition] = min(first, item.start), max(end, item.end)
+    return extents
 
 
 def _split(whole: PartitionRange, task_bytes: int, pack_bytes_max: int) -> Iterator[RangeItem]:

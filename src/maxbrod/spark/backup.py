@@ -56,7 +56,7 @@ def _outcome(values: dict[str, Any]) -> Outcome:
     failure = values["failure"]
     return Outcome(
         item=RangeItem(**values["item"]),
-        slices=tuple(_slice(each) for each in values["slices"]),
+        slices=tuple(decode_slice(each) for each in values["slices"]),
         reached=values["reached"],
         log_start_offset=values["log_start_offset"],
         damages=tuple(Damage(**each) for each in values["damages"]),
@@ -64,5 +64,5 @@ def _outcome(values: dict[str, Any]) -> Outcome:
     )
 
 
-def _slice(values: dict[str, Any]) -> Slice:
+def decode_slice(values: dict[str, Any]) -> Slice:
     return Slice(**{**values, "aborted": tuple(AbortedTransaction(**each) for each in values["aborted"])})

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     TasksDone = Callable[[int], None]
 
+ON_SPARK: Final = "run on Spark"
 _POLL_S: Final = 0.2
 _SCHEMA: Final = "task bigint, answer string"
 _ANSWERS: Final = pa.schema([("task", pa.int64()), ("answer", pa.string())])
@@ -68,7 +69,7 @@ def _collected(job: Any) -> dict[int, str]:  # noqa: ANN401 - a DataFrame of eit
             raise
         raise UnavailableError(
             f"Spark gave the job up: {_reason(error)}",
-            operation="run on Spark",
+            operation=ON_SPARK,
             hint="nothing was committed; run it again, and set MAXBROD_SPARK_LOG to a file to keep Spark's log",
         ) from error
     return dict(zip(table["task"].to_pylist(), table["answer"].to_pylist(), strict=True))

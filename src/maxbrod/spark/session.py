@@ -21,8 +21,9 @@ import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from maxbrod.config import SparkConfig
 from maxbrod.errors import EnvironmentMissingError, UnavailableError, UsageError
 from maxbrod.java import Java, find_java
 from maxbrod.spark import gateway
@@ -30,8 +31,12 @@ from maxbrod.spark.archive import build_archive_later, find_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
+
+Session: TypeAlias = "SparkSession"
+"""For those who hand a session on and know nothing else of Spark."""
 
 APP_NAME: Final = "maxbrod"
 TASK_FAILURES_MAX: Final = 4
@@ -125,6 +130,13 @@ def open_session(
         opening = _open_cluster({**_CLASSIC_CONF, "spark.master": master, **conf})
     with opening as opened:
         yield opened
+
+
+def open_configured(config: SparkConfig, session: SparkSession | None = None) -> AbstractContextManager[SparkSession]:
+    """The session that was handed in, or one as configured. With nothing configured, one that is open will do."""
+    if session is not None or config == SparkConfig():
+        return open_session(session=session)
+    return open_session(master=config.master, conf=config.conf)
 
 
 def parallelism_of(master: str, session: SparkSession | None = None) -> int:
@@ -252,14 +264,19 @@ def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], undo: ExitStack) -> S
 
     os.environ.update(PYSPARK_GATEWAY_PORT=str(jvm.port), PYSPARK_GATEWAY_SECRET=jvm.secret)
     undo.callback(_disconnect)
-    if threading.current_thread() is threading.main_thread():
-        undo.callback(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread:
+        undo.callback(signal.signal, signal.SIGINT, on_interrupt)
     try:
         session = SparkSession.builder.config(map=dict(conf)).getOrCreate()
     except Py4JError as error:
         # Java's message is one line, and then its stack.
         reason = next((line for line in str(error).splitlines() if "Exception: " in line), str(error))
         raise UnavailableError(f"Spark did not start: {reason}", object_name=conf["spark.master"]) from error
+    if in_main_thread and on_interrupt is not signal.default_int_handler:
+        # PySpark has put its own handler there, which cancels all jobs. Who has one has other plans.
+        signal.signal(signal.SIGINT, on_interrupt)
     undo.callback(_stop, session)
     return session
 

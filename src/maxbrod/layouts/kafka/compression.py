@@ -8,7 +8,7 @@ from typing import Final
 
 from maxbrod.errors import UsageError
 
-LEVEL_DEFAULT: Final = 3
+LEVEL_DEFAULT: Final = 1
 LEVEL_MAX: Final = 19
 """Beyond it zstd wants more memory for one frame than a task may take for everything."""
 

@@ -1,1 +1,69 @@
-def cut_slice(*a,**k): raise NotImplementedError
+"""The part of a slice below an offset, as an object of its own: what is left of it where a log was truncated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from maxbrod.layouts.kafka.compression import LEVEL_DEFAULT
+from maxbrod.layouts.kafka.names import is_framed, segment_path
+from maxbrod.layouts.kafka.objects import OpenObject
+from maxbrod.layouts.kafka.pieces import as_piece
+from maxbrod.layouts.kafka.reading import read_logs
+from maxbrod.layouts.kafka.slicing import SliceWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maxbrod.layouts.kafka.partition import PartitionName
+    from maxbrod.layouts.kafka.pieces import Piece
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.model import AbortedTransaction
+    from maxbrod.storage.interface import Storage
+
+
+def cut_slice(storage: Storage, row: Slice, end_offset: int, name: PartitionName) -> Slice | None:
+    """The batches that end before `end_offset`, in a new object that is durable; None if there are none.
+
+    The slice itself stays as it is. A batch that reaches `end_offset` is left out whole. If the bytes are not what was
+    written nothing becomes visible: CorruptDataError.
+    """
+    framed = is_framed(row.path)
+    pieces = _below(storage, row, end_offset)
+    first = next(pieces, None)
+    if first is None:
+        return None
+    path = segment_path(
+        topic=name.topic,
+        topic_id=name.topic_id,
+        partition=name.partition,
+        base_offset=int(first.facts.first_offset[0]),
+        framed=framed,
+    )
+    with storage.create(path) as writer:
+        out = SliceWriter(OpenObject(path, writer), LEVEL_DEFAULT if framed else None)
+        out.add(first)
+        for piece in pieces:
+            out.add(piece)
+        written = out.finish(_still_aborted(row, out.tally.end_offset))
+    # In a log that was unpacked, batches no longer tell what they came in.
+    return replace(written, codec=row.codec)
+
+
+def _below(storage: Storage, row: Slice, end_offset: int) -> Iterator[Piece]:
+    """Reads the slice to its end, so that its digest is checked whatever is taken of it."""
+    for data, headers in read_logs(storage, row):
+        piece = as_piece(data, headers, exact=True)
+        batches = int(np.count_nonzero(piece.facts.last_offset < end_offset))
+        if batches:
+            yield piece.take(slice(batches))
+
+
+def _still_aborted(row: Slice, end_offset: int) -> tuple[AbortedTransaction, ...]:
+    return tuple(
+        replace(each, last_offset=min(each.last_offset, end_offset - 1))
+        for each in row.aborted
+        if each.first_offset < end_offset
+    )

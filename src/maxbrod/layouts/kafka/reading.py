@@ -1,12 +1,14 @@
 """The log of a slice, as it was written: fetched, its digest checked, its frames undone.
 
 `read_log` gives all of it, checked before anything is handed out. `read_logs` gives it piece by piece in bounded
-memory; the digest is known after the last piece only, but every batch has been checked by its own CRC before.
+memory; the digest is known after the last piece only, but every batch has been checked by its own CRC before. So a
+damaged header may be met as something unknown (UnsupportedFormatError) before the digest tells that it is damage.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -49,10 +51,14 @@ class Stored(Protocol):
 def read_log(storage: Storage, stored: Stored) -> NDArray[np.uint8]:
     """All batches of a slice. CorruptDataError, TruncatedDataError: they are not what was written."""
     with _about(storage, stored):
-        digest = Digest()
-        parts = list(_log(storage, stored, digest, max(stored.bytes, 1)))
+        part = storage.get_range(stored.path, stored.position, stored.bytes)
+        log, digest = np.frombuffer(part, np.uint8), Digest()
+        digest.add(log)
         _check_digest(stored, digest)
-        log = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
+        if is_framed(stored.path):
+            frames = FrameDecoder()
+            log = np.concatenate([np.empty(0, np.uint8), *frames.decode(part)])
+            frames.finish()
         _check_size(stored, log.size)
         return log
 
@@ -100,7 +106,7 @@ def _whole_batches(
         data = part if len(held) == 1 else np.concatenate(held)
         headers = walk(data, check_crc=check_crc)
         if len(headers):
-            yield data[: headers.end], headers
+            yield data[: headers.end], replace(headers, tail=0)
         held = [data[headers.end :]] if headers.tail else []
         wanted = _announced(held[0]) if held else 0
     if held:

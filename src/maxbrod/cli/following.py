@@ -1,0 +1,67 @@
+"""What `maxbrod backup --follow` says: a line for each interval, and each piece of news once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from maxbrod.cli.backup_summary import print_notice
+from maxbrod.cli.output import err, human_bytes, human_time, out, print_error
+
+if TYPE_CHECKING:
+    from maxbrod.api.follow import Interval
+    from maxbrod.api.reports import Notice
+
+
+class IntervalPrinter:
+    """Call it with every interval."""
+
+    def __init__(self, *, quiet: bool, as_json: bool) -> None:
+        self._quiet = quiet
+        self._as_json = as_json
+        self._told: set[tuple[object, ...]] = set()
+
+    def __call__(self, interval: Interval) -> None:
+        if self._as_json:
+            # One line each, so that whoever reads the pipe need not wait for the end.
+            sys.stdout.write(json.dumps(interval.as_dict(), default=str) + "\n")
+            sys.stdout.flush()
+            return
+        if interval.error is not None:
+            print_error(interval.error, as_json=False)
+        self._print_news(interval)
+        if not self._quiet:
+            out.print(interval_line(interval), soft_wrap=True)
+
+    def _print_news(self, interval: Interval) -> None:
+        notices = () if interval.report is None else interval.report.notices
+        for notice in notices:
+            if _key(notice) not in self._told and (notice.exit_code or not self._quiet):
+                print_notice(notice, err if self._quiet else out)
+        # What is over and comes back is news again.
+        self._told = {_key(notice) for notice in notices} if interval.report is not None else self._told
+
+
+def interval_line(interval: Interval) -> Text:
+    when = human_time(interval.finished_at_ms)
+    took_s = (interval.finished_at_ms - interval.started_at_ms) / 1000
+    point = human_time(interval.recovery_point_ms) or "none yet"
+    report = interval.report
+    if report is None:
+        failed = f"failed, {interval.failures:,} in a row; recovery point {point}"
+        return Text.assemble(when, "  ", (failed, "bold red"))
+    lag_s = (interval.lag_ms or 0) / 1000
+    return Text.assemble(
+        when,
+        f"  {report.records:,} records, {human_bytes(report.raw_bytes)} in {took_s:,.1f} s; ",
+        f"lag {report.waiting:,} offsets, {lag_s:,.0f} s; recovery point {point}; ",
+        ("complete", "green") if interval.exit_code == 0 else ("incomplete", "bold red"),
+    )
+
+
+def _key(notice: Notice) -> tuple[object, ...]:
+    """Not the message, which may tell an age."""
+    return notice.kind, notice.topic, notice.partition, notice.first_offset, notice.exit_code

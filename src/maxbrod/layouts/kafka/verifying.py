@@ -1,0 +1,104 @@
+"""The deep check of a slice: every byte read, and all that the catalog says of it compared with what is there.
+
+A problem is a value, not an error, so that one damaged slice does not hide another. A storage that does not answer is
+an error: nothing can be said then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
+from maxbrod.layouts.kafka.pieces import as_piece
+from maxbrod.layouts.kafka.reading import read_logs
+from maxbrod.layouts.kafka.tally import Tally
+
+if TYPE_CHECKING:
+    from maxbrod.layouts.kafka.pieces import Piece
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.storage.interface import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is wrong with an object, from which offset on."""
+
+    object_name: str
+    offset: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.message} (in {self.object_name}, at offset {self.offset})"
+
+
+def verify_slice(storage: Storage, row: Slice) -> list[Problem]:
+    """Everything that does not hold of this slice; empty if all does."""
+    found = _Found(storage.name_of(row.path), row)
+    try:
+        for data, headers in read_logs(storage, row):
+            found.add(as_piece(data, headers, exact=True))
+    except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
+        # Counts of what could be read would only repeat it.
+        offset = row.base_offset if error.offset is None else error.offset
+        found.complain(error.message, offset)
+        return found.problems
+    found.compare()
+    return found.problems
+
+
+class _Found:
+    def __init__(self, object_name: str, row: Slice) -> None:
+        self._object_name = object_name
+        self._row = row
+        self._tally = Tally()
+        self._first_timestamp: int | None = None
+        """The lowest as far as headers tell: what a row says that was written without looking into records."""
+        self.problems: list[Problem] = []
+
+    def complain(self, message: str, offset: int | None = None) -> None:
+        where = self._row.base_offset if offset is None else offset
+        self.problems.append(Problem(object_name=self._object_name, offset=where, message=message))
+
+    def add(self, piece: Piece) -> None:
+        self._check_offsets(piece)
+        self._tally.add(piece)
+        headers, dated = piece.headers, piece.facts.dated
+        if dated.any():
+            told = np.where(headers.log_append, headers["max_timestamp"], headers["base_timestamp"])
+            lowest = int(np.maximum(told, piece.facts.lowest)[dated].min())
+            known = self._first_timestamp
+            self._first_timestamp = lowest if known is None else min(known, lowest)
+
+    def _check_offsets(self, piece: Piece) -> None:
+        facts = piece.facts
+        before = np.concatenate([[max(self._tally.end_offset, self._row.base_offset) - 1], facts.last_offset[:-1]])
+        wrong = np.flatnonzero((facts.first_offset <= before) | (facts.last_offset >= self._row.end_offset))
+        if wrong.size:
+            offset = int(facts.first_offset[wrong[0]])
+            self.complain("a batch lies outside the offsets of its slice, or not after the batch before it", offset)
+
+    def compare(self) -> None:
+        row, tally = self._row, self._tally
+        ends = tally.as_slice(path="", position=0, size=0, aborted=(), digest="")
+        for name, there in (
+            ("records", tally.records),
+            ("max_timestamp", tally.max_timestamp),
+            ("first_leader_epoch", ends.first_leader_epoch),
+            ("last_leader_epoch", ends.last_leader_epoch),
+        ):
+            said = getattr(row, name)
+            if said != there:
+                self.complain(f"its {name.replace('_', ' ')} is {there}, but the catalog says {said}")
+        self._compare_lowest(tally.min_timestamp, row.min_timestamp)
+
+    def _compare_lowest(self, lowest: int | None, said: int | None) -> None:
+        told = self._first_timestamp
+        if lowest is None or told is None or said is None:
+            holds = lowest is None and said is None
+        else:
+            holds = lowest <= said <= told
+        if not holds:
+            self.complain(f"its min timestamp is {lowest}, but the catalog says {said}")

@@ -1,0 +1,142 @@
+"""Logs with all that a partition may hold, and the shortest way into an archive and back."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from examples import record_lists
+from hypothesis import strategies as st
+from reference import Record, write_batch, write_record
+from test_legacy import message, messages, wrapper
+
+from maxbrod.batch.compression import compress
+from maxbrod.batch.headers import walk
+from maxbrod.layouts.kafka.compression import Compression
+from maxbrod.layouts.kafka.partition import PartitionName
+from maxbrod.layouts.kafka.reading import read_log
+from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.model import Codec
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
+    from maxbrod.storage.interface import Storage
+
+NAME = PartitionName(topic="orders", topic_id="0123456789abcdefghijkl", partition=3)
+ABORT, COMMIT = 0, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Bytes, and what a slow reader knows of them."""
+
+    data: bytes
+    first: int
+    last: int
+    times: list[int] = field(default_factory=list)
+    records: int = 0
+
+
+def pack(records: list[Record], codec: Codec = Codec.NONE, *, attributes: int = 0, **fields: Any) -> bytes:
+    base_time = fields.get("base_timestamp", records[0].timestamp)
+    body = b"".join(write_record(record, records[0].offset, base_time) for record in records)
+    packed = compress(codec, np.frombuffer(body, np.uint8))
+    return write_batch(records, attributes=int(codec) | attributes, body=packed, **fields)
+
+
+def data_batch(
+    offset: int, count: int = 1, *, value: bytes = b"value", codec: Codec = Codec.NONE, **more: Any
+) -> bytes:
+    records = [Record(offset=offset + i, timestamp=1000 + offset + i, key=b"k", value=value) for i in range(count)]
+    return pack(records, codec, **more)
+
+
+def marker(offset: int, producer_id: int, kind: int) -> bytes:
+    record = Record(offset=offset, timestamp=5, key=b"\0\0" + kind.to_bytes(2, "big"), value=b"\0\0\0\0\0\0")
+    return write_batch([record], attributes=0x30, producer_id=producer_id, producer_epoch=0)
+
+
+@st.composite
+def batches(draw: st.DrawFn, *, legacy: bool = True) -> list[Batch]:
+    """A log in order: every codec, holes narrow and wide, emptied batches, markers, log-append, old messages."""
+    kinds = ["data", "data", "appended", "horizon", "empty", "marker", *(["old", "wrapper"] if legacy else [])]
+    found: list[Batch] = []
+    offset = draw(st.sampled_from([0, 7, 1 << 40]))
+    for _ in range(draw(st.integers(1, 8))):
+        batch = draw(_batch(draw(st.sampled_from(kinds)), offset))
+        found.append(batch)
+        offset = batch.last + 1 + draw(st.sampled_from([0, 0, 1, 99, 100, 5000]))
+    return found
+
+
+@st.composite
+def _batch(draw: st.DrawFn, kind: str, offset: int) -> Batch:
+    codec = draw(st.sampled_from(list(Codec)))
+    if kind == "empty":
+        last = draw(st.integers(0, 50))
+        data = write_batch([], base_offset=offset, last_offset_delta=last, attributes=int(codec), leader_epoch=4)
+        return Batch(data=data, first=offset, last=offset + last)
+    if kind == "marker":
+        return Batch(data=marker(offset, 9, COMMIT), first=offset, last=offset, times=[5], records=1)
+    if kind in {"old", "wrapper"}:
+        return _old(draw, kind, offset)
+    records = _moved(draw(record_lists(size_max=6)), offset)
+    times = [record.timestamp for record in records]
+    more: dict[str, Any] = {"leader_epoch": 3, "producer_id": 11, "producer_epoch": 1, "base_sequence": 5}
+    if kind == "appended":
+        more |= {"attributes": 0x08, "max_timestamp": 77}
+        times = [77] * len(records)
+    if kind == "horizon":
+        more |= {"attributes": 0x40, "base_timestamp": 1 << 45}
+    data = pack(records, codec, **more)
+    return Batch(data=data, first=offset, last=records[-1].offset, times=times, records=len(records))
+
+
+def _old(draw: st.DrawFn, kind: str, offset: int) -> Batch:
+    magic = draw(st.sampled_from([0, 1]))
+    records = _moved(draw(messages(magic)), offset)
+    times = [record.timestamp for record in records] if magic else []
+    if kind == "old":
+        data = message(magic, records[0])
+        return Batch(data=data, first=offset, last=offset, times=times[:1], records=1)
+    data = wrapper(magic, draw(st.sampled_from([Codec.GZIP, Codec.SNAPPY, Codec.LZ4])), records)
+    return Batch(data=data, first=offset, last=records[-1].offset, times=times, records=len(records))
+
+
+def _moved(records: list[Record], offset: int) -> list[Record]:
+    first = records[0].offset
+    return [replace(record, offset=record.offset - first + offset) for record in records]
+
+
+def new_storage() -> Storage:
+    return open_storage(f"memory://{uuid.uuid4().hex}")
+
+
+def archive(
+    storage: Storage,
+    chunks: list[bytes],
+    *,
+    mode: str = "source",
+    packed: bool = False,
+    limits: SegmentLimits | None = None,
+    aborted: list[list[tuple[int, int]]] | None = None,
+    exact: bool = True,
+) -> tuple[Slice, ...]:
+    """Written chunk by chunk, each from a buffer that is spoilt afterwards."""
+    lists = aborted or [[] for _ in chunks]
+    options: dict[str, Any] = {"compression": Compression.parse(mode), "limits": limits, "exact_timestamps": exact}
+    with ArchiveWriter(storage, run_id="run-1", **options) as writer:
+        partition = writer.partition(topic=NAME.topic, topic_id=NAME.topic_id, partition=NAME.partition, packed=packed)
+        for chunk, named in zip(chunks, lists, strict=True):
+            buffer = np.frombuffer(chunk, np.uint8).copy()
+            partition.append(buffer, walk(buffer), named)
+            buffer[:] = 0xEE
+        partition.close()
+    return partition.slices
+
+
+def logs(storage: Storage, slices: tuple[Slice, ...]) -> bytes:
+    return b"".join(read_log(storage, each).tobytes() for each in slices)

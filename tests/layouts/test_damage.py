@@ -1,0 +1,156 @@
+"""What a deep check finds, and what a reader refuses, when stored bytes are not what was written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import google_crc32c
+import numpy as np
+import pytest
+from native_logs import archive, data_batch, new_storage, pack
+from reference import Record
+
+from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
+from maxbrod.layouts.kafka.frames import FRAME_BYTES, FrameDecoder, FrameEncoder, encode_frame
+from maxbrod.layouts.kafka.reading import read_log, read_logs
+from maxbrod.layouts.kafka.verifying import verify_slice
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.storage.interface import Storage
+
+LOG = [data_batch(i, 3, codec=Codec(i // 3 % 5), value=b"some value %d" % i) for i in range(0, 15, 3)]
+
+
+def stored(mode: str) -> tuple[Storage, Slice, bytes]:
+    storage = new_storage()
+    (row,) = archive(storage, LOG, mode=mode)
+    return storage, row, bytes(storage.get(row.path))
+
+
+def exchange(storage: Storage, path: str, data: bytes) -> None:
+    storage.delete([path])
+    storage.put(path, data)
+
+
+@pytest.mark.parametrize("mode", ["source", "zstd"])
+def test_every_flipped_bit_is_found(mode: str) -> None:
+    storage, row, whole = stored(mode)
+    for position in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << position % 8
+        exchange(storage, row.path, bytes(flipped))
+
+        assert verify_slice(storage, row), position
+        with pytest.raises(CorruptDataError):
+            read_log(storage, row)
+        with pytest.raises((CorruptDataError, UnsupportedFormatError)):
+            list(read_logs(storage, row))
+
+
+@pytest.mark.parametrize("mode", ["source", "zstd"])
+def test_every_truncation_is_found(mode: str) -> None:
+    storage, row, whole = stored(mode)
+    for size in range(len(whole)):
+        exchange(storage, row.path, whole[:size])
+
+        assert verify_slice(storage, row), size
+        with pytest.raises(CorruptDataError):
+            read_log(storage, row)
+    with pytest.raises(TruncatedDataError):
+        read_log(storage, row)
+
+
+def test_an_object_that_is_gone_is_a_problem_and_not_an_accident() -> None:
+    storage, row, _ = stored("source")
+    storage.delete([row.path])
+
+    (problem,) = verify_slice(storage, row)
+    assert storage.name_of(row.path) in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"records": 14}, "records is 15, but the catalog says 14"),
+        ({"max_timestamp": 5}, "max timestamp is 1014"),
+        ({"max_timestamp": None}, "max timestamp is 1014"),
+        ({"min_timestamp": 999}, "min timestamp is 1000"),
+        ({"min_timestamp": 1001}, "min timestamp is 1000"),
+        ({"min_timestamp": None}, "min timestamp is 1000"),
+        ({"first_leader_epoch": 7}, "first leader epoch is -1"),
+        ({"last_leader_epoch": 7}, "last leader epoch is -1"),
+        ({"base_offset": 1}, "outside the offsets"),
+        ({"end_offset": 14}, "outside the offsets"),
+        ({"raw_bytes": 5}, "bytes, but 5 were written"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["source", "zstd"])
+def test_a_row_that_says_something_else_is_found(wrong: dict[str, Any], words: str, mode: str) -> None:
+    storage, row, _ = stored(mode)
+
+    assert verify_slice(storage, row) == []
+    assert words in " ".join(map(str, verify_slice(storage, replace(row, **wrong))))
+
+
+def test_a_row_may_cover_more_offsets_than_its_batches() -> None:
+    """Where compaction has left less, the row says so, and covers the hole."""
+    storage, row, _ = stored("source")
+
+    assert verify_slice(storage, replace(row, end_offset=100)) == []
+
+
+def test_batches_that_do_not_follow_each_other_are_found() -> None:
+    storage, row, whole = stored("source")
+    swapped = b"".join([LOG[1], LOG[0], *LOG[2:]])
+    assert len(swapped) == len(whole)
+    exchange(storage, row.path, swapped)
+    digest = f"crc32c:{google_crc32c.value(swapped):08x}"
+
+    assert "outside the offsets" in str(verify_slice(storage, replace(row, digest=digest))[0])
+
+
+def test_a_lowest_timestamp_that_only_headers_tell_is_consistent() -> None:
+    """A row that was written without looking into records may say the first record's time, which is not the lowest."""
+    records = [Record(offset=i, timestamp=time, key=b"", value=b"") for i, time in enumerate((50, 20, 80))]
+    storage = new_storage()
+    for exact, lowest in ((True, 20), (False, 50)):
+        (row,) = archive(storage, [pack(records, Codec.LZ4)], exact=exact)
+
+        assert (row.min_timestamp, row.max_timestamp) == (lowest, 80)
+        assert verify_slice(storage, row) == []
+
+
+def test_frames_are_independent_and_say_their_size() -> None:
+    content = np.random.default_rng(3).integers(0, 8, 3 * FRAME_BYTES + 17, np.uint8)
+    encoder = FrameEncoder(1)
+    frames = [*encoder.encode(content[:100]), *encoder.encode(content[100:]), *encoder.finish()]
+
+    assert len(frames) == 4
+    assert [next(FrameDecoder().decode(memoryview(frame))).size for frame in frames] == [*[FRAME_BYTES] * 3, 17]
+    joined = b"".join(frame.tobytes() for frame in frames)
+    for size in (99_991, len(joined)):
+        decoder = FrameDecoder()
+        pieces = [memoryview(joined)[at : at + size] for at in range(0, len(joined), size)]
+        assert np.array_equal(np.concatenate([part for piece in pieces for part in decoder.decode(piece)]), content)
+        decoder.finish()
+
+
+def test_frames_of_every_header_size_are_measured() -> None:
+    for size in (0, 1, 255, 256, 257, 65_791, 65_792, 70_000, FRAME_BYTES):
+        for fill in (np.zeros(size, np.uint8), np.random.default_rng(1).integers(0, 255, size, np.uint8)):
+            frame = encode_frame(fill, 1)
+            decoder = FrameDecoder()
+            (content,) = decoder.decode(memoryview(frame))
+            decoder.finish()
+            assert np.array_equal(content, fill)
+
+
+def test_a_frame_that_claims_to_be_huge_takes_no_memory() -> None:
+    claim = (1 << 40).to_bytes(8, "little")
+    frame = bytes.fromhex("28b52ffd") + b"\xe0" + claim + bytes.fromhex("010000")
+
+    with pytest.raises(CorruptDataError, match="holds"):
+        list(FrameDecoder().decode(memoryview(frame)))
