@@ -128,6 +128,7 @@ def _gathered(client: KafkaClient, group: Sequence[RangeItem]) -> Iterator[tuple
             start=item.start,
             end=item.end,
             bytes_estimate=item.bytes_estimate,
+            floor=item.floor,
         ): item
         for item in group
     }
