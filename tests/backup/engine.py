@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from maxbrod.api import backup as engine
 from maxbrod.config import Config, StorageConfig
+from maxbrod.spark import backup_task as task_module
 from maxbrod.spark.backup import _work, decode_outcomes, encode_task
 
 if TYPE_CHECKING:
@@ -49,6 +51,32 @@ def without_spark(job: Callable[..., list[Outcome]] = run_job_here) -> Iterator[
 def back_up(config: Config, **options: Any) -> BackupReport:
     """One run, without Spark."""
     with without_spark(), engine.Backup(config, **options) as backup:
+        return backup.run()
+
+
+def back_up_while(config: Config, act: Callable[[], object], *, after_chunks: int = 0, **options: Any) -> BackupReport:
+    """One run, in the middle of which something happens: after planning, or after so many chunks have been read."""
+    remaining = [after_chunks]
+    read_range = task_module.read_range
+
+    def reading(*arguments: Any, **more: Any) -> Iterator[Any]:
+        for chunk in read_range(*arguments, **more):
+            yield chunk
+            remaining[0] -= 1
+            if remaining[0] == 0:
+                act()
+
+    def job(session: object, settings: TaskSettings, tasks: Sequence[Task], **more: Any) -> list[Outcome]:
+        if remaining[0] == 0:
+            remaining[0] = -1
+            act()
+        return run_job_here(session, replace(settings, fetch_bytes=1), tasks, **more)
+
+    with (
+        without_spark(job),
+        patch.object(task_module, "read_range", reading),
+        engine.Backup(config, **options) as backup,
+    ):
         return backup.run()
 
 

@@ -39,6 +39,8 @@ class SmallRange:
     start: int
     end: int
     bytes_estimate: int
+    floor: int | None = None
+    """See `ranges.read_range`."""
 
 
 def read_small_ranges(
@@ -102,7 +104,7 @@ def _whole(wanted: SmallRange, found: FetchedPartition) -> Chunk | None:
         headers = walk(found.records, check_crc=False)
         if not len(headers):
             return None
-        selection = select(found, headers, wanted.start, wanted.end)
+        selection = select(found, headers, wanted.start, wanted.end, floor=wanted.floor)
         return selection.checked(str(wanted.where)) if selection.end == wanted.end else None
     except (CorruptDataError, UnsupportedFormatError):
         return None

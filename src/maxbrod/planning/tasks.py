@@ -43,6 +43,8 @@ class PartitionRange:
     start: int
     end: int
     bytes_per_offset: float | None = None
+    floor: int | None = None
+    """Up to where the archive is: the log may begin within a batch that begins here or later."""
 
     @property
     def bytes_estimate(self) -> int:
@@ -104,6 +106,7 @@ def _split(whole: PartitionRange, task_bytes: int, pack_bytes_max: int) -> Itera
             end=end,
             bytes_estimate=estimate,
             packed=estimate <= pack_bytes_max,
+            floor=None if number else whole.floor,
         )
 
 

@@ -128,6 +128,7 @@ def _gathered(client: KafkaClient, group: Sequence[RangeItem]) -> Iterator[tuple
             start=item.start,
             end=item.end,
             bytes_estimate=item.bytes_estimate,
+            floor=item.floor,
         ): item
         for item in group
     }
@@ -160,6 +161,7 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
         reading.reached,
         item.end,
         topic_id=topic_id_of(item.topic_id),
+        floor=item.floor if reading.reached == item.start else None,
         fetch_bytes=min(settings.fetch_bytes, _fetch_bytes(item)),
         patience_s=settings.patience_s,
     )
@@ -183,6 +185,9 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
 def _append(reading: _Reading, chunk: Chunk) -> None:
     if len(chunk.headers):
         reading.part.append(chunk.data, chunk.headers, chunk.aborted)
+    elif chunk.start < chunk.log_start_offset:
+        # What retention took is a row of its own, however little it is: no slice may reach over it.
+        reading.part.close()
     reading.reached = chunk.end
     reading.log_start_offset = max(reading.log_start_offset, chunk.log_start_offset)
 
