@@ -544,6 +544,7 @@ def _range(plan: PartitionPlan) -> PartitionRange:
         start=plan.start,
         end=plan.end,
         bytes_per_offset=state.bytes_per_offset,
+        compacted=state.compacted,
         floor=0 if plan.first_time else plan.first,
     )
 
