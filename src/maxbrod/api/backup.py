@@ -33,7 +33,7 @@ from maxbrod.planning.assembly import assemble, check_tiling
 from maxbrod.planning.items import RangeItem, Task, Trouble
 from maxbrod.planning.mending import MENDABLE, plan_mending, settle, sort_out
 from maxbrod.planning.snapshot import Snapshot, encode
-from maxbrod.planning.starts import parse_start
+from maxbrod.planning.starts import Earliest, Latest, parse_start
 from maxbrod.planning.states import plan_partition
 from maxbrod.planning.tasks import PartitionRange, plan_tasks
 from maxbrod.spark.backup import run_backup_job
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.planning.assembly import Assembly
     from maxbrod.planning.items import Outcome
-    from maxbrod.planning.states import PartitionPlan
+    from maxbrod.planning.starts import Start
+    from maxbrod.planning.states import PartitionPlan, PartitionState
     from maxbrod.planning.tasks import Wave
     from maxbrod.spark.session import Session
 
@@ -214,10 +215,12 @@ class Backup:
 
     def _plan(self, run: BackupRun, archive: Archive, found: Observation) -> list[PartitionPlan]:
         plans = []
+        appeared = self._starts(found.states)
         for state in found.states:
             where = TopicPartition(topic=state.topic, partition=state.partition)
-            plan = plan_partition(state, self._start, offset_for_time=found.offsets_for_time.get(where, -1))
             partition = PartitionId(topic_id=state.topic_id, partition=state.partition)
+            start = appeared.get(partition, self._start)
+            plan = plan_partition(state, start, offset_for_time=found.offsets_for_time.get(where, -1))
             run.plan(partition, plan)
             self._names[state.topic_id] = state.topic
             if plan.note:
@@ -232,6 +235,21 @@ class Backup:
                 )
             plans.append(plan)
         return plans
+
+    def _starts(self, states: Iterable[PartitionState]) -> dict[PartitionId, Start]:
+        """Partitions that begin elsewhere than was asked for.
+
+        Latest is for what is there when a first run comes. Of what the cluster has got since the last one, nothing was
+        ever skipped on purpose.
+        """
+        if not isinstance(self._start, Latest) or self._last_cluster is None:
+            return {}
+        before = {topic["topic_id"]: len(topic["replicas"]) for topic in self._last_cluster["topics"]}
+        return {
+            PartitionId(topic_id=state.topic_id, partition=state.partition): Earliest()
+            for state in states
+            if state.partition >= before.get(state.topic_id, 0)
+        }
 
     def _put_off(self, run: BackupRun, plans: list[PartitionPlan], waiting: Waiting | None) -> list[PartitionPlan]:
         """The plans without those that wait for more."""
