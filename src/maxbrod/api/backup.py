@@ -552,8 +552,6 @@ def _range(plan: PartitionPlan) -> PartitionRange:
         start=plan.start,
         end=plan.end,
         bytes_per_offset=state.bytes_per_offset,
-        # An offset or a time to start at may lie within a batch.
-        reach_back=plan.first_time,
     )
 
 

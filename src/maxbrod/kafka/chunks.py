@@ -69,18 +69,11 @@ class Selection:
         )
 
 
-def select(
-    found: FetchedPartition, headers: BatchHeaders, start: int, end: int, *, reach_back: bool = False
-) -> Selection:
-    """The batches with a base offset in [start, end), from an answer to a fetch at `start` that has batches.
-
-    With `reach_back`, the batch that holds `start` as well, wherever it begins.
-    """
+def select(found: FetchedPartition, headers: BatchHeaders, start: int, end: int) -> Selection:
+    """The batches with a base offset in [start, end), from an answer to a fetch at `start` that has batches."""
     _check_order(headers)
     base = headers["base_offset"]
     first, last = np.searchsorted(base, [start, end]).tolist()
-    if reach_back:
-        first = int(np.searchsorted(headers.last_offset, start))
     # A batch from beyond the range shows that the range has nothing more.
     covered = end if last < len(base) else min(end, int(headers.last_offset[-1]) + 1)
     if covered <= start:

@@ -58,11 +58,8 @@ def read_range(
     fetch_bytes: int = FETCH_BYTES,
     read_committed: bool = True,
     patience_s: float = PATIENCE_S,
-    reach_back: bool = False,
 ) -> Iterator[Chunk]:
     """Every batch whose base offset lies in [start, end), in order; `end` is at most the last stable offset.
-
-    With `reach_back`, the batch that holds `start` comes first, even if it begins before.
 
     `topic_id` is the incarnation that is meant; without it, the one that is there at the first request. Raises
     TopicGoneError when the topic is deleted or recreated, LogTruncatedError, CorruptDataError for a batch that is
@@ -77,7 +74,6 @@ def read_range(
         fetch_bytes=fetch_bytes,
         read_committed=read_committed,
         patience_s=patience_s,
-        reach_back=reach_back,
     )
     try:
         while reader.position < end:
@@ -105,10 +101,8 @@ class _RangeReader:
         fetch_bytes: int,
         read_committed: bool,
         patience_s: float,
-        reach_back: bool,
     ) -> None:
         self.position, self._end = offsets
-        self._reach_back_from = self.position if reach_back else -1
         self._client = client
         self._where = where
         self._topic_id = topic_id
@@ -173,8 +167,7 @@ class _RangeReader:
             return None
         if not len(headers):
             return self._nothing(found)
-        reach_back = self.position == self._reach_back_from
-        selection = select(found, headers, self.position, self._end, reach_back=reach_back)
+        selection = select(found, headers, self.position, self._end)
         if selection.end < self._end and not connection.throttled:
             self._send_ahead(selection.end, selection.last_epoch)
         chunk = self._checked(selection)

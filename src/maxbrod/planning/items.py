@@ -22,8 +22,6 @@ class RangeItem:
     bytes_estimate: int
     packed: bool
     """Small: its slice goes into an object that it shares with others."""
-    reach_back: bool = False
-    """Nobody reads what lies before: a batch that begins there and reaches into the range is taken with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from maxbrod.model import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A time that lacks its zone is a mistake, not partition 0 of a topic that is called like a day.
-_OFFSET: Final = re.compile(r"(?!\d{4}-\d\d-\d\d[T ]\d\d:)(?P<topic>[^:]+):(?P<partition>\d+):(?P<offset>\d+)")
+_OFFSET: Final = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<offset>\d+)")
 _EPOCH_MS: Final = re.compile(r"\d+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT32_MAX: Final = 2**31 - 1

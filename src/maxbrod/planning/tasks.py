@@ -43,8 +43,6 @@ class PartitionRange:
     start: int
     end: int
     bytes_per_offset: float | None = None
-    reach_back: bool = False
-    """As in `RangeItem`."""
 
     @property
     def bytes_estimate(self) -> int:
@@ -106,7 +104,6 @@ def _split(whole: PartitionRange, task_bytes: int, pack_bytes_max: int) -> Itera
             end=end,
             bytes_estimate=estimate,
             packed=estimate <= pack_bytes_max,
-            reach_back=whole.reach_back and not number,
         )
 
 

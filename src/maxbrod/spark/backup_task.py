@@ -116,7 +116,6 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
         topic_id=topic_id_of(item.topic_id),
         fetch_bytes=min(settings.fetch_bytes, _fetch_bytes(item)),
         patience_s=settings.patience_s,
-        reach_back=item.reach_back and reading.reached == item.start,
     )
     while True:
         try:
