@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from maxbrod.api.archives import Archive
     from maxbrod.catalog.rows import PartitionId, Row
     from maxbrod.config import StorageConfig
+    from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.storage.interface import Storage
 
 
@@ -101,21 +101,18 @@ def put_snapshot(
     *,
     topics: Mapping[str, str] | None = None,
     ends: Mapping[PartitionId, int] | None = None,
-    cluster: Mapping[str, Any] | None = None,
+    cluster: ClusterState | None = None,
 ) -> None:
-    import cramjam
+    from maxbrod.kafka.cluster_state import ClusterState, encode_state
+    from maxbrod.planning.snapshot import Snapshot, encode
 
-    lists: dict[str, list[int | None]] = {}
-    for each, end in (ends or {}).items():
-        known = lists.setdefault(each.topic_id, [])
-        known += [None] * (each.partition + 1 - len(known))
-        known[each.partition] = end
-    document = {
-        "maxbrod.snapshot": 1,
-        "run_id": run_id,
-        "taken_at_ms": 1_700_000_000_001,
-        "cluster": cluster or {},
-        "ends": lists,
-        "topics": topics or {},
-    }
-    storage.put(f"snapshots/{run_id}.json.zst", bytes(cramjam.zstd.compress(json.dumps(document).encode())))
+    state: dict[str, Any] = dict.fromkeys(("brokers", "topics", "acls", "quotas", "users", "groups", "gaps"), ())
+    empty = ClusterState(cluster_id="sandbox", taken_at_ms=1_700_000_000_001, **state)
+    snapshot = Snapshot(
+        run_id=run_id,
+        taken_at_ms=1_700_000_000_001,
+        cluster=encode_state(cluster or empty),
+        ends=ends or {},
+        topics=topics or {},
+    )
+    storage.put(f"snapshots/{run_id}.json.zst", encode(snapshot))

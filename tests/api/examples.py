@@ -8,6 +8,7 @@ from catalog.examples import TOPIC_ID, gap, segment
 from fixtures_archives import commit_run
 from maxbrod.catalog.rows import PartitionId
 from maxbrod.catalog.schema import GapReason
+from maxbrod.kafka.cluster_state import ClusterState, CommittedOffset, Group, TopicState
 from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 OLD_ID: Final = "OLDOLDOLDOLDOLDOLDOLDA"
 EMPTY_ID: Final = "EMPTYEMPTYEMPTYEMPTYEA"
-NAMES: Final = {TOPIC_ID: "orders", EMPTY_ID: "empty"}
+NAMES: Final = {OLD_ID: "orders", TOPIC_ID: "orders", EMPTY_ID: "empty"}
 
 
 def part(number: int, topic_id: str = TOPIC_ID) -> PartitionId:
@@ -51,7 +52,7 @@ def fill(place: Place) -> Archive:
             segment(5, 10, partition=1, path="packs/run-1-aa.log", position=50, raw_bytes=5000),
         ],
         topics=NAMES,
-        ends={part(0): 20, part(1): 10, part(0, EMPTY_ID): 0, part(1, EMPTY_ID): 0},
+        ends={part(0, OLD_ID): 7, part(0): 20, part(1): 10, part(0, EMPTY_ID): 0, part(1, EMPTY_ID): 0},
         cluster=cluster(),
     )
     commit_run(
@@ -59,7 +60,7 @@ def fill(place: Place) -> Archive:
         "run-2",
         [gap(20, 25, reason=GapReason.COMPACTED, run_id="run-2"), segment(25, 30, run_id="run-2", last_leader_epoch=4)],
         topics=NAMES,
-        ends={part(0): 30, part(1): 10, part(0, EMPTY_ID): 0, part(1, EMPTY_ID): 0},
+        ends={part(0, OLD_ID): 7, part(0): 30, part(1): 10, part(0, EMPTY_ID): 0, part(1, EMPTY_ID): 0},
         cluster=cluster(),
         started_at=1_700_000_200_000,
         finished_at=1_700_000_201_000,
@@ -68,21 +69,32 @@ def fill(place: Place) -> Archive:
     return archive
 
 
-def cluster() -> dict[str, Any]:
-    def committed(partition: int, offset: int, topic_id: str = TOPIC_ID) -> dict[str, Any]:
-        place = {"topic": "orders", "topic_id": topic_id, "partition": partition}
-        return {**place, "offset": offset, "leader_epoch": -1, "metadata": ""}
+def cluster() -> ClusterState:
+    def topic(name: str, topic_id: str) -> TopicState:
+        configs = {"retention.ms": "1000"}
+        return TopicState(
+            name=name, topic_id=topic_id, internal=False, replicas=((1,), (1,)), configs=configs, effective={}
+        )
 
-    return {
-        "topics": [{"name": "orders", "topic_id": TOPIC_ID, "configs": {"retention.ms": "1000"}}],
-        "groups": [
-            {
-                "group_id": "billing",
-                "type": "classic",
-                "state": "Empty",
-                "offsets": [committed(0, 18), committed(1, 12)],
-            },
-            {"group_id": "hidden", "type": "consumer", "state": "Stable", "offsets": None},
-            {"group_id": "of the past", "type": "classic", "state": "Empty", "offsets": [committed(0, 1, OLD_ID)]},
-        ],
-    }
+    def group(group_id: str, offsets: tuple[CommittedOffset, ...] | None) -> Group:
+        return Group(group_id=group_id, type="classic", state="Empty", protocol_type="consumer", offsets=offsets)
+
+    def committed(partition: int, offset: int, topic_id: str = TOPIC_ID) -> CommittedOffset:
+        where: dict[str, Any] = {"topic": "orders", "topic_id": topic_id, "partition": partition}
+        return CommittedOffset(**where, offset=offset, leader_epoch=-1, metadata="")
+
+    return ClusterState(
+        cluster_id="sandbox",
+        taken_at_ms=1_700_000_000_001,
+        brokers=(),
+        topics=(topic("orders", TOPIC_ID), topic("empty", EMPTY_ID)),
+        acls=(),
+        quotas=(),
+        users=(),
+        groups=(
+            group("billing", (committed(0, 18), committed(1, 12))),
+            group("hidden", None),
+            group("of the past", (committed(0, 1, OLD_ID),)),
+        ),
+        gaps=(),
+    )

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from api.examples import fill
-from catalog.examples import run, segment
+from catalog.examples import gap, run, segment
 from maxbrod.api import garbage
 from maxbrod.api.checking import check_archive
 from maxbrod.api.garbage import collect_garbage
+from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError, UsageError
+from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,6 +126,23 @@ def test_a_clock_that_is_ahead_makes_nothing_garbage(
     monkeypatch.setattr(garbage, clock, lambda *_: int((time.time() + 9 * DAY_S) * 1000))
     assert collect_garbage(archive, delete=True).objects == ()
     assert set(ORPHANS) <= paths_of(archive)
+
+
+def test_what_a_commit_put_out_of_use_stays_for_the_grace_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = fill(place)
+    age_all(place, archive)
+    gone = segment(10, 20, aborted=(AbortedTransaction(producer_id=9, first_offset=3, last_offset=12),))
+    archive.catalog.commit([gap(10, 20, reason=GapReason.TRUNCATED)], replaced=[gone])
+    # A later commit that folds the same files must not make it forgotten.
+    archive.catalog.commit([run("later", snapshot=None)])
+    report = collect_garbage(place.open(), delete=True)
+    assert (report.objects, report.young_objects) == ((), 1)
+    assert gone.path in paths_of(archive)
+
+    for clock in ("_own_clock_ms", "_store_clock_ms"):
+        monkeypatch.setattr(garbage, clock, lambda *_: int((time.time() + 2 * DAY_S) * 1000))
+    assert [found.path for found in collect_garbage(place.open(), delete=True).objects] == [gone.path]
+    assert not check_archive(place.open()).problems
 
 
 def test_a_grace_time_shorter_than_a_run_is_refused(local_place: Place) -> None:

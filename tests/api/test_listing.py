@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from api.examples import EMPTY_ID, OLD_ID, fill
-from catalog.examples import TOPIC_ID, many_segments
+from api.examples import EMPTY_ID, OLD_ID, cluster, fill, part
+from catalog.examples import TOPIC_ID, many_segments, segment
+from fixtures_archives import commit_run
 from maxbrod.api.listing import list_topics
 from maxbrod.api.runs import list_runs, show_run
+from maxbrod.api.showing import show_topic
 from maxbrod.errors import UsageError
+from maxbrod.kafka.cluster_state import TopicState
 
 if TYPE_CHECKING:
     from fixtures_archives import Place
@@ -37,7 +41,7 @@ def test_a_listing_sums_up_every_topic_its_gaps_and_its_incarnations(place: Plac
 def test_as_of_a_run_what_came_later_is_not_listed(local_place: Place) -> None:
     fill(local_place)
     listing = list_topics(local_place.open(), as_of="run-1")
-    (orders,) = [each for each in listing.topics if each.topic == "orders"]
+    (orders,) = [each for each in listing.topics if each.topic_id == TOPIC_ID]
     assert (listing.as_of, orders.records, orders.gaps) == ("run-1", 25, {})
     past = list_topics(local_place.open(), as_of="run-0")
     assert [(each.topic_id, each.records, each.newest) for each in past.topics] == [(OLD_ID, 7, True)]
@@ -50,6 +54,20 @@ def test_topics_are_chosen_by_name_and_pattern_and_close_names_are_told(local_pl
     with pytest.raises(UsageError, match="'ordres'") as caught:
         list_topics(archive, ["ordres"])
     assert caught.value.hint == "did you mean orders?"
+
+
+def test_a_topic_created_again_and_still_empty_is_the_newest_of_its_name(local_place: Place) -> None:
+    archive = local_place.create()
+    commit_run(archive, "run-1", [segment(0, 5)], topics={TOPIC_ID: "orders"}, ends={part(0): 5})
+    names, ends = {TOPIC_ID: "orders", EMPTY_ID: "orders"}, {part(0): 5, part(0, EMPTY_ID): 0}
+    topic = TopicState(name="orders", topic_id=EMPTY_ID, internal=False, replicas=((1,),), configs={}, effective={})
+    state = replace(cluster(), topics=(topic,))
+    commit_run(archive, "run-2", [], topics=names, ends=ends, cluster=state, finished_at=1_800_000_000_000)
+    assert [(each.topic_id, each.newest) for each in list_topics(archive).topics] == [
+        (EMPTY_ID, True),
+        (TOPIC_ID, False),
+    ]
+    assert show_topic(archive, "orders").topics[0].topic_id == EMPTY_ID
 
 
 def test_a_lost_snapshot_does_not_keep_anyone_from_looking(local_place: Place) -> None:

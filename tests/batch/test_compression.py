@@ -95,3 +95,35 @@ def test_a_limit_counts_one_batch_and_is_met_exactly(codec: Codec) -> None:
     with pytest.raises(CorruptDataError, match=f"more than {len(TEXT) - 1} bytes"):
         arena.append(codec, packed, bytes_max=len(TEXT) - 1)
     assert arena.data[: arena.size].tobytes() == TEXT * 3
+
+
+@given(position=st.integers(0), bit=st.integers(0, 7))
+def test_a_damaged_lz4_frame_is_refused_or_stays_within_its_block(position: int, bit: int) -> None:
+    """Frames carry no checksum of their own: the batch's CRC is what tells. But no damage reads or writes elsewhere."""
+    frame = bytearray(compress(Codec.LZ4, array(TEXT)))
+    frame[position % len(frame)] ^= 1 << bit
+    arena = Arena(len(TEXT) + 100)
+    arena.data[:] = 0xEE
+    try:
+        written = arena.append(Codec.LZ4, array(bytes(frame)))
+    except CorruptDataError:
+        assert arena.size == 0
+    else:
+        assert arena.size == written <= len(TEXT) + (64 << 10)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 6, 7, 8, 11, 12, 100, -5, -4, -1])
+def test_an_lz4_frame_that_is_cut_is_refused(cut: int) -> None:
+    frame = compress(Codec.LZ4, array(TEXT))
+
+    with pytest.raises(CorruptDataError, match="lz4"):
+        decompress(Codec.LZ4, array(frame[:cut]))
+
+
+def test_lz4_frames_of_other_writers_and_several_in_a_row_are_read_too() -> None:
+    ours, theirs = compress(Codec.LZ4, array(TEXT)), bytes(cramjam.lz4.compress(TEXT))
+
+    assert ours[:7] != theirs[:7]
+    for frames in (theirs, ours + ours, ours + theirs, theirs + ours):
+        alone = decompress(Codec.LZ4, array(frames)).tobytes()
+        assert alone == bytes(cramjam.lz4.decompress(frames))

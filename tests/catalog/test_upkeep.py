@@ -71,3 +71,15 @@ def test_a_catalog_outlives_the_cleanup_of_deltas_own_log(folder: Archive) -> No
     with pytest.raises(RefusedError, match="another writer"):
         stale.commit([segment(0, 1)])
     assert folder.open().rows().num_rows == 40
+
+
+def test_paths_that_were_named_lately_are_remembered_until_their_files_go(archive: Archive) -> None:
+    catalog = archive.create()
+    catalog.commit([segment(0, 10, path="old"), run("run-1", snapshot="snapshots/1")])
+    catalog.commit([segment(0, 10, path="new")], replaced=[segment(0, 10, path="old")])
+    catalog.commit([run("run-2")])
+    assert {"old", "snapshots/1"} <= archive.open().recent_paths(0)
+    assert archive.open().recent_paths(2**62) == set()
+    files = catalog._files()
+    files.delete(files.removed_since(catalog.version, 0))
+    assert "old" not in archive.open().recent_paths(0)

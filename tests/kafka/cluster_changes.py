@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 from kafka import KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as LibraryPartition
 from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
-from kafka.protocol.admin import AlterClientQuotasRequest, IncrementalAlterConfigsRequest
+from kafka.protocol.admin import AlterClientQuotasRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 from maxbrod.sandbox.tools import CONSOLE_CONSUMER, run_tool
 from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from kafka import KafkaAdminClient
 
     from maxbrod.kafka.client import KafkaClient
+    from maxbrod.kafka.cluster_state import QuotaEntity
     from maxbrod.sandbox.cluster import Cluster
 
 _CONSOLE_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
@@ -100,12 +101,24 @@ def set_group_config(client: KafkaClient, group_id: str, config: Mapping[str, st
     change = resource(resource_type=_GROUP_RESOURCE, resource_name=group_id, configs=configs)
     answer = client.ask_any(lambda: IncrementalAlterConfigsRequest(resources=[change], validate_only=False))
     assert not answer.responses[0].error_code
+    wait_for(
+        "the group's configuration", lambda: config.items() <= group_config(client, group_id).items(), timeout_s=30
+    )
 
 
-def set_quota(client: KafkaClient, entities: Mapping[str, str | None], values: Mapping[str, float | None]) -> None:
+def group_config(client: KafkaClient, group_id: str) -> dict[str, str]:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    asked = resource(resource_type=_GROUP_RESOURCE, resource_name=group_id, configuration_keys=None)
+    answer = client.ask_any(
+        lambda: DescribeConfigsRequest(resources=[asked], include_synonyms=False, include_documentation=False)
+    )
+    return {each.name: each.value for each in answer.results[0].configs}
+
+
+def set_quota(client: KafkaClient, entities: Iterable[QuotaEntity], values: Mapping[str, float | None]) -> None:
     """A value of None removes the quota."""
     entry = AlterClientQuotasRequest.EntryData
-    who = [entry.EntityData(entity_type=kind, entity_name=name) for kind, name in entities.items()]
+    who = [entry.EntityData(entity_type=each.type, entity_name=each.name) for each in entities]
     ops: list[Any] = [entry.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in values.items()]
     answer = client.ask_any(lambda: AlterClientQuotasRequest(entries=[entry(entity=who, ops=ops)], validate_only=False))
     assert not answer.entries[0].error_code

@@ -121,6 +121,14 @@ def test_the_order_in_which_brokers_answer_never_shows(state: ClusterState, rand
     assert dumped(again) == dumped(state)
 
 
+@given(states)
+def test_topics_and_groups_are_found_by_name(state: ClusterState) -> None:
+    assert [state.topic(each.name) for each in state.topics] == list(state.topics)
+    assert [state.group(each.group_id) for each in state.groups] == list(state.groups)
+    others = {"", "z" * 20} - {each.name for each in state.topics}
+    assert {state.topic(name) for name in others} <= {None}
+
+
 def example(**changed: object) -> dict[str, Any]:
     topic = TopicState(
         name="t", topic_id=topic_id_text(UUID(int=7)), internal=False, replicas=((1, 2), (2,)), configs={}, effective={}

@@ -178,6 +178,11 @@ def test_of_a_deleted_topic_everything_is_kept_that_was_read(reading: Reading, d
     slices = {(each.base_offset, each.end_offset) for one in outcomes for each in one.slices}
     assert {(row.base_offset, row.end_offset) for row in made.rows if isinstance(row, Segment)} == slices
     assert "failed" not in kinds(made)
+    said = covered(made)
+    unread = {each.base: each for each in reading.sound()}.keys() - {
+        offset for base, end in slices for offset in range(base, end)
+    }
+    assert {said[offset] for offset in unread} <= {"deleted"}
 
 
 @given(readings(), st.data())
@@ -275,6 +280,27 @@ def test_a_range_that_nobody_answered_for_is_never_passed_over() -> None:
     made = put_together((0, 30), outcome(0, 10, part(0, 10)), outcome(20, 30, part(20, 30)))
     assert (made.reached, shape(made), kinds(made)) == (10, [(0, 10, "data")], ["failed"])
     assert put_together((0, 30)).reached == 0
+
+
+def test_what_nobody_can_read_any_more_is_deleted_up_to_the_next_batch_and_to_the_end() -> None:
+    log = [Batch(base=0, end=5, records=5), Batch(base=5, end=12, records=7), Batch(base=12, end=20, records=8)]
+    gone = read_until(log, outcome(0, 10), 5, Trouble.DELETED)
+    assert shape(put_together((0, 30), gone, outcome(10, 20, part(12, 20)))) == [
+        (0, 5, "data"),
+        (5, 12, "deleted"),
+        (12, 20, "data"),
+        (20, 30, "deleted"),
+    ]
+    made = put_together((0, 30), gone)
+    assert shape(made) == [(0, 5, "data"), (5, 30, "deleted")]
+    assert worst_exit_code(made.findings) == EXIT_DONE
+
+
+def test_a_slice_outside_of_its_range_is_refused() -> None:
+    with pytest.raises(CorruptDataError, match="after the range"):
+        put_together((0, 20), outcome(0, 10, part(0, 5), part(12, 15)), outcome(10, 20, part(15, 20)))
+    with pytest.raises(CorruptDataError, match="overlap"):
+        put_together((0, 20), outcome(0, 10, part(0, 5)), outcome(10, 20, part(7, 20)))
 
 
 def test_ranges_that_overlap_or_are_of_another_partition_are_refused() -> None:

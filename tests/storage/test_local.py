@@ -188,3 +188,20 @@ def test_a_directory_that_may_not_be_written_to_is_said_with_a_hint(disk: Path) 
     with pytest.raises(AccessDeniedError, match=r"Read-only.*in .*/disk/x") as caught:
         open_storage(str(disk)).put("x", b"x")
     assert "mode" in (caught.value.hint or "")
+
+
+def test_an_error_of_the_early_sync_fails_the_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system tells a failed write-out once, to whoever syncs first: the sync at the end would see nothing."""
+
+    def broken(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    storage = open_storage(str(tmp_path))
+    monkeypatch.setattr(os, "fdatasync", broken)
+    writer = storage.create("large")
+    writer.write(bytes(17 * MIB))
+    with pytest.raises(StorageFullError):
+        writer.commit()
+    writer.abort()
+
+    assert files(tmp_path) == []

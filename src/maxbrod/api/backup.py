@@ -20,7 +20,6 @@ from maxbrod.api.reports import BackupReport, Notice
 from maxbrod.api.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.api.truncation import cut_back
 from maxbrod.catalog.rows import PartitionId, Run, Segment
-from maxbrod.config import SparkConfig
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UnavailableError, UsageError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
@@ -41,7 +40,7 @@ from maxbrod.planning.tasks import PartitionRange, plan_tasks
 from maxbrod.spark.backup import run_backup_job
 from maxbrod.spark.backup_task import TaskSettings
 from maxbrod.spark.jobs import ON_SPARK
-from maxbrod.spark.session import open_session, parallelism_of
+from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -333,12 +332,7 @@ class Backup:
     def _spark(self) -> Session:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            spark = self._config.spark
-            opening = (
-                open_session(session=self._given_session)
-                if self._given_session is not None
-                else open_session(master=None if spark == SparkConfig() else spark.master, conf=spark.conf)
-            )
+            opening = open_configured(self._config.spark, self._given_session)
             self._session = self._close_session.enter_context(opening)
         return self._session
 
@@ -552,6 +546,8 @@ def _range(plan: PartitionPlan) -> PartitionRange:
         start=plan.start,
         end=plan.end,
         bytes_per_offset=state.bytes_per_offset,
+        compacted=state.compacted,
+        floor=0 if plan.first_time else plan.first,
     )
 
 
@@ -563,5 +559,6 @@ def _compacted_topics(cluster: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _timeless(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in cluster.items() if name != "taken_at_ms"}
+def _timeless(cluster: Mapping[str, Any]) -> str:
+    """As text: what comes back from an archive has lists where the cluster's own state has tuples."""
+    return json.dumps({name: value for name, value in cluster.items() if name != "taken_at_ms"}, sort_keys=True)

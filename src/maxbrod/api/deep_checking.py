@@ -18,7 +18,7 @@ from maxbrod.catalog.rows import Segment, decode_rows
 from maxbrod.errors import EXIT_INCOMPLETE, UsageError
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.spark.check import verify_slices
-from maxbrod.spark.session import open_session, parallelism_of
+from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
     import threading
@@ -87,8 +87,7 @@ def deep_check(
     waiting = [row for row in chosen if slice_name(row) not in sound]
     check = _DeepCheck(archive, _Meter(on_progress, sum(row.raw_bytes for row in waiting)))
     if waiting:
-        opening = open_session(session=session) if session else open_session(master=spark.master, conf=spark.conf)
-        with opening as opened:
+        with open_configured(spark, session) as opened:
             parallelism = parallelism_of(spark.master, opened)
             for wave in _waves(waiting, wave_bytes):
                 if stop is not None and stop.is_set():
@@ -152,9 +151,7 @@ class _DeepCheck:
     problems: list[Problem] = field(default_factory=list)
     interrupted: bool = False
 
-    def run(
-        self, session: Session, wave: Sequence[Segment], tasks: Sequence[Sequence[tuple[int, Slice]]]
-    ) -> set[int]:
+    def run(self, session: Session, wave: Sequence[Segment], tasks: Sequence[Sequence[tuple[int, Slice]]]) -> set[int]:
         """Read the slices of a wave; which of them are damaged."""
         self.meter.begin(len(tasks), sum(row.raw_bytes for row in wave))
         archive, name = self.archive, f"check-{uuid.uuid4().hex[:12]}"

@@ -52,12 +52,10 @@ class PartitionExtent:
 
 
 def measure_partitions(
-    partitions: Mapping[PartitionId, Sequence[Segment | Gap]], ends: Mapping[PartitionId, int] | None
+    partitions: Mapping[PartitionId, Sequence[Segment | Gap]], ends: Mapping[PartitionId, int]
 ) -> tuple[PartitionExtent, ...]:
-    """Of each partition, whose rows are in the order of offsets, up to its end in `ends`, where there are any."""
-    return tuple(
-        _measure(each.partition, rows, None if ends is None else ends.get(each)) for each, rows in partitions.items()
-    )
+    """Of each partition, whose rows are in the order of offsets, up to its end in `ends`, where it has one there."""
+    return tuple(_measure(each.partition, rows, ends.get(each)) for each, rows in partitions.items())
 
 
 def _measure(partition: int, rows: Sequence[Segment | Gap], end: int | None) -> PartitionExtent:

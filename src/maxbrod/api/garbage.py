@@ -4,7 +4,8 @@ A run writes its objects first and names them in one commit at the end, so garba
 under way. Only age tells them apart. What keeps a run's objects safe, in this order: objects are listed before the
 catalog is read, so that whatever was committed by then is named; nothing younger than the grace time is touched; ages
 are measured with the clock of the store that stamped the objects or with our own, whichever makes them younger; and
-the catalog must stand still from when it was read until the last object is gone.
+the catalog must stand still from when it was read until the last object is gone. Objects that a commit has put out of
+use, as after a log was truncated, stay for the grace time as well: somebody may be reading them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class GarbageReport:
     bytes: int
     deleted: bool
     young_objects: int
-    """Named by no row either, but too young to tell from those of a run under way."""
+    """Named by no row either, but written or still named within the grace time."""
     young_bytes: int
     named_objects: int
 
@@ -62,7 +63,10 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
     archive.catalog.refresh()
     named = _named_paths(archive.catalog)
     unnamed = [found for found in listed if found.path not in named]
-    garbage = [found for found in unnamed if now_ms - found.modified_ms > grace_s * 1000]
+    garbage = [found for found in unnamed if found.modified_ms < now_ms - grace_s * 1000]
+    if garbage:
+        recent = archive.catalog.recent_paths(now_ms - grace_s * 1000)
+        garbage = [found for found in garbage if found.path not in recent]
     version = archive.catalog.version
     if delete:
         _delete(archive, [found.path for found in garbage])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from maxbrod.errors import UsageError
+from maxbrod.planning.selection import select_topics
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -34,13 +34,11 @@ def newest_ids(incarnations: Iterable[Incarnation], present: Container[str]) -> 
 
 def select_names(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
     """Those that match a pattern; all of them without one. UsageError names a topic that is not there."""
-    if not patterns:
-        return set(names)
     known = sorted(names)
-    for pattern in patterns:
-        if not set("*?[") & set(pattern) and pattern not in known:
-            raise unknown_topic(pattern, known)
-    return {name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns)}
+    selection = select_topics(dict.fromkeys(known, False), patterns, internal=True)
+    if selection.missing:
+        raise unknown_topic(selection.missing[0], known)
+    return set(selection.chosen)
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> UsageError:

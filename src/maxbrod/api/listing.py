@@ -5,7 +5,7 @@ Sums are made by Arrow over all rows at once, so that an archive of a million se
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.api.archives import Archive
-    from maxbrod.api.snapshots import Snapshot
+    from maxbrod.api.snapshots import Moment
+    from maxbrod.planning.snapshot import Snapshot
 
 _COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "reason"),
@@ -66,7 +67,7 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
     """Topics by name; empty ones too, if the last backup saw them. UsageError: a pattern that cannot be right."""
     runs = archive.catalog.runs()
     moment = find_moment(archive.storage, runs, as_of)
-    summaries = _summaries(archive.catalog.rows(columns=_COLUMNS, as_of=moment.ends), moment.snapshot)
+    summaries = _summaries(archive.catalog.rows(columns=_COLUMNS, as_of=moment.ends), moment)
     chosen = select_names({each.topic for each in summaries}, patterns)
     return Listing(
         archive=archive.url,
@@ -78,7 +79,7 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
     )
 
 
-def _summaries(rows: pa.Table, snapshot: Snapshot | None) -> list[TopicSummary]:
+def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:
     partitions, offsets = _extents(rows)
     gaps, segments = gaps_by_topic(rows), _segments(rows)
     totals = {each["topic_id"]: each for each in _totals(rows).to_pylist()}
@@ -86,15 +87,17 @@ def _summaries(rows: pa.Table, snapshot: Snapshot | None) -> list[TopicSummary]:
         Incarnation(topic=each["topic_max"], topic_id=topic_id, first_written_at=each["written_at_min"])
         for topic_id, each in totals.items()
     ]
-    empty = _empty_topics(snapshot, totals)
-    incarnations += [Incarnation(topic=each.topic, topic_id=each.topic_id, first_written_at=0) for each in empty]
-    newest = newest_ids(incarnations, {} if snapshot is None else snapshot.topics)
+    known = _known_topics(moment.snapshot)
+    empty = {topic_id: each for topic_id, each in known.items() if topic_id not in totals}
+    incarnations += [Incarnation(topic=topic, topic_id=each, first_written_at=0) for each, (topic, _) in empty.items()]
+    newest = newest_ids(incarnations, moment.present)
     found = [
         TopicSummary(
             topic=total["topic_max"],
             topic_id=topic_id,
             newest=topic_id in newest,
-            partitions=partitions[topic_id],
+            # Those without rows are still empty.
+            partitions=max(partitions[topic_id], known.get(topic_id, ("", 0))[1]),
             offsets=offsets[topic_id],
             records=total["records_sum"] or 0,
             segments=segments.get(topic_id, 0),
@@ -107,9 +110,10 @@ def _summaries(rows: pa.Table, snapshot: Snapshot | None) -> list[TopicSummary]:
         )
         for topic_id, total in totals.items()
     ]
-    return sorted(
-        [*found, *empty], key=lambda each: (each.topic, not each.newest, -(each.written_at or 0), each.topic_id)
-    )
+    found += [
+        _empty_topic(topic, each, partitions=count, newest=each in newest) for each, (topic, count) in empty.items()
+    ]
+    return sorted(found, key=lambda each: (each.topic, not each.newest, -(each.written_at or 0), each.topic_id))
 
 
 def _totals(rows: pa.Table) -> pa.Table:
@@ -137,24 +141,23 @@ def _segments(rows: pa.Table) -> dict[str, int]:
     return {each["topic_id"]: each["kind_count"] for each in counts.to_pylist()}
 
 
-def _empty_topics(snapshot: Snapshot | None, seen: Mapping[str, object]) -> list[TopicSummary]:
+def _known_topics(snapshot: Snapshot | None) -> dict[str, tuple[str, int]]:
+    """The name and the number of partitions of each topic that a backup has looked at, by id."""
     if snapshot is None:
-        return []
-    counts: dict[str, int] = defaultdict(int)
-    for partition in snapshot.ends:
-        counts[partition.topic_id] += 1
-    return [
-        TopicSummary(
-            topic=topic,
-            topic_id=topic_id,
-            newest=True,
-            partitions=counts[topic_id],
-            **dict.fromkeys(("offsets", "records", "segments", "bytes", "raw_bytes"), 0),
-            gaps={},
-            min_timestamp=None,
-            max_timestamp=None,
-            written_at=None,
-        )
-        for topic_id, topic in snapshot.topics.items()
-        if topic_id not in seen and topic_id in counts
-    ]
+        return {}
+    counts = Counter(partition.topic_id for partition in snapshot.ends)
+    return {topic_id: (snapshot.topics[topic_id], count) for topic_id, count in counts.items()}
+
+
+def _empty_topic(topic: str, topic_id: str, *, partitions: int, newest: bool) -> TopicSummary:
+    return TopicSummary(
+        topic=topic,
+        topic_id=topic_id,
+        newest=newest,
+        partitions=partitions,
+        **dict.fromkeys(("offsets", "records", "segments", "bytes", "raw_bytes"), 0),
+        gaps={},
+        min_timestamp=None,
+        max_timestamp=None,
+        written_at=None,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.api.extents import PartitionExtent, measure_partitions
@@ -12,10 +12,12 @@ from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.api.archives import Archive
-    from maxbrod.api.snapshots import Snapshot
+    from maxbrod.api.snapshots import Moment
+    from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.planning.snapshot import Snapshot
 
 EVERY: Final = "*"
 """Instead of a topic id: every incarnation."""
@@ -67,18 +69,18 @@ def show_topic(
 ) -> TopicReport:
     """The newest incarnation of a topic, or that of `topic_id`. UsageError: there is no such thing."""
     moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
-    snapshot, ends = moment.snapshot, moment.ends
+    snapshot = moment.snapshot
     rows = [
         row
-        for row in decode_rows(archive.catalog.rows(topic=topic, as_of=ends))
+        for row in decode_rows(archive.catalog.rows(topic=topic, as_of=moment.ends))
         if isinstance(row, (Segment, Gap))  # what it returns are no others
     ]
     partitions = _by_partition(rows, snapshot, topic)
     if not partitions:
         raise unknown_topic(topic, _names(archive, snapshot))
-    newest = _newest(topic, rows, snapshot, partitions)
+    newest = _newest(topic, rows, moment.present, partitions)
     chosen = _chosen_ids(topic, {each.topic_id for each in partitions}, newest, topic_id)
-    details = [_details(topic, each, partitions, ends, snapshot, newest) for each in chosen]
+    details = [_details(topic, each, partitions, moment, newest=each == newest) for each in chosen]
     return TopicReport(
         archive=archive.url,
         as_of=moment.as_of,
@@ -102,13 +104,13 @@ def _by_partition(
 
 
 def _newest(
-    topic: str, rows: Sequence[Segment | Gap], snapshot: Snapshot | None, partitions: Iterable[PartitionId]
+    topic: str, rows: Sequence[Segment | Gap], present: Container[str], partitions: Iterable[PartitionId]
 ) -> str:
     born = dict.fromkeys((each.topic_id for each in partitions), 0)
     for topic_id in born:
         born[topic_id] = min((row.written_at for row in rows if row.topic_id == topic_id), default=0)
     incarnations = [Incarnation(topic=topic, topic_id=each, first_written_at=at) for each, at in born.items()]
-    (newest,) = newest_ids(incarnations, {} if snapshot is None else snapshot.topics)
+    (newest,) = newest_ids(incarnations, present)
     return newest
 
 
@@ -126,40 +128,49 @@ def _details(
     topic: str,
     topic_id: str,
     partitions: Mapping[PartitionId, Sequence[Segment | Gap]],
-    ends: Mapping[PartitionId, int] | None,
-    snapshot: Snapshot | None,
-    newest: str,
+    moment: Moment,
+    *,
+    newest: bool,
 ) -> TopicDetails:
     mine = {each: rows for each, rows in partitions.items() if each.topic_id == topic_id}
-    extents = measure_partitions(mine, ends)
+    extents = measure_partitions(mine, _ends(mine, moment))
     return TopicDetails(
         topic=topic,
         topic_id=topic_id,
-        newest=topic_id == newest,
+        newest=newest,
         partitions=extents,
-        configs=None if snapshot is None else snapshot.topic_configs(topic_id),
-        groups=() if snapshot is None else _groups(snapshot, topic, topic_id, extents),
+        configs=_configs(moment.cluster, topic_id),
+        groups=() if moment.cluster is None else tuple(_groups(moment.cluster, topic, topic_id, extents)),
     )
+
+
+def _ends(mine: Mapping[PartitionId, Sequence[object]], moment: Moment) -> dict[PartitionId, int]:
+    """Where to stop, as of a run; and where partitions stand that have no row yet."""
+    ends = {} if moment.snapshot is None else moment.snapshot.ends
+    return {each: ends[each] for each, rows in mine.items() if each in ends and (moment.as_of is not None or not rows)}
+
+
+def _configs(cluster: ClusterState | None, topic_id: str) -> Mapping[str, str | None] | None:
+    topics = () if cluster is None else cluster.topics
+    return next((topic.configs for topic in topics if topic.topic_id == topic_id), None)
 
 
 def _groups(
-    snapshot: Snapshot, topic: str, topic_id: str, extents: Iterable[PartitionExtent]
-) -> tuple[GroupOffset, ...]:
+    cluster: ClusterState, topic: str, topic_id: str, extents: Iterable[PartitionExtent]
+) -> Iterator[GroupOffset]:
     ends = {each.partition: each.end_offset for each in extents}
-    return tuple(
-        GroupOffset(
-            group_id=group["group_id"],
-            type=group["type"],
-            state=group["state"],
-            partition=committed["partition"],
-            offset=committed["offset"],
-            lag=ends[committed["partition"]] - committed["offset"],
-            metadata=committed["metadata"],
-        )
-        for group in snapshot.cluster.get("groups", ())
-        for committed in group["offsets"] or ()
-        if committed["topic"] == topic and committed["topic_id"] == topic_id and committed["partition"] in ends
-    )
+    for group in cluster.groups:
+        for committed in group.offsets or ():
+            if (committed.topic, committed.topic_id) == (topic, topic_id) and committed.partition in ends:
+                yield GroupOffset(
+                    group_id=group.group_id,
+                    type=group.type,
+                    state=group.state,
+                    partition=committed.partition,
+                    offset=committed.offset,
+                    lag=ends[committed.partition] - committed.offset,
+                    metadata=committed.metadata,
+                )
 
 
 def _only(details: TopicDetails, partition: int) -> TopicDetails:
@@ -170,14 +181,7 @@ def _only(details: TopicDetails, partition: int) -> TopicDetails:
             hint=f"it has {', '.join(str(each.partition) for each in details.partitions)}",
         )
     groups = tuple(each for each in details.groups if each.partition == partition)
-    return TopicDetails(
-        topic=details.topic,
-        topic_id=details.topic_id,
-        newest=details.newest,
-        partitions=chosen,
-        configs=details.configs,
-        groups=groups,
-    )
+    return replace(details, partitions=chosen, groups=groups)
 
 
 def _names(archive: Archive, snapshot: Snapshot | None) -> set[str]:

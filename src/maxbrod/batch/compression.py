@@ -25,6 +25,7 @@ _LZ4_BLOCK_BYTES: Final = 64 << 10
 # Magic, FLG 0x60 (version 1, independent blocks, no checksums), BD 0x40 (64 KiB blocks), header checksum.
 _LZ4_FRAME_START: Final = bytes.fromhex("04224d18604082")
 _LZ4_HEADER_BYTES: Final = 7
+_LZ4_SIZE_BYTES: Final = 4
 _LZ4_FRAME_END: Final = bytes(4)
 _LZ4_STORED: Final = 0x80000000
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -104,9 +105,46 @@ def _decompress_into(codec: Codec, compressed: NDArray[np.uint8], out: NDArray[n
         case Codec.SNAPPY:
             return _decompress_snappy(compressed, out)
         case Codec.LZ4:
-            return int(cramjam.lz4.decompress_into(compressed, out))
+            return _decompress_lz4(compressed, out)
         case Codec.ZSTD:
             return int(cramjam.zstd.decompress_into(compressed, out))
+
+
+def _decompress_lz4(compressed: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
+    """Frames as Kafka's clients write them, block by block: setting the frame decoder up takes longer than 16 KB do."""
+    if compressed[:_LZ4_HEADER_BYTES].tobytes() != _LZ4_FRAME_START:
+        return int(cramjam.lz4.decompress_into(compressed, out))
+    written, position, end = 0, _LZ4_HEADER_BYTES, compressed.size
+    while end - position > _LZ4_SIZE_BYTES:
+        size = int.from_bytes(compressed[position : position + _LZ4_SIZE_BYTES].tobytes(), "little")
+        position += _LZ4_SIZE_BYTES
+        block = compressed[position : position + (size & ~_LZ4_STORED)]
+        position += size & ~_LZ4_STORED
+        room = out[written : written + _LZ4_BLOCK_BYTES]
+        if not size or position > end:
+            break
+        written += _store_block(block, room) if size & _LZ4_STORED else _decompress_lz4_block(block, room)
+    # Whatever is unusual (cut, more frames after this one) is left to the decoder that knows what to say.
+    if end - position != _LZ4_SIZE_BYTES or compressed[position:].any():
+        return int(cramjam.lz4.decompress_into(compressed, out))
+    return written
+
+
+def _decompress_lz4_block(block: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
+    try:
+        return int(cramjam.lz4.decompress_block_into(block, out, output_len=out.size))
+    except cramjam.DecompressionError:
+        # A full-sized output is enough for any block, so then it is the block that is wrong.
+        if out.size < _LZ4_BLOCK_BYTES:
+            raise cramjam.DecompressionError(_NO_ROOM) from None
+        raise
+
+
+def _store_block(block: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
+    if block.size > out.size:
+        raise cramjam.DecompressionError(_NO_ROOM if out.size < _LZ4_BLOCK_BYTES else "a stored block is too large")
+    out[: block.size] = block
+    return block.size
 
 
 def _decompress_snappy(compressed: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:

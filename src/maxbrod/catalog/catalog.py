@@ -112,6 +112,16 @@ class Catalog:
                 columns=columns,
             )
 
+    def recent_paths(self, since_ms: int) -> set[str]:
+        """Objects that a row named at some time since then, though perhaps none does now.
+
+        Whoever plans from an older version may still read them. Goes back as far as Delta keeps files: a day.
+        """
+        with store_errors("read the catalog", self.url):
+            files = self._files()
+            removed = files.removed_since(self._version, since_ms)
+            return {str(path) for file in removed for path in files.read_if_there(file, "path") if path is not None}
+
     def commit(
         self,
         rows: Iterable[Row] | pa.Table,

@@ -92,6 +92,26 @@ class DataFiles:
         except FileNotFoundError:
             return None
 
+    def removed_since(self, version: int, since_ms: int) -> list[str]:
+        """Files that commits up to this version took out of use since then, as far back as Delta's log reaches."""
+        removed: list[str] = []
+        while (entry := self.log_entry(version)) is not None:
+            actions = [json.loads(line) for line in entry.splitlines()]
+            if any(action["commitInfo"]["timestamp"] < since_ms for action in actions if "commitInfo" in action):
+                break
+            removed += [action["remove"]["path"] for action in actions if "remove" in action]
+            version -= 1
+        return removed
+
+    def read_if_there(self, path: str, column: str) -> list[object]:
+        """One column of a file that may have been swept away."""
+        try:
+            with self._store.open_input_file(path) as file:
+                values: list[object] = pq.read_table(file, columns=[column])[column].to_pylist()
+                return values
+        except FileNotFoundError:
+            return []
+
     def has_log_entry(self, version: int) -> bool:
         return bool(self._store.get_file_info(_log_path(version)).type == pafs.FileType.File)
 

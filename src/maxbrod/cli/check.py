@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from maxbrod.cli.backup_options import MasterOption  # noqa: TC001 - typer reads the signature
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
@@ -16,12 +18,21 @@ from maxbrod.cli.options import (
     find_place,
 )
 from maxbrod.cli.output import JsonFlag, human_bytes, print_json, print_line
+from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.api.archives import Archive
     from maxbrod.api.checking import CheckReport
+    from maxbrod.api.deep_checking import DeepCheckReport
     from maxbrod.api.problems import Problem
+    from maxbrod.config import SparkConfig
 
 _PROBLEMS_SHOWN: Final = 100
+
+
+_DEEP = "Reading every byte"
 
 
 def check(
@@ -34,30 +45,97 @@ def check(
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
     s3_path_style: S3PathStyleOption = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read all that is archived, and compare it.", rich_help_panel=_DEEP)
+    ] = False,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PART",
+            help="Read only so much of it, by chance: 5%, or 0.05. Implies --deep.",
+            show_default=False,
+            rich_help_panel=_DEEP,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Draw the sample that this number stands for.", show_default=False, rich_help_panel=_DEEP
+        ),
+    ] = None,
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart", help="Read everything, also what an interrupted check has read.", rich_help_panel=_DEEP
+        ),
+    ] = False,
+    master: MasterOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check that an archive is whole, without reading its records.
+    """Check that an archive is whole, and with --deep that every byte of it is what was written.
 
     Every offset of every partition must be archived or explained, every object must be there and long enough, and the
-    last backup's snapshot must agree. Ends with 3 if offsets are missing, with 4 if objects are.
+    last backup's snapshot must agree. With --deep every object is read on Spark: digests, checksums of batches, counts
+    and timestamps of records; a deep check that is interrupted goes on where it was when the same command is run again.
+    Ends with 3 if offsets are missing, with 4 if objects are, or are damaged.
 
     For example:
 
       maxbrod check -a /backups/kafka
 
       maxbrod check -a s3://backups/kafka 'orders-*' --json
+
+      maxbrod check -a s3://backups/kafka --deep --sample 5%
     """
     from maxbrod.api.archives import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.api.checking import check_archive  # noqa: PLC0415
 
+    part = None if sample is None else _part(sample)
     place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    report = check_archive(open_archive(place.url, place.storage), patterns or ())
+    opened = open_archive(place.url, place.storage)
+    quick = check_archive(opened, patterns or ())
+    found = None
+    if deep or part is not None:
+        spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
+        found = _check_deep(opened, spark, patterns or (), part=part or 1.0, seed=seed, restart=restart, quiet=as_json)
+    exit_code = max(quick.exit_code, found.exit_code if found else 0)
     if as_json:
-        print_json({**asdict(report), "exit_code": report.exit_code})
+        print_json({**asdict(quick), "deep": found and asdict(found), "exit_code": exit_code})
     else:
-        _print(report)
-    if report.exit_code:
-        raise typer.Exit(report.exit_code)
+        _print(quick)
+        if found:
+            _print_deep(found)
+    if exit_code:
+        raise typer.Exit(exit_code)
+
+
+def _part(text: str) -> float:
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        return float(number) / (100 if percent else 1)
+    except ValueError:
+        raise UsageError(f"{text!r} is no part of an archive", hint="say --sample 5% or --sample 0.05") from None
+
+
+def _check_deep(
+    archive: Archive,
+    spark: SparkConfig,
+    patterns: Sequence[str],
+    *,
+    part: float,
+    seed: int | None,
+    restart: bool,
+    quiet: bool,
+) -> DeepCheckReport:
+    from maxbrod.api.deep_checking import deep_check  # noqa: PLC0415 - Spark: only for --deep
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
+
+    stop = threading.Event()
+    with stopping_by_signals(stop), progress_bar(shown=not quiet) as on_progress:
+        return deep_check(
+            archive, spark, patterns, sample=part, seed=seed, restart=restart, on_progress=on_progress, stop=stop
+        )
 
 
 def _print(report: CheckReport) -> None:
@@ -72,6 +150,23 @@ def _print(report: CheckReport) -> None:
     print_line(
         f"{len(report.problems):,} problems" if report.problems else "whole: every offset is archived or explained"
     )
+
+
+def _print_deep(report: DeepCheckReport) -> None:
+    for problem in report.problems[:_PROBLEMS_SHOWN]:
+        _print_problem(problem)
+    drawn = "" if report.seed is None else f" of {report.slices:,}, drawn by --seed {report.seed}"
+    before = f", {report.skipped:,} were read before" if report.skipped else ""
+    print_line(
+        f"read {report.checked:,} slices{drawn} with {report.records_checked:,} records and "
+        f"{human_bytes(report.bytes_checked)}{before}"
+    )
+    if report.interrupted:
+        print_line("stopped on request: the same command goes on from here")
+    elif report.problems:
+        print_line(f"{len(report.problems):,} slices are not what was written")
+    else:
+        print_line("sound: every byte that was read is what was written")
 
 
 def _print_problem(problem: Problem) -> None:

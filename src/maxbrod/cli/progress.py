@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rich.progress import (
     BarColumn,
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.api.progress import OnProgress, Progress
-
-_READING: Final = "reading"
 
 
 @contextmanager
@@ -58,7 +56,7 @@ class _Steps:
         self._task = bar.add_task("", total=None, records="")
 
     def __call__(self, step: Progress) -> None:
-        if step.phase != _READING:
+        if not step.bytes_total:
             self._bar.reset(self._task, description=step.phase, total=None, records="")
             return
         self._bar.update(

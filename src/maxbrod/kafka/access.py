@@ -117,7 +117,8 @@ def read_quotas(client: KafkaClient, *, deadline: Deadline) -> tuple[Quota, ...]
 
 def read_users(client: KafkaClient, *, deadline: Deadline) -> tuple[ScramUser, ...]:
     """Every user of SCRAM, once for each mechanism."""
-    answer = _ask(client, lambda: DescribeUserScramCredentialsRequest(users=None), "read SCRAM users", deadline)
+    # An empty list is all, too. Null is as well, but a broker stumbles over it when it has to refuse (Kafka 4.3).
+    answer = _ask(client, lambda: DescribeUserScramCredentialsRequest(users=[]), "read SCRAM users", deadline)
     return tuple(
         ScramUser(name=user.user, mechanism=_name(MECHANISMS, each.mechanism), iterations=each.iterations)
         for user in answer.results

@@ -21,7 +21,8 @@ class Chunk:
     """All that the log has for the offsets from `start` to `end` (exclusive). Chunks of a range tile it.
 
     `data` is whole batches and nothing else; it may be empty, where compaction or retention has left nothing.
-    An offset below `log_start_offset` that no batch covers was deleted by retention.
+    An offset below `log_start_offset` that no batch covers was deleted by retention. Only where a log begins within a
+    batch may the first one begin before `start`: brokers keep such a batch whole.
     """
 
     start: int
@@ -69,11 +70,18 @@ class Selection:
         )
 
 
-def select(found: FetchedPartition, headers: BatchHeaders, start: int, end: int) -> Selection:
-    """The batches with a base offset in [start, end), from an answer to a fetch at `start` that has batches."""
+def select(
+    found: FetchedPartition, headers: BatchHeaders, start: int, end: int, *, floor: int | None = None
+) -> Selection:
+    """The batches with a base offset in [start, end), from an answer to a fetch at `start` that has batches.
+
+    With a `floor` below `start`, also the one that `start` lies within, unless it begins before the floor.
+    """
     _check_order(headers)
     base = headers["base_offset"]
     first, last = np.searchsorted(base, [start, end]).tolist()
+    if first and floor is not None and floor <= base[first - 1] and start <= headers.last_offset[first - 1]:
+        first -= 1
     # A batch from beyond the range shows that the range has nothing more.
     covered = end if last < len(base) else min(end, int(headers.last_offset[-1]) + 1)
     if covered <= start:

@@ -6,6 +6,7 @@ Values put themselves in order, so that two captures of the same state are equal
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -13,7 +14,7 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Value = TypeVar("Value")
 
@@ -178,10 +179,16 @@ class ClusterState:
                 object.__setattr__(self, name, _ordered(values, order))
 
     def topic(self, name: str) -> TopicState | None:
-        return next((each for each in self.topics if each.name == name), None)
+        return _named(self.topics, name, lambda each: each.name)
 
     def group(self, group_id: str) -> Group | None:
-        return next((each for each in self.groups if each.group_id == group_id), None)
+        return _named(self.groups, group_id, lambda each: each.group_id)
+
+
+def _named(values: Sequence[Value], name: str, name_of: Callable[[Value], str]) -> Value | None:
+    """They are in order of their names, and there may be 100,000."""
+    position = bisect_left(values, name, key=name_of)
+    return values[position] if position < len(values) and name_of(values[position]) == name else None
 
 
 def _ordered(values: Iterable[Any], order: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a key function of any value

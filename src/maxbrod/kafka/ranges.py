@@ -55,12 +55,15 @@ def read_range(
     end: int,
     *,
     topic_id: UUID | None = None,
+    floor: int | None = None,
     fetch_bytes: int = FETCH_BYTES,
     read_committed: bool = True,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Chunk]:
     """Every batch whose base offset lies in [start, end), in order; `end` is at most the last stable offset.
 
+    A `floor` below `start` is for whoever reads the first range: the batch that `start` lies within belongs to it too,
+    if it does not begin before the floor. A log that was cut by retention or by hand begins within a batch.
     `topic_id` is the incarnation that is meant; without it, the one that is there at the first request. Raises
     TopicGoneError when the topic is deleted or recreated, LogTruncatedError, CorruptDataError for a batch that is
     damaged twice running (what stands before it has been handed out; reading from the offset after the error's
@@ -71,6 +74,7 @@ def read_range(
         where,
         (start, end),
         topic_id=topic_id,
+        floor=floor,
         fetch_bytes=fetch_bytes,
         read_committed=read_committed,
         patience_s=patience_s,
@@ -98,11 +102,14 @@ class _RangeReader:
         offsets: tuple[int, int],
         *,
         topic_id: UUID | None,
+        floor: int | None = None,
         fetch_bytes: int,
         read_committed: bool,
         patience_s: float,
     ) -> None:
         self.position, self._end = offsets
+        # Where the last batch ended. What begins there or later is ours, however far the log's start has moved since.
+        self._floor = self.position if floor is None else min(floor, self.position)
         self._client = client
         self._where = where
         self._topic_id = topic_id
@@ -167,12 +174,13 @@ class _RangeReader:
             return None
         if not len(headers):
             return self._nothing(found)
-        selection = select(found, headers, self.position, self._end)
+        selection = select(found, headers, self.position, self._end, floor=self._floor)
         if selection.end < self._end and not connection.throttled:
             self._send_ahead(selection.end, selection.last_epoch)
         chunk = self._checked(selection)
         if len(chunk.headers):
             self._last_epoch = int(chunk.headers["leader_epoch"][-1])
+            self._floor = int(chunk.headers.last_offset[-1]) + 1
         return chunk
 
     def _walked(self, found: FetchedPartition) -> tuple[FetchedPartition, BatchHeaders]:

@@ -14,8 +14,9 @@ from maxbrod.model import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_OFFSET: Final = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<offset>\d+)")
-_EPOCH_MS: Final = re.compile(r"\d+")
+# 2026-01-31T12:00:00, which lacks its zone, is no topic of that name.
+_OFFSET: Final = re.compile(r"(?!\d{4}-\d\d-\d\dT)(?P<topic>[^:]+):(?P<partition>\d+):(?P<offset>\d+)", re.ASCII)
+_EPOCH_MS: Final = re.compile(r"\d+", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1

@@ -21,15 +21,17 @@ from maxbrod.errors import (
 )
 from maxbrod.kafka.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.ranges import FETCH_BYTES, read_range
+from maxbrod.kafka.small_ranges import SmallRange, read_small_ranges
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.planning.items import Damage, Failure, Outcome, Trouble
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from maxbrod.config import KafkaConfig, StorageConfig
+    from maxbrod.kafka.chunks import Chunk
     from maxbrod.layouts.kafka.compression import Compression
     from maxbrod.layouts.kafka.partition import PartitionWriter
     from maxbrod.layouts.kafka.slices import SegmentLimits
@@ -42,6 +44,10 @@ _TROUBLES: Final[tuple[tuple[type[MaxbrodError], Trouble], ...]] = (
     (AccessDeniedError, Trouble.DENIED),
     (UnavailableError, Trouble.UNAVAILABLE),
 )
+
+
+_GATHER_BYTES: Final = 16 << 20
+_GATHER_RANGES: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +94,62 @@ def run_backup_task(settings: TaskSettings, task: Task) -> tuple[Outcome, ...]:
             storage, run_id=settings.run_id, compression=settings.compression, limits=settings.limits
         )
         with KafkaClient(settings.kafka) as client, writer as archive:
-            readings = [_archive(client, archive, item, settings) for item in task.items]
+            readings = [
+                _archive(client, archive, item, settings, chunk)
+                for group in _groups(task.items)
+                for item, chunk in _gathered(client, group)
+            ]
     except MaxbrodError as error:
         return _nothing_written(task.items, error)
     return tuple(reading.outcome() for reading in readings)
 
 
-def _archive(client: KafkaClient, archive: ArchiveWriter, item: RangeItem, settings: TaskSettings) -> _Reading:
-    part = archive.partition(topic=item.topic, topic_id=item.topic_id, partition=item.partition, packed=item.packed)
+def _groups(items: Sequence[RangeItem]) -> Iterator[list[RangeItem]]:
+    """Neighbours that are read together: many small ones, up to what may be held in memory, or one large one."""
+    group: list[RangeItem] = []
+    room = _GATHER_BYTES
+    for item in items:
+        cost = item.bytes_estimate if item.packed else _GATHER_BYTES
+        if group and (cost > room or len(group) == _GATHER_RANGES):
+            yield group
+            group, room = [], _GATHER_BYTES
+        group.append(item)
+        room -= cost
+    if group:
+        yield group
+
+
+def _gathered(client: KafkaClient, group: Sequence[RangeItem]) -> Iterator[tuple[RangeItem, Chunk | None]]:
+    """Each item, with all there is of it if it came at once."""
+    small = {
+        SmallRange(
+            where=TopicPartition(topic=item.topic, partition=item.partition),
+            topic_id=topic_id_of(item.topic_id),
+            start=item.start,
+            end=item.end,
+            bytes_estimate=item.bytes_estimate,
+            floor=item.floor,
+        ): item
+        for item in group
+    }
+    came = {small[each]: chunk for each, chunk in read_small_ranges(client, list(small))} if len(group) > 1 else {}
+    for item in group:
+        yield item, came.pop(item, None)
+
+
+def _archive(
+    client: KafkaClient, archive: ArchiveWriter, item: RangeItem, settings: TaskSettings, chunk: Chunk | None
+) -> _Reading:
+    part = archive.partition(
+        topic=item.topic,
+        topic_id=item.topic_id,
+        partition=item.partition,
+        packed=item.packed,
+        every_hole=not item.compacted,
+    )
     reading = _Reading(item, part, item.start)
+    if chunk is not None:
+        _append(reading, chunk)
     where = TopicPartition(topic=item.topic, partition=item.partition)
     with naming(str(where)):
         while reading.reached < item.end and reading.failure is None:
@@ -114,6 +167,7 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
         reading.reached,
         item.end,
         topic_id=topic_id_of(item.topic_id),
+        floor=item.floor if reading.reached == item.start else None,
         fetch_bytes=min(settings.fetch_bytes, _fetch_bytes(item)),
         patience_s=settings.patience_s,
     )
@@ -123,6 +177,8 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
         except CorruptDataError as error:
             offset = reading.reached if error.offset is None else max(error.offset, reading.reached)
             reading.damages.append(Damage(offset=offset, message=error.message))
+            # A row of its own, also in a compacted topic: a later run may read it from a sound replica.
+            reading.part.close()
             reading.reached = offset + 1
             return
         except tuple(kind for kind, _ in _TROUBLES) as error:
@@ -131,10 +187,17 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
         if chunk is None:
             return
         # An error from here on is the storage's, and ends the task.
-        if len(chunk.headers):
-            reading.part.append(chunk.data, chunk.headers, chunk.aborted)
-        reading.reached = chunk.end
-        reading.log_start_offset = max(reading.log_start_offset, chunk.log_start_offset)
+        _append(reading, chunk)
+
+
+def _append(reading: _Reading, chunk: Chunk) -> None:
+    if len(chunk.headers):
+        reading.part.append(chunk.data, chunk.headers, chunk.aborted)
+    elif chunk.start < chunk.log_start_offset:
+        # What retention took is a row of its own, however little it is: no slice may reach over it.
+        reading.part.close()
+    reading.reached = chunk.end
+    reading.log_start_offset = max(reading.log_start_offset, chunk.log_start_offset)
 
 
 def _fetch_bytes(item: RangeItem) -> int:

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from maxbrod.config import SparkConfig
 from maxbrod.errors import EnvironmentMissingError, UnavailableError, UsageError
 from maxbrod.java import Java, find_java
 from maxbrod.spark import gateway
@@ -30,6 +31,7 @@ from maxbrod.spark.archive import build_archive_later, find_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
@@ -128,6 +130,13 @@ def open_session(
         opening = _open_cluster({**_CLASSIC_CONF, "spark.master": master, **conf})
     with opening as opened:
         yield opened
+
+
+def open_configured(config: SparkConfig, session: SparkSession | None = None) -> AbstractContextManager[SparkSession]:
+    """The session that was handed in, or one as configured. With nothing configured, one that is open will do."""
+    if session is not None or config == SparkConfig():
+        return open_session(session=session)
+    return open_session(master=config.master, conf=config.conf)
 
 
 def parallelism_of(master: str, session: SparkSession | None = None) -> int:

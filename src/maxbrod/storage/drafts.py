@@ -13,6 +13,8 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.storage.writeback import Writeback
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -24,6 +26,7 @@ class Draft:
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
+        self._writeback = Writeback(descriptor)
 
     @classmethod
     def open(cls, folder: Path) -> Draft:
@@ -34,11 +37,13 @@ class Draft:
         return cls(path, descriptor)
 
     def write(self, view: memoryview) -> None:
+        self._writeback.wrote(len(view))
         while view:
             view = view[os.write(self._descriptor, view) :]
 
     def publish(self, target: Path) -> None:
         """Give it its name; FileExistsError if that is taken. When this returns, a power failure cannot undo it."""
+        self._writeback.settle()
         os.fsync(self._descriptor)
         make_folder(target.parent)
         os.link(self._path, target)
@@ -53,6 +58,9 @@ class Draft:
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
+        # A thread must not sync a number that belongs to another file by then.
+        with suppress(OSError):
+            self._writeback.settle()
         with suppress(OSError):
             self._path.unlink()
         with suppress(OSError):

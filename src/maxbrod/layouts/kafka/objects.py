@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
+from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.kafka.names import pack_path
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class Objects:
         self._run_id = run_id
         self._open: list[OpenObject] = []
         self._packs: dict[bool, OpenObject] = {}
+        self._commit: _Commit | None = None
         self._owners: dict[bool, SliceOwner] = {}
 
     def create(self, path: str) -> OpenObject:
@@ -73,17 +77,43 @@ class Objects:
         return pack
 
     def commit(self, opened: OpenObject) -> None:
+        """Make it durable while others are written. One at a time; the error of one is raised by the next."""
+        self._settle()
         self._open.remove(opened)
-        opened.commit()
+        self._commit = _Commit(opened)
+        self._commit.start()
 
     def commit_all(self) -> None:
-        """Objects that come after one that fails are forgotten."""
-        try:
-            while self._open:
-                self.commit(self._open[0])
-        finally:
-            self.abort_all()
+        """When this returns all are durable. After one that failed the others are forgotten."""
+        while self._open:
+            self.commit(self._open[0])
+        self._settle()
 
     def abort_all(self) -> None:
+        with suppress(MaxbrodError):
+            self._settle()
         while self._open:
             self._open.pop().abort()
+
+    def _settle(self) -> None:
+        commit, self._commit = self._commit, None
+        if commit is not None:
+            commit.settle()
+
+
+class _Commit(threading.Thread):
+    def __init__(self, opened: OpenObject) -> None:
+        super().__init__(name="commit", daemon=True)
+        self._opened = opened
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._opened.commit()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self._error = error
+
+    def settle(self) -> None:
+        self.join()
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,90 @@
+"""Runs backups in this process, with or without Spark: the session is the only thing that is ever left out."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from maxbrod.api import backup as engine
+from maxbrod.config import Config, StorageConfig
+from maxbrod.spark import backup_task as task_module
+from maxbrod.spark.backup import _work, decode_outcomes, encode_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from maxbrod.api.reports import BackupReport
+    from maxbrod.planning.items import Outcome, Task
+    from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.spark.backup_task import TaskSettings
+
+
+def config_of(
+    cluster: Cluster, archive: object, *topics: str, storage: StorageConfig | None = None, **wish: Any
+) -> Config:
+    """`wish` is the section `backup`."""
+    return Config.model_validate(
+        {
+            "archive": str(archive),
+            "kafka": {"bootstrap": cluster.bootstrap},
+            "storage": storage or StorageConfig(),
+            "backup": {"topics": topics, **wish},
+        }
+    )
+
+
+def run_job_here(
+    _: object, settings: TaskSettings, tasks: Sequence[Task], *, on_done: Callable[[int], None] | None = None
+) -> list[Outcome]:
+    """What Spark does with tasks, one after another: text in, text out."""
+    return [outcome for task in tasks for outcome in decode_outcomes(_work(settings, encode_task(task)))]
+
+
+@contextmanager
+def without_spark(job: Callable[..., list[Outcome]] = run_job_here) -> Iterator[None]:
+    with patch.object(engine, "run_backup_job", job), patch.object(engine.Backup, "_spark", lambda _: None):
+        yield
+
+
+def back_up(config: Config, **options: Any) -> BackupReport:
+    """One run, without Spark."""
+    with without_spark(), engine.Backup(config, **options) as backup:
+        return backup.run()
+
+
+def back_up_while(config: Config, act: Callable[[], object], *, after_chunks: int = 0, **options: Any) -> BackupReport:
+    """One run, in the middle of which something happens: after planning, or after so many chunks have been read."""
+    remaining = [after_chunks]
+    read_range = task_module.read_range
+
+    def reading(*arguments: Any, **more: Any) -> Iterator[Any]:
+        for chunk in read_range(*arguments, **more):
+            yield chunk
+            remaining[0] -= 1
+            if remaining[0] == 0:
+                act()
+
+    def job(session: object, settings: TaskSettings, tasks: Sequence[Task], **more: Any) -> list[Outcome]:
+        if remaining[0] == 0:
+            remaining[0] = -1
+            act()
+        return run_job_here(session, replace(settings, fetch_bytes=1), tasks, **more)
+
+    with (
+        without_spark(job),
+        patch.object(task_module, "read_range", reading),
+        engine.Backup(config, **options) as backup,
+    ):
+        return backup.run()
+
+
+def back_up_on(session: Any, config: Config) -> BackupReport:
+    """One run on a real session."""
+    with engine.Backup(config, session=session) as backup:
+        return backup.run()
+
+
+def kinds(report: BackupReport) -> list[str]:
+    return [notice.kind for notice in report.notices]

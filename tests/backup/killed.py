@@ -1,0 +1,94 @@
+"""A program: backs up, and dies by SIGKILL at the n-th point where a crash could matter. `python -m backup.killed`
+
+One configuration comes in as a line of JSON, then a line for each run: the archive's name and n. Says for each how it
+ended: `killed` before or after which call, or the exit code. Forks for each run, so it does nothing by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+
+from backup.engine import back_up
+from maxbrod.api import backup as engine
+from maxbrod.catalog import catalog as catalog_module
+from maxbrod.catalog.files import DataFiles
+from maxbrod.config import Config
+from maxbrod.planning.tasks import plan_tasks
+from maxbrod.storage.local import _LocalWriter
+from maxbrod.storage.remote import RemoteStorage
+from maxbrod.storage.upload import Upload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACK_BYTES_MAX = 4000
+"""Small enough for the tests' topics to have both segments of their own and packs."""
+POINTS: tuple[tuple[Any, str], ...] = (
+    (catalog_module, "create_table"),
+    (_LocalWriter, "commit"),
+    (RemoteStorage, "put"),
+    (Upload, "commit"),
+    (DataFiles, "write"),
+    (DeltaTable, "create_write_transaction"),
+)
+"""All that changes what is stored; a local `put` is a writer's commit."""
+
+
+class Fate:
+    """Counts the moments before and after each call, and ends the process at one of them."""
+
+    def __init__(self, point: int, out: int) -> None:
+        self._left = point
+        self._out = out
+
+    def meet(self, moment: str) -> None:
+        self._left -= 1
+        if self._left < 0:
+            os.write(self._out, f"killed {moment}\n".encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.meet(f"before {name}")
+            result = function(*arguments, **options)
+            self.meet(f"after {name}")
+            return result
+
+        return call
+
+
+def run(config: Config, point: int, out: int) -> None:
+    """In a process of its own; without a point (below 0), to the end."""
+    engine.plan_tasks = partial(plan_tasks, pack_bytes_max=PACK_BYTES_MAX)  # type: ignore[assignment]
+    if point >= 0:
+        fate = Fate(point, out)
+        for owner, name in POINTS:
+            setattr(owner, name, fate.around(name, getattr(owner, name)))
+    report = back_up(config)
+    os.write(out, f"{report.exit_code}\n".encode())
+
+
+def main() -> None:
+    settings = json.loads(sys.stdin.readline())
+    out = sys.stdout.fileno()
+    for line in sys.stdin:
+        archive, point = line.split()
+        child = os.fork()
+        if child == 0:
+            try:
+                run(Config.model_validate({**settings, "archive": archive}), int(point), out)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.write(out, b".\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What producers got acknowledged, record by record: the truth that archives are held against."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from backup.plain import Record
+from maxbrod.model import Codec, topic_id_text
+from maxbrod.sandbox.bulk import produce_records
+from maxbrod.sandbox.topics import offsets, topic_id
+from maxbrod.sandbox.traffic import Message, produce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maxbrod.sandbox.cluster import Cluster
+
+NOW_MS = 1_760_000_000_000
+CODECS = (Codec.NONE, Codec.GZIP, Codec.LZ4, Codec.ZSTD)
+_SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))),
+    ]
+)
+
+
+def odd_records(count: int, *, seed: int = 0, value_bytes: int = 60) -> list[Record]:
+    """Null and empty in every place, times out of order, headers that repeat: what a copy likes to lose."""
+    draw = random.Random(seed)
+
+    def blob(most: int) -> bytes | None:
+        return draw.choice((None, b"", draw.randbytes(most // 2), draw.randbytes(most)))
+
+    return [
+        Record(
+            NOW_MS + draw.randrange(-(10**11), 10**6),
+            blob(12),
+            blob(value_bytes),
+            tuple((draw.choice((b"", b"h", b"trace")), blob(8)) for _ in range(draw.choice((0, 0, 1, 3)))),
+        )
+        for _ in range(count)
+    ]
+
+
+class Ledger:
+    """By topic id and partition, then by offset."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, int], dict[int, Record]] = {}
+
+    def write(
+        self,
+        cluster: Cluster,
+        topic: str,
+        count: int,
+        *,
+        partition: int = 0,
+        batch: int = 50,
+        seed: int | None = None,
+        value_bytes: int = 60,
+        codec: Codec | None = None,
+    ) -> None:
+        """Odd records in batches, codecs in turn, each batch acknowledged. Nobody else may write meanwhile."""
+        seed = self._seed() if seed is None else seed
+        written = odd_records(count, seed=seed, value_bytes=value_bytes)
+        for turn, first in enumerate(range(0, count, batch)):
+            part = written[first : first + batch]
+            base = offsets(cluster, topic, partition)[1]
+            chosen = CODECS[turn % len(CODECS)] if codec is None else codec
+            produce_records(cluster, topic, _columns(part), partition=partition, codec=chosen)
+            self.note(cluster, topic, range(base, base + len(part)), part, partition=partition)
+
+    def produce(self, cluster: Cluster, topic: str, messages: Sequence[Message], *, partition: int = 0) -> list[int]:
+        """Through Kafka's usual producer."""
+        dated = [message._replace(timestamp_ms=NOW_MS + turn) for turn, message in enumerate(messages)]
+        acknowledged = produce(cluster, topic, dated, partition=partition)
+        self.note(cluster, topic, acknowledged, map(as_record, dated), partition=partition)
+        return acknowledged
+
+    def note(
+        self,
+        cluster: Cluster,
+        topic: str,
+        acknowledged: Iterable[int],
+        records: Iterable[Record],
+        *,
+        partition: int = 0,
+    ) -> None:
+        held = self.of(cluster, topic, partition)
+        for offset, record in zip(acknowledged, records, strict=True):
+            assert offset not in held
+            held[offset] = record
+
+    def of(self, cluster: Cluster, topic: str, partition: int = 0) -> dict[int, Record]:
+        return self.records.setdefault((topic_id_text(topic_id(cluster, topic)), partition), {})
+
+    def forget(self, key: tuple[str, int], offsets: Iterable[int]) -> None:
+        """What the cluster lost: retention, truncation, damage."""
+        for offset in list(offsets):
+            self.records[key].pop(offset, None)
+
+    def _seed(self) -> int:
+        return sum(map(len, self.records.values()))
+
+
+def as_record(message: Message) -> Record:
+    assert message.timestamp_ms is not None
+    headers = tuple((name.encode(), value) for name, value in message.headers)
+    return Record(message.timestamp_ms, message.key, message.value, headers)
+
+
+def _columns(records: Sequence[Record]) -> pa.RecordBatch:
+    rows = [
+        {
+            "offset": number,
+            "timestamp_ms": record.timestamp_ms,
+            "key": record.key,
+            "value": record.value,
+            "headers": [{"key": key, "value": value} for key, value in record.headers],
+        }
+        for number, record in enumerate(records)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
