@@ -32,6 +32,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.planning.assembly import assemble, check_tiling
 from maxbrod.planning.items import RangeItem, Task, Trouble
 from maxbrod.planning.mending import MENDABLE, plan_mending, settle, sort_out
+from maxbrod.planning.selection import select_topics
 from maxbrod.planning.snapshot import Snapshot, encode
 from maxbrod.planning.starts import Earliest, Latest, parse_start
 from maxbrod.planning.states import plan_partition
@@ -83,6 +84,7 @@ class Backup:
         self._kafka = config.kafka
         self._wish = config.backup
         self._start = parse_start(self._wish.start)
+        select_topics({}, self._wish.topics, self._wish.exclude, internal=True)  # refuses a pattern that is none
         self._compression = Compression.parse(self._wish.compression)
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
