@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.snapshots import Moment
+    from maxbrod.catalog.rows import Run
     from maxbrod.planning.snapshot import Snapshot
 
 _COLUMNS: Final = (
@@ -63,6 +64,12 @@ class Listing:
     """What Kafka had acknowledged before this moment is archived, as far as the last backup selected it."""
 
 
+def _recovery_point(run: Run) -> int:
+    """A run that follows may have put partitions off, and says how far back that leaves them."""
+    told = run.statistics.get("recovery_point_ms")
+    return told if isinstance(told, int) else run.started_at
+
+
 def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> Listing:
     """Topics by name; empty ones too, if the last backup saw them. UsageError: a pattern that cannot be right."""
     runs = archive.catalog.runs()
@@ -75,7 +82,7 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
         topics=tuple(each for each in summaries if each.topic in chosen),
         runs=len(runs),
         last_run=summarise_run(runs[-1]) if runs else None,
-        recovery_point=None if moment.run is None else moment.run.started_at,
+        recovery_point=None if moment.run is None else _recovery_point(moment.run),
     )
 
 
