@@ -207,6 +207,13 @@ def test_records_that_cannot_be_unpacked_are_kept_as_they_came(codec: Codec) -> 
     assert decode(stored[: position[1]] + stored[position[2] :]).equals(decode(sound))
 
 
+def test_a_compressed_control_batch_stays_as_it_came() -> None:
+    control = data_batch(0, codec=Codec.GZIP, attributes=0x30, producer_id=1)
+    storage = new_storage()
+
+    assert logs(storage, archive(storage, [control], mode="zstd")) == control
+
+
 def test_a_batch_that_unpacks_without_end_stays_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maxbrod.layouts.kafka.unpacking.BATCH_BYTES_MAX", 10_000)
     bomb = data_batch(0, value=bytes(1 << 20), codec=Codec.ZSTD)

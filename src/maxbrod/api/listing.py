@@ -61,13 +61,10 @@ class Listing:
     runs: int
     last_run: RunSummary | None
     recovery_point: int | None
-    """What Kafka had acknowledged before this moment is archived, as far as the last backup selected it."""
+    """When the last complete backup began: what Kafka had committed before is archived, of the topics that it chose.
 
-
-def _recovery_point(run: Run) -> int:
-    """A run that follows may have put partitions off, and says how far back that leaves them."""
-    told = run.statistics.get("recovery_point_ms")
-    return told if isinstance(told, int) else run.started_at
+    It may be later in truth, because a backup that finds nothing new leaves no trace.
+    """
 
 
 def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> Listing:
@@ -82,8 +79,15 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
         topics=tuple(each for each in summaries if each.topic in chosen),
         runs=len(runs),
         last_run=summarise_run(runs[-1]) if runs else None,
-        recovery_point=None if moment.run is None else _recovery_point(moment.run),
+        recovery_point=_recovery_point(runs, moment),
     )
+
+
+def _recovery_point(runs: Sequence[Run], moment: Moment) -> int | None:
+    seen = runs if moment.as_of is None or moment.run is None else runs[: runs.index(moment.run) + 1]
+    complete = [run for run in seen if run.snapshot is not None and not summarise_run(run).exit_code]
+    # A run that follows may have put partitions off, and says how far back that leaves them.
+    return max((run.statistics.get("recovery_point_ms", run.started_at) for run in complete), default=None)
 
 
 def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:

@@ -98,7 +98,8 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
         print_line(
             f"last of {listing.runs:,} runs: {last.run_id}, ended {human_time(last.finished_at)}, {_ending(last)}"
         )
-        print_line(f"recovery point: {human_time(listing.recovery_point)}")
+    if listing.recovery_point is not None:
+        print_line(f"recovery point: {human_time(listing.recovery_point)}, or later")
 
 
 def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:

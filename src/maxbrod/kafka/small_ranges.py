@@ -57,9 +57,10 @@ def read_small_ranges(
             waiting = [each for each in waiting if each[0] not in answered]
 
 
-def _by_leader(client: KafkaClient, ranges: Iterable[SmallRange]) -> dict[int, list[tuple[SmallRange, int]]]:
+def _by_leader(client: KafkaClient, ranges: Sequence[SmallRange]) -> dict[int, list[tuple[SmallRange, int]]]:
+    """One range of each partition: a broker's answer does not say which of several it is about."""
     groups: dict[int, list[tuple[SmallRange, int]]] = defaultdict(list)
-    for each in ranges:
+    for each in {(each.topic_id, each.where.partition): each for each in reversed(ranges)}.values():
         try:
             leader = client.leader(each.where, deadline=Deadline.after(client.request_timeout_s))
         except (UnavailableError, UsageError):
