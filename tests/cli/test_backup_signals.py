@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
 
-PARTITIONS = 40
+PARTITIONS = 20
 
 
 @contextmanager
