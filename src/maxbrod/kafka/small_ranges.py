@@ -57,10 +57,14 @@ def read_small_ranges(
             waiting = [each for each in waiting if each[0] not in answered]
 
 
-def _by_leader(client: KafkaClient, ranges: Sequence[SmallRange]) -> dict[int, list[tuple[SmallRange, int]]]:
-    """One range of each partition: a broker's answer does not say which of several it is about."""
+def _by_leader(client: KafkaClient, ranges: Iterable[SmallRange]) -> dict[int, list[tuple[SmallRange, int]]]:
+    """A request names each partition once: of several ranges of one partition, all but the first are left out."""
     groups: dict[int, list[tuple[SmallRange, int]]] = defaultdict(list)
-    for each in {(each.topic_id, each.where.partition): each for each in reversed(ranges)}.values():
+    named: set[TopicPartition] = set()
+    for each in ranges:
+        if each.where in named:
+            continue
+        named.add(each.where)
         try:
             leader = client.leader(each.where, deadline=Deadline.after(client.request_timeout_s))
         except (UnavailableError, UsageError):
