@@ -172,6 +172,8 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
             offset = reading.reached if error.offset is None else max(error.offset, reading.reached)
             reading.damages.append(Damage(offset=offset, message=error.message))
             reading.reached = offset + 1
+            # A gap of its own, so that a later run can read it again, and knows how far it goes.
+            reading.part.close()
             return
         except tuple(kind for kind, _ in _TROUBLES) as error:
             reading.failure = _failure(error)
