@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.s3 import S3Server
+    from maxbrod.sandbox.s3 import LyingS3Server, S3Server
 
 
-def s3_section(server: S3Server, *, endpoint: str | None = None, **storage: Any) -> dict[str, Any]:
+def s3_section(server: S3Server | LyingS3Server, *, endpoint: str | None = None, **storage: Any) -> dict[str, Any]:
     """The section `storage` of a configuration, with its secrets."""
     keys = {"access_key_id": server.access_key, "secret_access_key": server.secret_key}
     return {"s3": {"endpoint": endpoint or server.endpoint, "region": server.region, **keys}, **storage}
