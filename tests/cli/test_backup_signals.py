@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
 
-PARTITIONS = 40
+PARTITIONS = 20
 
 
 @contextmanager
@@ -104,6 +104,27 @@ def test_sigterm_ends_following_with_everything_committed(cluster: Cluster, topi
     assert (first["report"]["records"], first["lag_offsets"]) == (10, 0)
     assert second["recovery_point_ms"] > first["recovery_point_ms"]
     assert psutil.wait_procs(family, timeout=60)[1] == []
+
+
+def test_following_outlives_the_death_of_its_spark(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(10))
+    arguments = ("--bootstrap", cluster.bootstrap, "-a", str(tmp_path / "archive"), "--topic", topic)
+    with started(*arguments, "--follow", "--every", "1s", "--json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["report"]["records"] == 10
+        (jvm,) = (child for child in family_of(process) if child.name() == "java")
+        jvm.kill()
+        produce(cluster, topic, numbered(5))
+        failed = json.loads(process.stdout.readline())
+        while failed["error"] is None:
+            failed = json.loads(process.stdout.readline())
+        again = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=240)
+    assert failed["error"]["retryable"], failed
+    assert (again["error"], again["report"]["records"]) == (None, 5)
+    assert process.returncode == 0, err
 
 
 @pytest.fixture

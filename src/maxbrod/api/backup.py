@@ -15,6 +15,7 @@ from maxbrod.api.accounting import explain_unread, still_to_read, take, take_men
 from maxbrod.api.archives import Archive, open_for_writing
 from maxbrod.api.backup_notices import held_back, not_captured, stopped, truncated
 from maxbrod.api.backup_run import BackupRun, now_ms
+from maxbrod.api.lookout import Lookout
 from maxbrod.api.meter import Meter
 from maxbrod.api.observing import Observation, choose_topics, observe
 from maxbrod.api.positions import Positions
@@ -257,7 +258,8 @@ class Backup:
             if not wave:
                 meter.wave_done()
                 continue
-            outcomes = run_backup_job(self._spark(), self._settings(run), wave, on_done=meter.tasks_done)
+            lookout = Lookout(self._kafka, self._client.brokers, then=meter.tasks_done)
+            outcomes = run_backup_job(self._spark(), self._settings(run), wave, on_done=lookout.tasks_done)
             take(run, self._positions, outcomes)
             meter.wave_done(outcomes)
 
