@@ -35,7 +35,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.planning.mending import MENDABLE, plan_mending
 from maxbrod.planning.selection import select_topics
 from maxbrod.planning.snapshot import Snapshot, encode
-from maxbrod.planning.starts import Earliest, Latest, parse_start
+from maxbrod.planning.starts import AtOffsets, Earliest, Latest, parse_start
 from maxbrod.planning.states import plan_partition
 from maxbrod.planning.tasks import PartitionRange, plan_tasks
 from maxbrod.spark.backup import run_backup_job
@@ -192,8 +192,10 @@ class Backup:
 
     def _plan(self, run: BackupRun, archive: Archive, found: Observation) -> list[PartitionPlan]:
         plans = []
-        # Latest is for what is there when a first run comes; of what came later nothing was skipped on purpose.
-        appeared = self._positions.appeared(found.states) if isinstance(self._start, Latest) else ()
+        # Latest, and given offsets, are for what is there when a first run comes: of what came later nothing was
+        # skipped on purpose, and a topic that was created again has offsets of its own.
+        at_first = isinstance(self._start, Latest | AtOffsets)
+        appeared = self._positions.appeared(found.states) if at_first else ()
         for state in found.states:
             where = TopicPartition(topic=state.topic, partition=state.partition)
             partition = PartitionId(topic_id=state.topic_id, partition=state.partition)
@@ -324,12 +326,14 @@ class Backup:
                 written_at=now_ms(),
             )
             self._commit(run, archive, [row])
-            self._positions.cluster = document
+            self._positions.recorded(document)
         return run.report(self._archive_url, archive.catalog.version)
 
     def _has_news(self, run: BackupRun, cluster: Mapping[str, Any]) -> bool:
         """An interval in which nothing happened leaves no trace in the archive."""
-        return bool(run.rows) or run.committed or _timeless(cluster) != _timeless(self._positions.cluster or {})
+        if run.rows or run.committed or self._positions.unrecorded:
+            return True
+        return _timeless(cluster) != _timeless(self._positions.cluster or {})
 
 
 def _range(plan: PartitionPlan) -> PartitionRange:

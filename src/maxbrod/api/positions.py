@@ -29,11 +29,14 @@ class Positions:
         """Ids of topics that are, or once were, compacted: what that has removed stays away."""
         self.cluster: Mapping[str, Any] | None = None
         """At the last run that recorded it."""
+        self.unrecorded = False
+        """Whether a partition was met that neither rows nor a snapshot tell of."""
         self._names: dict[str, str] = {}
 
     def remember(self, archive: Archive) -> None:
         """Read it all afresh: from the rows, and from the last snapshot where a partition has no row yet."""
         self.held.clear()
+        self.unrecorded = False
         last = last_snapshot_run(archive.catalog.runs())
         if last is not None:
             snapshot = read_snapshot(archive.storage, last)
@@ -56,7 +59,9 @@ class Positions:
     def meet(self, partition: PartitionId, topic: str, first: int) -> None:
         """A partition of this run; where it is new, the archive begins at `first`."""
         self._names[partition.topic_id] = topic
-        self.held.setdefault(partition, Position(first_offset=first, end_offset=first, last_leader_epoch=None))
+        if partition not in self.held:
+            self.held[partition] = Position(first_offset=first, end_offset=first, last_leader_epoch=None)
+            self.unrecorded = True
 
     def advance(self, assembly: Assembly) -> None:
         """Its rows are about to be committed."""
@@ -91,6 +96,10 @@ class Positions:
             for state in states
             if state.partition >= before.get(state.topic_id, 0)
         }
+
+    def recorded(self, cluster: Mapping[str, Any]) -> None:
+        """A snapshot with all of this has been committed."""
+        self.cluster, self.unrecorded = cluster, False
 
     @property
     def ends(self) -> dict[PartitionId, int]:
