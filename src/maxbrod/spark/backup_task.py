@@ -182,8 +182,6 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
             # A row of its own, also in a compacted topic: a later run may read it from a sound replica.
             reading.part.close()
             reading.reached = offset + 1
-            # A gap of its own, so that a later run can read it again, and knows how far it goes.
-            reading.part.close()
             return
         except MaxbrodError as error:
             # Whatever a broker answers for one partition, the others of the task have nothing to do with it.
