@@ -1,4 +1,4 @@
-"""Reads a Kafka log in plain Python, straight from the format description: shares no code with the engine under test."""
+"""Reads a Kafka log in plain Python, straight from the format description: shares no code with the engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import google_crc32c
-import lz4.frame
+import lz4.frame  # type: ignore[import-untyped]
 import pyarrow as pa
 
 _LOG_OVERHEAD = 12

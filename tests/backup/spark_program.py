@@ -1,4 +1,4 @@
-"""Drivers of their own for what cannot be done to the tests' session: `python -m backup.spark_program NAME CONFIG PLACE`
+"""Drivers for what cannot be done to the tests' session: `python -m backup.spark_program NAME CONFIG PLACE`
 
 `die` is killed when the tasks are done and nothing is committed. `cluster` runs on executors that are processes, one of
 which is killed.
@@ -67,7 +67,7 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
         context = TaskContext.get()
         number, attempt = context.partitionId(), context.attemptNumber()
         doomed = number == 0 and attempt == 0
-        read_range = backup_task.read_range
+        read_range = backup_task.read_range  # type: ignore[attr-defined]
 
         def mark(what: str) -> Path:
             path = Path(marks) / f"{number}-{attempt}-{what}"
@@ -82,7 +82,7 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
 
         mark("began")
         if doomed and fate == "in the middle":
-            backup_task.read_range = dying_range
+            backup_task.read_range = dying_range  # type: ignore[attr-defined]
         answer = _work(settings, payload)
         mark("wrote")
         if doomed and fate == "at the end":

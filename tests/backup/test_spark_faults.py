@@ -1,4 +1,4 @@
-"""Workers, executors and the driver are killed while Spark runs a backup: tasks run twice, and nothing is there twice."""
+"""Workers, an executor and the driver are killed under a backup: tasks run twice, and nothing is there twice."""
 
 from __future__ import annotations
 
