@@ -34,7 +34,7 @@ def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixt
 def test_help_tells_the_exit_codes_and_verbs(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([flag]) == 0
     shown = capsys.readouterr().out
-    for word in ("sandbox", "demo", "bench", "5 refused for safety"):
+    for word in ("ls", "show", "check", "gc", "sandbox", "demo", "bench", "5 refused for safety"):
         assert word in shown
 
 

@@ -13,7 +13,7 @@ from maxbrod.api import check_snapshots
 from maxbrod.api.checking import check_archive
 from maxbrod.api.problems import ProblemKind
 from maxbrod.catalog.schema import GapReason
-from maxbrod.errors import UsageError
+from maxbrod.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,6 +127,17 @@ def test_snapshots_that_are_gone_or_damaged_are_named(place: Place) -> None:
     assert (gone.kind, damaged.kind) == (ProblemKind.MISSING, ProblemKind.UNREADABLE)
     assert {gone.exit_code, damaged.exit_code} == {4}
     assert (damaged.object_name or "").endswith("snapshots/run-1.json.zst")
+
+
+def test_a_store_that_does_not_answer_is_no_damage(local_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = fill(local_place)
+
+    def fail(path: str, **_: object) -> memoryview:
+        raise UnavailableError("no answer", object_name=path)
+
+    monkeypatch.setattr(archive.storage, "get", fail)
+    with pytest.raises(UnavailableError):
+        check_archive(archive)
 
 
 def test_damage_weighs_more_than_what_is_missing(local_place: Place) -> None:

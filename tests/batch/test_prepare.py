@@ -12,16 +12,17 @@ sys.path.insert(0, sys.argv[1])
 from numba.core.registry import CPUDispatcher
 from reference import Record, write_batch
 from test_legacy import message, wrapper
-from maxbrod.batch import kernels, legacy_kernels
+from maxbrod.batch import kernels, legacy_kernels, timestamp_kernels
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.prepare import prepare
 from maxbrod.batch.select import select
+from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 prepare()
 def compiled():
-    functions = {**vars(kernels), **vars(legacy_kernels)}
+    functions = {**vars(kernels), **vars(legacy_kernels), **vars(timestamp_kernels)}
     return {name: len(f.signatures) for name, f in functions.items() if isinstance(f, CPUDispatcher) and f.signatures}
 before = compiled()
 fixed = lambda text: np.frombuffer(text, np.uint8)
@@ -29,6 +30,7 @@ records = [Record(offset=i, timestamp=i, key=b"k", value=b"v") for i in range(5)
 for text in (write_batch(records), message(0, records[0]), wrapper(1, Codec.GZIP, records)):
     for kind in (bytes, bytearray, memoryview, fixed, lambda text: fixed(text).copy()):
         batch = decode(kind(text))
+        lowest_timestamps(kind(text), walk(kind(text)))
         select(kind(text), walk(kind(text)), np.arange(batch.num_rows) % 2 == 0, dense=True)
         for codec in Codec:
             decode(encode(batch.slice(1), codec=codec))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.snapshots import Moment
+    from maxbrod.catalog.rows import Run
     from maxbrod.planning.snapshot import Snapshot
 
 _COLUMNS: Final = (
@@ -60,7 +61,10 @@ class Listing:
     runs: int
     last_run: RunSummary | None
     recovery_point: int | None
-    """What Kafka had acknowledged before this moment is archived, as far as the last backup selected it."""
+    """When the last complete backup began: what Kafka had committed before is archived, of the topics that it chose.
+
+    It may be later in truth, because a backup that finds nothing new leaves no trace.
+    """
 
 
 def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> Listing:
@@ -75,8 +79,20 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
         topics=tuple(each for each in summaries if each.topic in chosen),
         runs=len(runs),
         last_run=summarise_run(runs[-1]) if runs else None,
-        recovery_point=None if moment.run is None else moment.run.started_at,
+        recovery_point=_recovery_point(runs, moment),
     )
+
+
+def _recovery_point(runs: Sequence[Run], moment: Moment) -> int | None:
+    seen = runs if moment.as_of is None or moment.run is None else runs[: runs.index(moment.run) + 1]
+    complete = [run for run in seen if run.snapshot is not None and not summarise_run(run).exit_code]
+    return max(map(_fresh_until, complete), default=None)
+
+
+def _fresh_until(run: Run) -> int:
+    """A run that follows may have put partitions off, and says how far back that leaves them."""
+    told = run.statistics.get("recovery_point_ms")
+    return told if isinstance(told, int) else run.started_at
 
 
 def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:

@@ -22,6 +22,8 @@ class RangeItem:
     bytes_estimate: int
     packed: bool
     """Small: its slice goes into an object that it shares with others."""
+    compacted: bool = False
+    """Holes between batches are nothing strange."""
     floor: int | None = None
     """Of a partition's first range: the batch that `start` lies within is its own, if it begins here or later."""
 

@@ -43,6 +43,7 @@ class PartitionRange:
     start: int
     end: int
     bytes_per_offset: float | None = None
+    compacted: bool = False
     floor: int | None = None
     """Up to where the archive is: the log may begin within a batch that begins here or later."""
 
@@ -106,6 +107,7 @@ def _split(whole: PartitionRange, task_bytes: int, pack_bytes_max: int) -> Itera
             end=end,
             bytes_estimate=estimate,
             packed=estimate <= pack_bytes_max,
+            compacted=whole.compacted,
             floor=None if number else whole.floor,
         )
 

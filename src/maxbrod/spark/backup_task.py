@@ -140,7 +140,13 @@ def _gathered(client: KafkaClient, group: Sequence[RangeItem]) -> Iterator[tuple
 def _archive(
     client: KafkaClient, archive: ArchiveWriter, item: RangeItem, settings: TaskSettings, chunk: Chunk | None
 ) -> _Reading:
-    part = archive.partition(topic=item.topic, topic_id=item.topic_id, partition=item.partition, packed=item.packed)
+    part = archive.partition(
+        topic=item.topic,
+        topic_id=item.topic_id,
+        partition=item.partition,
+        packed=item.packed,
+        every_hole=not item.compacted,
+    )
     reading = _Reading(item, part, item.start)
     if chunk is not None:
         _append(reading, chunk)
@@ -171,9 +177,9 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
         except CorruptDataError as error:
             offset = reading.reached if error.offset is None else max(error.offset, reading.reached)
             reading.damages.append(Damage(offset=offset, message=error.message))
-            reading.reached = offset + 1
-            # A gap of its own, so that a later run can read it again, and knows how far it goes.
+            # A row of its own, also in a compacted topic: a later run may read it from a sound replica.
             reading.part.close()
+            reading.reached = offset + 1
             return
         except tuple(kind for kind, _ in _TROUBLES) as error:
             reading.failure = _failure(error)

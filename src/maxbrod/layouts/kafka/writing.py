@@ -7,6 +7,7 @@ was complete before is garbage that no row names.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from maxbrod.layouts.kafka.compression import Compression
@@ -44,10 +45,16 @@ class ArchiveWriter:
         )
         self._partitions: list[PartitionWriter] = []
 
-    def partition(self, *, topic: str, topic_id: str, partition: int, packed: bool) -> PartitionWriter:
-        """`packed`: its slices go into objects that it shares with the others of this task."""
+    def partition(
+        self, *, topic: str, topic_id: str, partition: int, packed: bool, every_hole: bool = False
+    ) -> PartitionWriter:
+        """`packed`: its slices go into objects that it shares with the others of this task.
+
+        `every_hole` ends a slice, however narrow it is: where no hole is expected each wants a row of its own.
+        """
         name = PartitionName(topic=topic, topic_id=topic_id, partition=partition)
-        writer = PartitionWriter(name, self._objects, self._how, packed=packed)
+        limits = replace(self._how.limits, hole_offsets_min=1) if every_hole else self._how.limits
+        writer = PartitionWriter(name, self._objects, replace(self._how, limits=limits), packed=packed)
         self._partitions.append(writer)
         return writer
 
