@@ -1,8 +1,8 @@
 """A program that backs up, for tests that kill it or stand a proxy before it: `python -m backup.program`
 
 One configuration comes in as a line of JSON, then a line for each run: the archive's name and n. With n of 0 or more
-the run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it ended. Forks for each
-run, so it does nothing by itself.
+the run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it ended. Forks for
+each run, so it does nothing by itself.
 """
 
 from __future__ import annotations
