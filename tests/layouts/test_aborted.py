@@ -70,3 +70,21 @@ def test_two_transactions_of_one_answer_get_each_its_own_end() -> None:
     (row,) = archive(new_storage(), [log], aborted=[[(1, 2), (1, 0)]])
 
     assert listed(row) == [(1, 0, 1), (1, 2, 3)]
+
+
+def test_a_transaction_whose_marker_is_never_seen_claims_nothing_that_its_producer_committed_later() -> None:
+    """The marker at 1 is damaged or compacted away; the next answer does not name the transaction any more."""
+    chunks = [sent(0, 1), sent(2, 1) + marker(3, 1, COMMIT), sent(4, 1) + marker(5, 1, ABORT)]
+    storage = new_storage()
+    (row,) = archive(storage, chunks, aborted=[[(1, 0)], [], [(1, 4)]])
+
+    assert listed(row) == [(1, 0, 1), (1, 4, 5)]
+    headers = walk(logs(storage, (row,)))
+    assert committed_batches(headers, row.aborted).tolist() == [False, True, False, False, False]
+
+
+def test_a_marker_that_is_written_late_still_ends_its_transaction_where_it_stands() -> None:
+    """The first chunk waits until there is enough to try compression on, and the second answer comes before that."""
+    chunks = [sent(0, 1) + marker(1, 1, ABORT) + sent(2, 1) + marker(3, 1, COMMIT), sent(9, 2) + marker(10, 2, COMMIT)]
+    (row,) = archive(new_storage(), chunks, aborted=[[(1, 0)], []])
+    assert listed(row) == [(1, 0, 1)]

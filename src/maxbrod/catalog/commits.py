@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties, RemoveAction, Transaction
 
+from maxbrod.catalog.durable import sync_commit, sync_files
 from maxbrod.catalog.folding import DataFile, choose_folds
+from maxbrod.catalog.table import table_url
 from maxbrod.errors import RefusedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -103,9 +105,10 @@ def _matches(rows: pa.Table, keys: pa.Table) -> pa.Table:
 
 
 def write_commit(table: DeltaTable, files: DataFiles, rewrite: Rewrite, *, archive_url: str) -> None:
-    """Write the files, then the commit. Returns when it is there."""
+    """Write the files, then the commit. Returns when it is there, and stays there."""
     now_ms, read_version, nonce = time.time_ns() // 1_000_000, table.version(), uuid.uuid4().hex
     adds = files.write(rewrite.rows, written_at=now_ms)
+    sync_files(table_url(archive_url), [action.path for action in adds])
     removes = [RemoveAction(file.path, True, now_ms, size=file.bytes, partition_values={}) for file in rewrite.removed]
     properties = CommitProperties(
         custom_metadata={NONCE_KEY: nonce},
@@ -117,6 +120,7 @@ def write_commit(table: DeltaTable, files: DataFiles, rewrite: Rewrite, *, archi
     except (DeltaError, OSError) as error:
         # Not the last word: the answer to a put may be lost, or a checkpoint fail after the commit is done.
         _settle(files, adds, read_version + 1, nonce, archive_url, error)
+    sync_commit(table_url(archive_url), read_version + 1)
 
 
 def _settle(

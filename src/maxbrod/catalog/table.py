@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from maxbrod.catalog.durable import sync_new_table
 from maxbrod.catalog.schema import SCHEMA, TABLE_PROPERTIES, check_format
 from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UnavailableError, UsageError
 
@@ -45,6 +46,7 @@ def create_table(archive_url: str, options: Mapping[str, str]) -> DeltaTable:
             if DeltaTable.is_deltatable(url, dict(options)):
                 raise _exists(archive_url) from None
             raise
+        sync_new_table(url)
     return load_table(archive_url, options)
 
 

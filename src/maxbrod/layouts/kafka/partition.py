@@ -78,9 +78,9 @@ class PartitionWriter:
 
     def append(self, data: NDArray[np.uint8], headers: BatchHeaders, aborted: Iterable[tuple[int, int]] = ()) -> None:
         """`data` may be used again when this returns. `aborted` is what the fetch answer said (producer, first)."""
-        self._aborted.learn(aborted)
         if not len(headers):
             return
+        self._aborted.learn(aborted, int(headers["base_offset"][0]))
         for piece in self._pieces(data, headers):
             self._refuse_disorder(piece)
             self._waiting.extend(at_holes(piece, self._how.limits))
