@@ -37,6 +37,7 @@ format: $(STAMPS)/synced ## Put the code into its standard form
 bench: setup ## Measure maxbrod against something anyone can run beside it
 	$(BIN)/maxbrod bench codec
 	$(BIN)/maxbrod bench start
+	$(BIN)/maxbrod bench backup
 
 setup: $(STAMPS)/java $(STAMPS)/batch-prepared $(STAMPS)/spark-prepared ## Install everything that maxbrod needs
 

@@ -17,8 +17,9 @@ from maxbrod.api import backup as engine
 from maxbrod.model import topic_id_text
 from maxbrod.planning.items import Task
 from maxbrod.planning.tasks import plan_tasks
-from maxbrod.sandbox.topics import create_topic, delete_topic, topic_id
+from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, topic_id
 from maxbrod.sandbox.traffic import Message, open_transaction, produce_transaction
+from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,13 @@ def transact(ledger: Ledger, cluster: Cluster, topic: str, count: int, *, commit
         cluster, topic, messages, transactional_id=f"{topic}-{partition}", commit=commit, partition=partition
     )
     ledger.note(cluster, topic, acknowledged, map(as_record, messages), partition=partition)
+    wait_for_marker(cluster, topic, acknowledged, partition)
+
+
+def wait_for_marker(cluster: Cluster, topic: str, acknowledged: list[int], partition: int = 0) -> None:
+    """Kafka writes it after the transaction has ended for its producer, and it takes the next offset."""
+    end = acknowledged[-1] + 2
+    wait_for("the marker", lambda: offsets(cluster, topic, partition)[1] == end, timeout_s=30)
 
 
 def test_records_produced_during_a_run_are_left_for_the_next(cluster: Cluster, topic: str, tmp_path: Path) -> None:
@@ -85,6 +93,7 @@ def test_an_open_transaction_delays_only_its_own_partition_and_is_named(
         # Never past the last stable offset.
         read_archive(str(tmp_path / "archive")).assert_equals(ledger)
     ledger.note(cluster, topic, pending, map(as_record, messages))
+    wait_for_marker(cluster, topic, pending)
     ledger.write(cluster, topic, 10)
     assert back_up(config).exit_code == 0
     held = read_archive(str(tmp_path / "archive"))
