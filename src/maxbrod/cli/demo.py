@@ -80,7 +80,7 @@ def _step(name: str) -> Iterator[None]:
     started = time.monotonic()
     with err.status(f"{name} …"):
         yield
-    err.print(f"[green]✓[/green] {name} [dim]{time.monotonic() - started:.1f} s[/dim]", highlight=False)
+    err.print(f"[green]✓[/green] {name} [dim]{time.monotonic() - started:.1f} s[/dim]", highlight=False, markup=True)
 
 
 def _produce(cluster: Cluster, records: int) -> dict[str, int]:
@@ -172,7 +172,7 @@ def _report(found: list[_Archived], report: BackupReport, *, as_json: bool) -> N
     if not as_json:
         total = sum(each.acknowledged for each in found)
         text = f": all {total:,} acknowledged records are archived, byte for byte as the brokers have them"
-        out.print(f"[bold green]complete[/bold green]{text}", highlight=False, soft_wrap=True)
+        out.print(f"[bold green]complete[/bold green]{text}", highlight=False, markup=True, soft_wrap=True)
 
 
 def _document(found: _Archived) -> dict[str, object]:

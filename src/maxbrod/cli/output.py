@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderHook
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import ConsoleOptions, ConsoleRenderable
+
     from maxbrod.errors import MaxbrodError
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -23,8 +28,35 @@ _TIMES: Final = {"day": "%Y-%m-%d", "minute": "%Y-%m-%d %H:%M", "second": "%Y-%m
 
 _FOLDED_WIDTH_MIN: Final = 12
 
-out = Console()
-err = Console(stderr=True)
+# What a terminal acts upon instead of showing it. Line feeds stay.
+_CONTROLS: Final = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
+
+
+class _Shown:
+    """Anything that rich renders, without what would steer the terminal: groups are called what their clients like."""
+
+    def __init__(self, what: ConsoleRenderable) -> None:
+        self._what = what
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for each in console.render(self._what, options):
+            yield each if each.control else Segment(each.text.translate(_CONTROLS), each.style)
+
+
+class _Plainly(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Shown(each) for each in renderables]
+
+
+def console(**options: Any) -> Console:  # noqa: ANN401 - rich's own
+    """Text is text: brackets and colons in a name are neither markup nor emoji."""
+    made = Console(markup=False, emoji=False, **options)
+    made.push_render_hook(_Plainly())
+    return made
+
+
+out = console()
+err = console(stderr=True)
 
 
 def print_json(document: object) -> None:
