@@ -152,9 +152,7 @@ class _DeepCheck:
     problems: list[Problem] = field(default_factory=list)
     interrupted: bool = False
 
-    def run(
-        self, session: Session, wave: Sequence[Segment], tasks: Sequence[Sequence[tuple[int, Slice]]]
-    ) -> set[int]:
+    def run(self, session: Session, wave: Sequence[Segment], tasks: Sequence[Sequence[tuple[int, Slice]]]) -> set[int]:
         """Read the slices of a wave; which of them are damaged."""
         self.meter.begin(len(tasks), sum(row.raw_bytes for row in wave))
         archive, name = self.archive, f"check-{uuid.uuid4().hex[:12]}"
