@@ -13,14 +13,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.errors import UnavailableError
 from maxbrod.kafka.appends import Acknowledged, Append, Feed, Hole
 from maxbrod.kafka.client import gave_up
 from maxbrod.kafka.deadline import Backoff, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from maxbrod.errors import UnavailableError
 
 IN_FLIGHT_MAX: Final = 5
 """So many batches of a producer a broker can tell from new ones when they come again."""
@@ -162,7 +161,12 @@ class AppendQueue:
             return
         self.failed = True
         self._not_before = time.monotonic() + self._backoff.next_s()
+        self._last_error = error
+        self.check_patience()
+
+    def check_patience(self) -> None:
         if self._deadline.passed:
+            error = self._last_error
             error.offset = self.source_offset
             error.object_name = error.object_name or str(self.where)
             raise gave_up(error, f"the leader of {self.where} to take a batch", self._patience_s) from error
@@ -177,6 +181,7 @@ class AppendQueue:
         self._backoff = Backoff()
         self._not_before = 0.0
         self._said: dict[str, int] = {}
+        self._last_error = UnavailableError("nothing could be sent")
 
     @property
     def deadline(self) -> Deadline:

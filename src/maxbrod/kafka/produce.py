@@ -114,7 +114,9 @@ class ProduceStream:
 
     def step(self) -> list[Acknowledged]:
         """Send what may be sent, then take the answer that is due first."""
-        self._send()
+        recovered = self._send()
+        if recovered:
+            return recovered
         lane = min((each for each in self._lanes.values() if each.flights), key=_waits_since, default=None)
         if lane is None:
             self._rest()
@@ -125,24 +127,31 @@ class ProduceStream:
         """Nothing is under way, and nothing may be sent yet."""
         pauses = [max(queue.pause_s, _BREATH_S) for queue in self._queues]
         time.sleep(min([*pauses, _IDLE_S]) if pauses else 0)
+        for queue in self._queues:
+            queue.check_patience()
 
     # Sending
 
-    def _send(self) -> None:
+    def _send(self) -> list[Acknowledged]:
+        """Returns what turned out to be done already when a failure was looked into."""
+        recovered: list[Acknowledged] = []
+        for queue in self._queues:
+            if queue.failed and not queue.in_flight and queue.pause_s <= 0:
+                self._recover(queue)
+                recovered += queue.acknowledged()
         for node_id, queues in self._ready_by_leader().items():
             lane = self._lane(node_id, queues)
             if lane is None or (lane.connection.throttled and lane.flights):
                 continue
             while lane.room and self._send_one(lane, queues):
                 pass
+        return recovered
 
     def _ready_by_leader(self) -> dict[int, list[AppendQueue]]:
         groups: dict[int, list[AppendQueue]] = defaultdict(list)
         if any(queue.finished for queue in self._queues):
             self._dismiss()
         for queue in self._queues:
-            if queue.failed and not queue.in_flight and queue.pause_s <= 0:
-                self._recover(queue)
             if queue.next_entry() is not None and (leader := self._leader(queue)) is not None:
                 groups[leader].append(queue)
         return groups
@@ -268,7 +277,7 @@ class ProduceStream:
                 raise self._gap(queue, entry)
         elif answer.code in _TOPIC_CODES:
             self._check_topic(queue)
-        elif answer.code == Code.CORRUPT_MESSAGE and not queue.believe("it is damaged"):
+        elif answer.code == Code.CORRUPT_MESSAGE and not (entry is queue.head and queue.believe("it is damaged")):
             pass  # on the way perhaps, and then not the next time
         elif reaction(answer.code) is Reaction.FATAL:
             raise refusal(answer.code, answer.details, queue.where, entry.append.source_offset)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.client import retry
+from maxbrod.kafka.coordination import TRANSACTION, find_coordinator
 from maxbrod.kafka.error_codes import Code, Reaction, answered_with, code_name, reaction
 
 if TYPE_CHECKING:
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
     from maxbrod.kafka.deadline import Deadline
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
-_TRANSACTION: Final = 1  # a type of coordinator
 _OPERATION: Final = "get a producer id"
 _DENIED: Final[dict[int, str]] = {
     Code.CLUSTER_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write to the topic",
-    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "this user needs an ACL that allows it to Write and Describe the transactional id"
-    ),
+    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write the transactional id",
 }
 
 
@@ -82,24 +79,13 @@ def ask_transaction_coordinator(
     """The first answer of the id's coordinator without an error; what may pass is asked again, all else raised."""
 
     def once(limit: Deadline) -> Any:  # noqa: ANN401 - kafka-python is untyped
-        node_id = _coordinator(client, transactional_id, operation, limit)
+        node_id = find_coordinator(client, transactional_id, TRANSACTION, deadline=limit)
         answer = client.ask_broker(node_id, build(), deadline=limit)
         if code := error_of(answer):
             raise _refusal(code, operation, transactional_id)
         return answer
 
     return retry(once, deadline=deadline, what=f"the coordinator of the transactional id {transactional_id}")
-
-
-def _coordinator(client: KafkaClient, transactional_id: str, operation: str, limit: Deadline) -> int:
-    answer = client.ask_any(
-        lambda: FindCoordinatorRequest(key_type=_TRANSACTION, coordinator_keys=[transactional_id]), deadline=limit
-    )
-    (found,) = answer.coordinators
-    if found.error_code:
-        raise _refusal(found.error_code, operation, transactional_id)
-    client.metadata([], deadline=limit)  # it may be a broker that was not there before
-    return int(found.node_id)
 
 
 def _request(transactional_id: str | None, timeout_ms: int) -> Any:  # noqa: ANN401 - kafka-python is untyped
