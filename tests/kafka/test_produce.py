@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from java_oracle import JavaOracle
+    from maxbrod.kafka.appends import Append
     from maxbrod.kafka.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 
@@ -194,9 +195,8 @@ def test_a_refusal_names_the_archives_offset_and_the_way_out(
         set_topic_config(cluster, topic, config)
         yield from batches
 
-    done = []
     with pytest.raises(RefusedError, match=message) as caught:
-        done.extend(produce_all(client, [feed_of(client, topic, tightened())], in_flight=1))
+        list(produce_all(client, [feed_of(client, topic, tightened())], in_flight=1))
     assert (caught.value.object_name, caught.value.offset) == (f"{topic}-0", 100)
     assert hint in str(caught.value.hint)
 
@@ -239,7 +239,7 @@ def test_holes_are_filled_and_no_consumer_sees_them(
     create_topic(cluster, topic, config=KEEP)
     records = orders(300)
     first, second, third = batches_of(records, new_producer_id(client))
-    appends = [
+    appends: list[Append] = [
         Hole(count=3, source_offset=0),
         first,
         Hole(count=1, source_offset=103),

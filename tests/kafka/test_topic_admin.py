@@ -114,7 +114,7 @@ def test_partitions_are_added_and_never_taken_away(cluster: Cluster, client: Kaf
 
 def test_values_are_set_and_taken_away_and_all_others_stay(cluster: Cluster, client: KafkaClient, topic: str) -> None:
     create_topic(cluster, topic, config={"retention.ms": "1000", "segment.ms": "60000"})
-    changes = {
+    changes: dict[str, dict[str, str | None]] = {
         topic: {"retention.ms": None, "cleanup.policy": "compact"},
         f"{topic}-none": {"retention.ms": "1"},
     }

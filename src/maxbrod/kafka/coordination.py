@@ -23,13 +23,19 @@ _DENIED: Final[dict[int, str]] = {
 
 def find_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Deadline) -> int:
     """The broker's id. UnavailableError while there is none; UsageError where this user may not know."""
+    code, node_id = ask_for_coordinator(client, key, kind, deadline=deadline)
+    operation = "find a coordinator"
+    if code in _DENIED:
+        message = f"the broker answered {code_name(code)}"
+        raise UsageError(message, operation=operation, object_name=key, hint=_DENIED[code])
+    if code:
+        raise answered_with(code, operation=operation, object_name=key)
+    return node_id
+
+
+def ask_for_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Deadline) -> tuple[int, int]:
+    """The error code that was answered, and the broker's id if it is 0."""
     answer = client.ask_any(lambda: FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), deadline=deadline)
     (found,) = answer.coordinators
-    operation = "find a coordinator"
-    if found.error_code in _DENIED:
-        message = f"the broker answered {code_name(found.error_code)}"
-        raise UsageError(message, operation=operation, object_name=key, hint=_DENIED[found.error_code])
-    if found.error_code:
-        raise answered_with(found.error_code, operation=operation, object_name=key)
     client.metadata([], deadline=deadline)  # it may be a broker that was not there before
-    return int(found.node_id)
+    return int(found.error_code), int(found.node_id)

@@ -13,7 +13,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.client import retry
-from maxbrod.kafka.coordination import GROUP, find_coordinator
+from maxbrod.kafka.coordination import GROUP, ask_for_coordinator
 from maxbrod.kafka.error_codes import Code, Reaction, reaction
 from maxbrod.kafka.outcomes import Outcome
 from maxbrod.model import TopicPartition
@@ -37,8 +37,10 @@ def commit_offsets(
 ) -> dict[TopicPartition, Outcome]:
     """Put the group where these say, with their leader epochs and metadata; the group is created if there is none."""
     topics: dict[str, list[Any]] = defaultdict(list)
+    wanted: list[TopicPartition] = []
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     for each in offsets:
+        wanted.append(each.where)
         topics[each.topic].append(
             topic.OffsetCommitRequestPartition(
                 partition_index=each.partition,
@@ -57,7 +59,7 @@ def commit_offsets(
             topics=[topic(name=name, partitions=partitions) for name, partitions in topics.items()],
         )
 
-    return _ask(client, group_id, request, _each, deadline=deadline) if topics else {}
+    return _ask(client, group_id, wanted, request, _each, deadline=deadline) if wanted else {}
 
 
 def delete_offsets(
@@ -88,7 +90,7 @@ def delete_offsets(
         else:
             yield from _each(answer)
 
-    return _ask(client, group_id, request, read, deadline=deadline) if topics else {}
+    return _ask(client, group_id, wanted, request, read, deadline=deadline) if wanted else {}
 
 
 def _each(answer: Any) -> Iterator[tuple[TopicPartition, int]]:  # noqa: ANN401 - kafka-python is untyped
@@ -100,6 +102,7 @@ def _each(answer: Any) -> Iterator[tuple[TopicPartition, int]]:  # noqa: ANN401 
 def _ask(
     client: KafkaClient,
     group_id: str,
+    wanted: Iterable[TopicPartition],
     request: Callable[[], Any],
     read: Callable[[Any], Iterator[tuple[TopicPartition, int]]],
     *,
@@ -108,8 +111,12 @@ def _ask(
     """Ask the coordinator until nothing of its answer may pass any more: both requests may be made twice."""
 
     def once(limit: Deadline) -> dict[TopicPartition, Outcome]:
-        node_id = find_coordinator(client, group_id, GROUP, deadline=limit)
-        codes = dict(read(client.ask_broker(node_id, request(), deadline=limit)))
+        refused, node_id = ask_for_coordinator(client, group_id, GROUP, deadline=limit)
+        codes = (
+            dict.fromkeys(wanted, refused)
+            if refused
+            else dict(read(client.ask_broker(node_id, request(), deadline=limit)))
+        )
         for where, code in codes.items():
             if code not in _FINAL and reaction(code) is not Reaction.FATAL and code:
                 raise UnavailableError(f"the coordinator answered {Outcome(code=code).reason}", object_name=str(where))
