@@ -46,6 +46,10 @@ class Hole:
     count: int
     source_offset: int
 
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"a hole of {self.count} offsets is none")
+
 
 Append: TypeAlias = Batch | Hole
 

@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES: Final = 4 << 20
 """About so much goes into one request, if so many partitions have batches. Brokers take 100 MB by default."""
+_REQUEST_BYTES_MIN: Final = 64 << 10
 _TOPIC_CODES: Final = frozenset({Code.UNKNOWN_TOPIC_ID, Code.INCONSISTENT_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION})
 # A broker shall say that replicas did not answer in time before we give up on the broker.
 _BROKER_SHARE: Final = 0.6
 _IDLE_S: Final = 0.5
 _BREATH_S: Final = 0.001
+_SETTLING_S: Final = 0.2
 
 
 def produce(
@@ -276,7 +278,8 @@ class ProduceStream:
             if entry is queue.head and not queue.failed:
                 raise self._gap(queue, entry)
         elif answer.code in _TOPIC_CODES:
-            self._check_topic(queue)
+            if entry is queue.head:  # those behind it say the same once more
+                self._check_topic(queue)
         elif answer.code == Code.CORRUPT_MESSAGE and not (entry is queue.head and queue.believe("it is damaged")):
             pass  # on the way perhaps, and then not the next time
         elif reaction(answer.code) is Reaction.FATAL:
@@ -303,6 +306,9 @@ class ProduceStream:
         """The connection is gone, and nobody knows which of the requests on it were carried out."""
         lane.close()
         self._lanes.pop(lane.node_id, None)
+        if isinstance(error.__cause__, TimeoutError):
+            # On a slow line a smaller request may arrive in time.
+            self._request_bytes = max(self._request_bytes // 2, _REQUEST_BYTES_MIN)
         lost = list(queues)
         for flight in lane.flights:
             for queue, _ in flight.entries:
@@ -317,20 +323,27 @@ class ProduceStream:
             queue.fail(error)
 
     def _recover(self, queue: AppendQueue) -> None:
-        head = queue.head
-        if head is not None and isinstance(head.append, Hole):
-            # Nobody knows how many markers of those asked for are there; the log's end tells.
-            try:
-                end = log_end(self._client, queue.where, deadline=queue.deadline)
-            except UnavailableError as error:
-                queue.failed = False
-                queue.fail(error)
-                return
-            self._coordinator_epoch += 1  # should an earlier request still wait in the broker, it is refused now
-            head.land(max(0, end - head.base_offset))
-            if end > head.end_offset:
-                raise misplaced(queue.where, queue.source_offset, landed=end, expected=head.end_offset)
-        queue.recover()
+        try:
+            if queue.head is not None and isinstance(queue.head.append, Hole):
+                self._look_into(queue, queue.head)
+        except UnavailableError as error:
+            queue.failed = False
+            queue.fail(error)
+        else:
+            queue.recover()
+
+    def _look_into(self, queue: AppendQueue, hole: Entry) -> None:
+        """Nobody knows how many markers of those asked for are there; the log's end tells."""
+        end = log_end(self._client, queue.where, deadline=queue.deadline)
+        # A broker that was stopped goes on with what it had been sent before. Where that takes longer than this, the
+        # next batch lands beyond its place, and that is refused.
+        time.sleep(_SETTLING_S)
+        if log_end(self._client, queue.where, deadline=queue.deadline) != end:
+            raise UnavailableError("the log still grows", operation=OPERATION, object_name=str(queue.where))
+        if end > hole.end_offset:
+            raise misplaced(queue.where, queue.source_offset, landed=end, expected=hole.end_offset)
+        self._coordinator_epoch += 1  # an earlier request that comes later still is refused
+        hole.land(max(0, end - hole.base_offset))
 
 
 def _asked(flight: Flight, place: int) -> int:
