@@ -1,8 +1,9 @@
 """Archived batches of one partition made ready for a broker: what it takes from a client, and nothing else.
 
-Brokers refuse control batches, transactional batches without a transaction, log-append time, messages of magic 0
-and 1, and batches whose offsets have holes. Most batches need none of this undone: they are copied at once, their
-headers patched, their records untouched. The few others are rewritten by `rewriting`, which is loaded only then.
+Brokers refuse control batches, transactional batches without a transaction, messages of magic 0 and 1, and batches
+whose offsets have holes; of batches with log-append time they would keep the times that the producers had sent. Most
+batches need none of this undone: they are copied at once, their headers patched, their records untouched. The others
+are rewritten by `rewriting`, which is loaded only then.
 
 Producer id, epoch and sequence stay as archived: whoever sends the batches patches them.
 """
