@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from reference import Record, write_batch
 from replay_cases import Log, packed
@@ -13,7 +14,7 @@ from test_legacy import message, wrapper
 
 from java_oracle import JavaRecord
 from maxbrod.batch.cuts import Cut
-from maxbrod.batch.fillers import filler_batch
+from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
 from maxbrod.batch.replay import Replayed, replay
@@ -94,15 +95,23 @@ def expected(log: Log, cut: Cut, *, exact: bool, position: int = 0) -> list[Java
     ]
 
 
+def nulls(count: int) -> np.ndarray:
+    """One batch of records that hold nothing."""
+    times = pa.array(np.full(count, -1), pa.int64())
+    records = {"offset": pa.array(np.arange(count)), "timestamp_ms": times, "key": pa.nulls(count, pa.binary())}
+    columns = pa.RecordBatch.from_pydict({**records, "value": pa.nulls(count, pa.binary())})
+    return encode(columns, codec=Codec.ZSTD, batch_bytes_max=1 << 30)
+
+
 def stamped(result: Replayed) -> list[bytes]:
-    """The batches as an idempotent producer sends them, each after the filler that its hole needs."""
+    """The batches as an idempotent producer sends them, each after records that fill the hole before it."""
     taken = result.headers["count"] + result.hole
     sequence = np.cumsum(taken) - taken
     new = patch(result.data, result.headers, **PRODUCER, base_sequence=sequence + result.hole)
     batches = []
     for row, hole in enumerate(result.hole.tolist()):
         if hole:
-            filler = filler_batch(hole)
+            filler = nulls(hole)
             patch(filler, walk(filler), **PRODUCER, base_sequence=int(sequence[row]))
             batches.append(filler.tobytes())
         start = int(new.position[row])
@@ -163,4 +172,4 @@ def test_a_broker_takes_every_batch_and_a_consumer_sees_exactly_the_committed_re
     assert [record for record in seen if record.offset in taken] == wanted
     others = [record for record in seen if record.offset not in taken]
     assert all(record[:4] == (-1, None, None, ()) for record in others)
-    assert bool(others) == exact, "fillers stand in holes, and nowhere else"
+    assert bool(others) == exact, "what fills holes stands there, and nowhere else"
