@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
+from maxbrod.bench.planning import SEGMENT_OFFSETS, plan, write_catalog
+from maxbrod.bench.race import time_lap
 from maxbrod.cli.main import run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 
@@ -39,3 +45,37 @@ def test_the_start_benchmark_reports_every_way(capsys: pytest.CaptureFixture[str
         "maxbrod, no class archive",
         "maxbrod",
     ]
+
+
+def test_the_backup_benchmark_reports_every_race(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "backup", "--scale", "0.002", "--rounds", "1", "--json"]
+    assert run([*arguments, "--only", "b", "--only", "a", "--only", "hot"]) == 0
+    measured = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+
+    assert {name for name, each in measured.items() if each["wanted"] is not None} == {
+        "B over kcat",
+        "B over ConsumerPerformance",
+        "B, time over a bare loop",
+        "B with zstd, speed over pass-through",
+        "B with zstd, stored over received",
+        "A into memory over kcat",
+        "A to disk, time over cat and sync",
+        "one partition, two tasks over one",
+        "peak memory of a Python worker",
+    }
+    assert all(each["value"] > 0 for each in measured.values())
+
+
+def test_the_planning_benchmark_plans_every_partition(tmp_path: Path) -> None:
+    write_catalog(str(tmp_path), partitions=300, segments=900)
+    waves = plan(str(tmp_path), 300)
+
+    assert sum(len(task.items) for wave in waves for task in wave) == 300
+    assert {item.start for wave in waves for task in wave for item in task.items} == {3 * SEGMENT_OFFSETS}
+
+
+def test_processor_time_of_children_counts_once() -> None:
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    lap = time_lap(lambda: subprocess.run([sys.executable, "-c", burn], check=True))
+
+    assert 0.3 <= lap.cpu_seconds < 3

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from maxbrod.api.reports import BackupReport
+from maxbrod.cli import demo
 from maxbrod.cli.main import run
+from maxbrod.errors import IncompleteError
+from maxbrod.sandbox.inventory import TopicInventory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_demo_finds_every_acknowledged_record_and_leaves_nothing_behind(
+def test_the_demo_archives_every_acknowledged_record_and_leaves_nothing_behind(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -28,6 +32,8 @@ def test_the_demo_finds_every_acknowledged_record_and_leaves_nothing_behind(
         "customers": 500,
         "payments": 600,
     }
+    assert all(topic["identical"] and topic["acknowledged"] == topic["records"] for topic in topics.values())
+    assert document["run"]["complete"] is True
     assert topics["clicks"]["without_key"] == 1500
     assert topics["customers"]["tombstones"] > 0
     assert topics["orders"]["with_headers"] == 1000
@@ -35,17 +41,14 @@ def test_the_demo_finds_every_acknowledged_record_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_demo_says_so_when_a_record_is_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("records", "identical"), [(9, True), (10, False)])
+def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was(
+    capsys: pytest.CaptureFixture[str], records: int, identical: bool
 ) -> None:
-    from maxbrod.cli import demo  # noqa: PLC0415
-    from maxbrod.errors import IncompleteError  # noqa: PLC0415
-    from maxbrod.sandbox.inventory import TopicInventory  # noqa: PLC0415
-
-    found = TopicInventory(
+    inventory = TopicInventory(
         topic="orders",
         partitions=1,
-        records=9,
+        records=records,
         without_key=0,
         tombstones=0,
         with_headers=0,
@@ -56,8 +59,21 @@ def test_the_demo_says_so_when_a_record_is_missing(
         first_timestamp_ms=None,
         last_timestamp_ms=None,
     )
-    with pytest.raises(IncompleteError, match="'orders': 1") as caught:
-        demo._report({"orders": 10}, [found], as_json=False)
+    found = demo._Archived(inventory=inventory, acknowledged=10, stored_bytes=1, identical=identical)
+    report = BackupReport(
+        run_id="run",
+        archive="/archive",
+        started_at_ms=0,
+        finished_at_ms=1,
+        topics=(),
+        notices=(),
+        objects=0,
+        version=0,
+        committed=True,
+        recovery_point_ms=0,
+    )
+    with pytest.raises(IncompleteError, match="orders") as caught:
+        demo._report([found], report, as_json=False)
     assert caught.value.exit_code == 3
     assert "complete" not in capsys.readouterr().out
     assert all(column.header for column in demo._table([found]).columns)

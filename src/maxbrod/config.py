@@ -223,15 +223,25 @@ class BackupConfig(_Settings):
     compression: str = "auto"
     segment_bytes: Bytes = 256 << 20
     segment_records: int | None = Field(default=None, ge=1)
+    follow: bool = False
     every: Seconds = 60.0
     roll_bytes: Bytes | None = None
     roll_records: int | None = Field(default=None, ge=1)
     roll_age: Seconds = 0.0
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """For Prometheus, while it follows."""
+    metrics_host: str = "127.0.0.1"
     single_writer: bool = False
     patience: Seconds = 120.0
     """How long a broker may stay away before the partitions that it leads are given up for this run."""
     commit_bytes: Bytes = 16 << 30
     """A long run commits what it has each time it has read about this much."""
+
+    @model_validator(mode="after")
+    def _rolling(self) -> BackupConfig:
+        if not self.roll_age and (self.roll_bytes is not None or self.roll_records is not None):
+            raise ValueError("roll_bytes and roll_records need roll_age, which bounds how long anything waits")
+        return self
 
 
 class Config(_Settings):

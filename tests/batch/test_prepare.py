@@ -21,6 +21,7 @@ from maxbrod.batch.murmur import partition_for
 from maxbrod.batch.prepare import prepare
 from maxbrod.batch.replay import replay
 from maxbrod.batch.select import select
+from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 prepare()
 def compiled():
@@ -32,6 +33,7 @@ records = [Record(offset=i, timestamp=i, key=b"k", value=b"v") for i in range(5)
 for text in (write_batch(records), message(0, records[0]), wrapper(1, Codec.GZIP, records)):
     for kind in (bytes, bytearray, memoryview, fixed, lambda text: fixed(text).copy()):
         batch = decode(kind(text))
+        lowest_timestamps(kind(text), walk(kind(text)))
         select(kind(text), walk(kind(text)), np.arange(batch.num_rows) % 2 == 0, dense=True)
         replay(kind(text), walk(kind(text)), [], cut=Cut(since_ms=2), exact=True, batch_bytes_max=1000)
         partition_for(batch.slice(1).column("key"), 3, null_partition=1)

@@ -50,7 +50,8 @@ def key(row: Segment | Gap) -> tuple[str, int, int]:
 def in_time(row: Segment | Gap, first: int, last: int) -> bool:
     if isinstance(row, Gap) or row.min_timestamp is None or row.max_timestamp is None:
         return True
-    return row.max_timestamp >= first and row.min_timestamp <= last
+    # The lowest timestamp of a row may be too high, so that it rules nothing out.
+    return row.max_timestamp >= first and first <= last
 
 
 def test_rows_are_found_by_topic_incarnation_partition_offset_and_time(archive: Archive) -> None:

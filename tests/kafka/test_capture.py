@@ -308,15 +308,21 @@ def test_what_an_older_broker_cannot_tell_is_said_and_the_rest_is_there(
     assert "too old" in said[f"offsets of group {share_group}"].why
 
 
-def test_sizes_are_those_of_the_leaders_logs(cluster3: Cluster, topic: str) -> None:
-    create_topic(cluster3, topic, partitions=3, replication_factor=2)
+def test_sizes_are_those_of_the_leaders_logs(cluster3: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_topic(cluster3, topic, assignments={0: [1, 3], 1: [2, 3], 2: [1, 3]})
     for partition in range(3):
         produce(cluster3, topic, numbered(50 * (partition + 1)), partition=partition)
+    heard = set()
+    ask_broker = KafkaClient.ask_broker
+
+    def noted(client: KafkaClient, node_id: int, request: Any, *, deadline: Deadline) -> Any:
+        heard.add(node_id)
+        return ask_broker(client, node_id, request, deadline=deadline)
+
+    monkeypatch.setattr(KafkaClient, "ask_broker", noted)
     with client_of(cluster3) as client:
         sizes = partition_sizes(client, [topic, "no-such-topic"])
-    assert sizes == {
-        partition_of(topic, index): len(
-            log_bytes(cluster3, topic, broker=replicas(cluster3, topic, index).leader, partition=index)
-        )
-        for index in range(3)
-    }
+    leaders = [replicas(cluster3, topic, index).leader for index in range(3)]
+    logs = [log_bytes(cluster3, topic, broker=leader, partition=index) for index, leader in enumerate(leaders)]
+    assert sizes == {partition_of(topic, index): len(log) for index, log in enumerate(logs)}
+    assert heard == set(leaders)

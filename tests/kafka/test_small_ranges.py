@@ -121,3 +121,22 @@ def test_a_damaged_range_is_left_out_and_the_others_come(
     monkeypatch.setattr(small_ranges, "read_answer", damaged)
     came = dict(read_small_ranges(client, wanted))
     assert {each.where.partition for each in wanted} - {each.where.partition for each in came} == {7}
+
+
+def test_two_ranges_of_one_partition_are_never_taken_for_each_other(
+    cluster: Cluster, client: KafkaClient, topic: str
+) -> None:
+    topic_id = create_topic(cluster, topic)
+    for _ in range(2):
+        produce(cluster, topic, numbered(3))
+    where = partition_of(topic, 0)
+    wanted = [
+        SmallRange(where=where, topic_id=topic_id, start=start, end=start + 3, bytes_estimate=200) for start in (0, 3)
+    ]
+    for order in (wanted, wanted[::-1]):
+        came = list(read_small_ranges(client, order))
+        assert came
+        for each, chunk in came:
+            assert (chunk.start, chunk.end) == (each.start, each.end)
+            assert int(chunk.headers["base_offset"][0]) == each.start
+            assert int(chunk.headers["count"].sum()) == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from maxbrod.layouts.kafka.partition import PartitionName
 from maxbrod.layouts.kafka.reading import read_log
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import Codec
+from maxbrod.storage.delta import delta_url
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -111,8 +114,13 @@ def _moved(records: list[Record], offset: int) -> list[Record]:
     return [replace(record, offset=record.offset - first + offset) for record in records]
 
 
+MEMORY = f"memory://layouts-{uuid.uuid4().hex}"
+# Not by a fixture: these storages are also opened many times within one test.
+atexit.register(shutil.rmtree, delta_url(MEMORY), ignore_errors=True)
+
+
 def new_storage() -> Storage:
-    return open_storage(f"memory://{uuid.uuid4().hex}")
+    return open_storage(f"{MEMORY}/{uuid.uuid4().hex}")
 
 
 def archive(

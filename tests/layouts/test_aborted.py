@@ -63,3 +63,10 @@ def test_what_is_cut_away_takes_its_transactions_with_it() -> None:
     cut = cut_slice(storage, row, 1, NAME)
     assert cut is not None
     assert listed(cut) == [(1, 0, 0)]
+
+
+def test_two_transactions_of_one_answer_get_each_its_own_end() -> None:
+    log = sent(0, 1) + marker(1, 1, ABORT) + sent(2, 1) + marker(3, 1, ABORT)
+    (row,) = archive(new_storage(), [log], aborted=[[(1, 2), (1, 0)]])
+
+    assert listed(row) == [(1, 0, 1), (1, 2, 3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ from maxbrod.layouts.kafka.verifying import verify_slice
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
+from maxbrod.storage.drafts import Draft
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -103,10 +105,10 @@ def test_a_disk_that_fills_up_leaves_nothing_visible(tmp_path: Path, monkeypatch
 def test_an_object_that_cannot_be_committed_fails_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = new_storage()
 
-    def refuse(path: str, data: object) -> None:
-        raise StorageFullError("no space left", object_name=path)
+    def refuse(_: Draft, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left", str(target))
 
-    monkeypatch.setattr(storage, "put", refuse)
+    monkeypatch.setattr(Draft, "publish", refuse)
     with pytest.raises(StorageFullError):
         archive(storage, [data_batch(0)], packed=True)
     assert list(storage.list()) == []
@@ -119,6 +121,7 @@ from native_logs import data_batch
 from maxbrod.batch.headers import walk
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.storage.drafts import Draft
 from maxbrod.storage.opening import open_storage
 with ArchiveWriter(open_storage(sys.argv[1]), run_id="r", limits=SegmentLimits(records_max=3)) as writer:
     for packed in (True, False):
@@ -187,6 +190,7 @@ from maxbrod.batch.headers import walk
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.reading import read_log, read_logs
 from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.storage.drafts import Draft
 from maxbrod.storage.opening import open_storage
 storage = open_storage(sys.argv[1])
 batch = np.frombuffer(bytes.fromhex(sys.argv[2]), np.uint8)

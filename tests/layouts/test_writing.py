@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_logs import Batch, archive, batches, data_batch, logs, new_storage
-from reference import write_batch
+from native_logs import Batch, archive, batches, data_batch, logs, new_storage, pack
+from reference import Record, write_batch
 
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
@@ -207,6 +207,13 @@ def test_records_that_cannot_be_unpacked_are_kept_as_they_came(codec: Codec) -> 
     assert decode(stored[: position[1]] + stored[position[2] :]).equals(decode(sound))
 
 
+def test_a_compressed_control_batch_stays_as_it_came() -> None:
+    control = data_batch(0, codec=Codec.GZIP, attributes=0x30, producer_id=1)
+    storage = new_storage()
+
+    assert logs(storage, archive(storage, [control], mode="zstd")) == control
+
+
 def test_a_batch_that_unpacks_without_end_stays_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maxbrod.layouts.kafka.unpacking.BATCH_BYTES_MAX", 10_000)
     bomb = data_batch(0, value=bytes(1 << 20), codec=Codec.ZSTD)
@@ -231,6 +238,26 @@ def test_batches_with_bytes_between_them_are_refused() -> None:
         with pytest.raises(UsageError, match="one after another"):
             part.append(log, walk(log).take(np.array([0, 2])))
     assert list(storage.list()) == []
+
+
+@pytest.mark.parametrize("chunks", [[(0, 3), (2, 1)], [(5, 1), (4, 1)], [(7, 2), (7, 2)]])
+def test_an_offset_is_never_archived_twice(chunks: list[tuple[int, int]]) -> None:
+    parts = [data_batch(offset, count) for offset, count in chunks]
+    for delivered in (parts, [b"".join(parts)]):
+        storage = new_storage()
+        with pytest.raises(CorruptDataError, match="orders-3, at offset"):
+            archive(storage, delivered)
+        assert list(storage.list()) == []
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_delete_horizon_is_never_taken_for_the_lowest_timestamp(exact: bool) -> None:
+    """Compaction puts it where the first timestamp was, so that only the records can tell."""
+    records = [Record(offset=i, timestamp=time, key=b"k", value=None) for i, time in enumerate((70, 60, 90))]
+    log = pack(records, Codec.LZ4, attributes=0x40, base_timestamp=5000) + data_batch(3, codec=Codec.LZ4)
+    (row,) = archive(new_storage(), [log], exact=exact)
+
+    assert (row.min_timestamp, row.max_timestamp) == (60, 1003)
 
 
 def test_a_stream_of_pieces_is_the_log_whatever_is_asked_for_at_once() -> None:

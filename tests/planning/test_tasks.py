@@ -143,6 +143,17 @@ def test_bytes_are_spread_evenly() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_partitions_that_weigh_nothing_are_spread_as_well() -> None:
+    """Asking a broker for nothing takes a round trip, too."""
+    (wave,) = plan_tasks([offsets(number, 0, 1, 0.0) for number in range(200)], parallelism=2)
+    assert [len(task.items) for task in wave] == [100, 100]
+
+
+def test_a_range_is_never_split_into_more_pieces_than_it_has_offsets() -> None:
+    waves = plan_tasks([offsets(0, 5, 7, 1e9)], parallelism=2)
+    assert [(item.start, item.end) for item in items_of(waves)] == [(5, 6), (6, 7)]
+
+
 def test_the_extent_of_a_wave_is_what_its_items_read() -> None:
     waves = plan_tasks([offsets(0, 100, 300), offsets(1, 5, 6)], parallelism=2, task_bytes=50, wave_bytes=101)
     extents = [wave_extents(wave) for wave in waves]

@@ -137,6 +137,7 @@ class BackupRun:
             "bytes": report.bytes,
             "raw_bytes": report.raw_bytes,
             "objects": report.objects,
+            "recovery_point_ms": report.recovery_point_ms,
             "complete": report.complete,
             "exit_code": report.exit_code,
             "notices": dict(notices),

@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.api.backup import STOPPED, Backup
+from maxbrod.api.backup import Backup
+from maxbrod.api.backup_notices import STOPPED
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.waiting import Waiting

@@ -86,7 +86,13 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
 def _recovery_point(runs: Sequence[Run], moment: Moment) -> int | None:
     seen = runs if moment.as_of is None or moment.run is None else runs[: runs.index(moment.run) + 1]
     complete = [run for run in seen if run.snapshot is not None and not summarise_run(run).exit_code]
-    return max((run.started_at for run in complete), default=None)
+    return max(map(_fresh_until, complete), default=None)
+
+
+def _fresh_until(run: Run) -> int:
+    """A run that follows may have put partitions off, and says how far back that leaves them."""
+    told = run.statistics.get("recovery_point_ms")
+    return told if isinstance(told, int) else run.started_at
 
 
 def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:

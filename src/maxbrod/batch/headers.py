@@ -243,16 +243,26 @@ def _read(
     headers = BatchHeaders(position=position, size=size, fields=fields, end=end, tail=data.size - end)
     sound = len(headers)
     if check_crc:
-        ends = (position + size).tolist()
-        computed = np.array(
-            [crc32c(data[start + CRC_START : stop]) for start, stop in zip(positions, ends, strict=True)], np.uint32
-        )
+        computed = _computed_crc(data, positions, (position + size).tolist())
         sound = int(np.argmax(np.append(computed != headers["crc"], True)))
     # In the order of the bytes: what stands before the position of an error is sound.
     _check_fields(headers.take(slice(sound)))
     if check_crc:
         refuse_wrong_crc(headers, computed)
     return headers
+
+
+def check_crc(buffer: Any, headers: BatchHeaders, *, object_name: str | None = None) -> None:  # noqa: ANN401 - as above
+    """What `walk` was told not to check, of batches of magic 2; the same CorruptDataError."""
+    ends = (headers.position + headers.size).tolist()
+    with naming(object_name):
+        refuse_wrong_crc(headers, _computed_crc(as_bytes_array(buffer), headers.position.tolist(), ends))
+
+
+def _computed_crc(data: NDArray[np.uint8], positions: list[int], ends: list[int]) -> NDArray[np.uint32]:
+    return np.array(
+        [crc32c(data[start + CRC_START : stop]) for start, stop in zip(positions, ends, strict=True)], np.uint32
+    )
 
 
 def refuse_wrong_crc(headers: BatchHeaders, computed: NDArray[np.uint32]) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gc
 import time
+from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
+
+from maxbrod.bench.processes import cpu_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -12,17 +16,55 @@ if TYPE_CHECKING:
 
 def race(contenders: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
     """Best seconds of each over `rounds` rounds, after one that does not count. The best is the least disturbed."""
-    best = dict.fromkeys(contenders, float("inf"))
+    return {name: laps.best for name, laps in race_laps(contenders, rounds=rounds).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lap:
+    """`cpu_seconds` is processor time of this process and all below it."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laps:
+    """Every time that a contender ran and counted."""
+
+    seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...]
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def best_cpu(self) -> float:
+        return min(self.cpu_seconds)
+
+
+def race_laps(contenders: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, Laps]:
+    """All laps of each, after a round that does not count. A contender that returns a `Lap` has timed itself."""
+    laps: dict[str, list[Lap]] = {name: [] for name in contenders}
     for round_number in range(rounds + 1):
         for name, contender in contenders.items():
-            seconds = _seconds(contender)
+            lap = time_lap(contender)
             if round_number > 0:
-                best[name] = min(best[name], seconds)
-    return best
+                laps[name].append(lap)
+    return {
+        name: Laps(seconds=tuple(lap.seconds for lap in each), cpu_seconds=tuple(lap.cpu_seconds for lap in each))
+        for name, each in laps.items()
+    }
 
 
-def _seconds(contender: Callable[[], object]) -> float:
+def time_lap(contender: Callable[[], object], *, uncounted: frozenset[int] = frozenset()) -> Lap:
+    """The processor time of the processes `uncounted`, and of those below them, is nobody's."""
     gc.collect()
-    started = time.perf_counter()
-    contender()
-    return time.perf_counter() - started
+    used, started = cpu_seconds(uncounted), time.perf_counter()
+    own = contender()
+    elapsed = time.perf_counter() - started
+    return own if isinstance(own, Lap) else Lap(seconds=elapsed, cpu_seconds=cpu_seconds(uncounted) - used)

@@ -23,7 +23,7 @@ _BARE: Final = (
     "import time; from pyspark.sql import SparkSession\n"
     f"session = SparkSession.builder.master('local[2]').getOrCreate(); {_WORK}; session.stop()"
 )
-_OURS: Final = (
+OURS: Final = (
     "import time; from maxbrod.spark.session import open_session\n"
     f"with open_session(master='local[2]') as session: {_WORK}"
 )
@@ -45,8 +45,8 @@ def measure(*, rounds: int) -> list[Start]:
     with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as empty:
         ways: dict[str, tuple[str, Mapping[str, str]]] = {
             "PySpark alone": (_BARE, java),
-            "maxbrod, no class archive": (_OURS, {"MAXBROD_CACHE": empty}),
-            "maxbrod": (_OURS, {}),
+            "maxbrod, no class archive": (OURS, {"MAXBROD_CACHE": empty}),
+            "maxbrod": (OURS, {}),
         }
         for _ in range(rounds):
             for name, (program, environment) in ways.items():

@@ -84,7 +84,7 @@ def find_rows(
     if offsets is not None:
         condition &= (pc.field("end_offset") > offsets[0]) & (pc.field("base_offset") < offsets[1])
     if timestamps is not None:
-        condition &= _overlaps_time(*timestamps)
+        condition &= _may_overlap_time(*timestamps)
     wanted = list(SCHEMA.names if columns is None else columns)
     sorting = [name for name, _ in SORT_ORDER]
     if as_of is None:
@@ -95,10 +95,11 @@ def find_rows(
     return rows.sort_by(SORT_ORDER).select(wanted)
 
 
-def _overlaps_time(first: int, last: int) -> ds.Expression:
-    # A row without times (a gap, or batches without records) cannot be ruled out, so it stays.
-    unknown = pc.field("min_timestamp").is_null()
-    return unknown | ((pc.field("max_timestamp") >= first) & (pc.field("min_timestamp") <= last))
+def _may_overlap_time(first: int, last: int) -> ds.Expression:
+    # A row without times (a gap, or batches without records) cannot be ruled out, so it stays. Neither can one that
+    # begins after `last`: its lowest timestamp may be that of a batch's first record, and a later one be older.
+    unknown = pc.field("max_timestamp").is_null()
+    return unknown | (pc.field("max_timestamp") >= first) if first <= last else pc.scalar(False)
 
 
 def _until(rows: pa.Table, ends: Mapping[PartitionId, int]) -> pa.Table:

@@ -14,7 +14,7 @@ from maxbrod.cli.backup_options import (
     CompressionOption,
     EveryOption,
     ExcludeOption,
-    FollowFlag,
+    FollowOption,
     InternalOption,
     MasterOption,
     MetricsHostOption,
@@ -64,28 +64,28 @@ def backup(
     single_writer: SingleWriterOption = None,
     patience: PatienceOption = None,
     master: MasterOption = None,
-    follow: FollowFlag = False,
+    follow: FollowOption = None,
     every: EveryOption = None,
     roll_bytes: RollBytesOption = None,
     roll_records: RollRecordsOption = None,
     roll_age: RollAgeOption = None,
     metrics_port: MetricsPortOption = None,
-    metrics_host: MetricsHostOption = "127.0.0.1",
+    metrics_host: MetricsHostOption = None,
     quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Back topics of a cluster up into an archive.
 
-    The first run takes everything that the cluster has; every later one what has come since. Killed at any
-    instant, it loses nothing: run it again.
+    The first run takes everything that the cluster has, every later one what
+    has come since. Killed at any instant, it loses nothing: run it again.
 
     For example:
 
       maxbrod backup --bootstrap broker1:9092 --archive /backups/kafka
 
-      maxbrod backup --bootstrap broker1:9092 -a s3://backups/kafka --topic 'orders-*' --topic customers
+      maxbrod backup --bootstrap broker1:9092 -a s3://backups/kafka --topic 'a-*'
 
-      maxbrod backup --bootstrap broker1:9093 --command-config client.properties -a /backups/kafka
+      maxbrod backup -c maxbrod.yaml --command-config client.properties
 
       maxbrod backup -c maxbrod.yaml --follow --every 60s --metrics-port 9464
     """
@@ -108,9 +108,12 @@ def backup(
         roll_bytes=roll_bytes,
         roll_records=roll_records,
         roll_age=roll_age,
+        follow=follow,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
     ).model_copy(update={"archive": place.url, "storage": place.storage})
-    if follow:
-        _follow(wish, metrics_port, metrics_host, quiet=quiet, as_json=as_json)
+    if wish.backup.follow:
+        _follow(wish, quiet=quiet, as_json=as_json)
     elif metrics_port is not None:
         raise UsageError("--metrics-port is for --follow", hint="take the figures of one run from --json")
     else:
@@ -141,7 +144,7 @@ def _run_once(wish: Config, *, quiet: bool, as_json: bool) -> None:
     raise typer.Exit(report.exit_code)
 
 
-def _follow(wish: Config, port: int | None, host: str, *, quiet: bool, as_json: bool) -> None:
+def _follow(wish: Config, *, quiet: bool, as_json: bool) -> None:
     from maxbrod.api.follow import Interval, follow  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
     from maxbrod.api.metrics import BackupMetrics, serving  # noqa: PLC0415
     from maxbrod.cli.following import IntervalPrinter  # noqa: PLC0415
@@ -159,8 +162,8 @@ def _follow(wish: Config, port: int | None, host: str, *, quiet: bool, as_json: 
     with ExitStack() as undo:
         undo.enter_context(showing_log(quiet=quiet))
         undo.enter_context(stopping_by_signals(stop))
-        if port is not None:
-            undo.enter_context(serving(metrics, port, host))
+        if wish.backup.metrics_port is not None:
+            undo.enter_context(serving(metrics, wish.backup.metrics_port, wish.backup.metrics_host))
         on_progress = undo.enter_context(progress_bar(shown=not quiet))
         last = follow(wish, stop=stop, on_interval=tell, on_progress=on_progress)
     raise typer.Exit(last.exit_code)

@@ -5,6 +5,7 @@ No flag takes a secret, because a command line can be read by every user of the 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -26,6 +27,7 @@ _FOLLOW: Final = "Following"
 
 # Settings whose flag has another name than theirs.
 _FLAGS: Final = {"topics": "--topic"}
+_SETTING: Final = re.compile(r"[a-z]+_[a-z_]+")
 
 
 def _option(panel: str, name: str, help_text: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - typer's own
@@ -91,7 +93,9 @@ MasterOption = Annotated[
     str | None,
     _option(_HOW, "--master", "Where Spark runs: local[*] (this machine), spark://…, yarn, k8s://…, sc://…", "URL"),
 ]
-FollowFlag = Annotated[bool, _option(_FOLLOW, "--follow", "Go on until SIGTERM or Ctrl-C, one run per interval.")]
+FollowOption = Annotated[
+    bool | None, _option(_FOLLOW, "--follow/--no-follow", "Go on until SIGTERM or Ctrl-C, one run per interval.")
+]
 EveryOption = Annotated[
     str | None, _option(_FOLLOW, "--every", "The interval, and so the recovery point; 60s.", "TIME")
 ]
@@ -106,7 +110,7 @@ MetricsPortOption = Annotated[
     int | None, _option(_FOLLOW, "--metrics-port", "Serve metrics for Prometheus here.", "PORT")
 ]
 MetricsHostOption = Annotated[
-    str, _option(_FOLLOW, "--metrics-host", "The address to serve them on; 127.0.0.1.", "ADDRESS")
+    str | None, _option(_FOLLOW, "--metrics-host", "The address to serve them on; 127.0.0.1.", "ADDRESS")
 ]
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")]
 
@@ -148,8 +152,6 @@ def _start(words: Sequence[str]) -> str | dict[str, dict[int, int]]:
 def _backup(section: BackupConfig, given: Mapping[str, Any]) -> BackupConfig:
     from pydantic import ValidationError  # noqa: PLC0415 - not for `--help`
 
-    if (given.get("roll_bytes") or given.get("roll_records")) and not (given.get("roll_age") or section.roll_age):
-        raise UsageError("--roll-bytes and --roll-records need --roll-age", hint="it bounds how long anything waits")
     try:
         return type(section).model_validate({**section.model_dump(), **given})
     except ValidationError as error:
@@ -159,10 +161,19 @@ def _backup(section: BackupConfig, given: Mapping[str, Any]) -> BackupConfig:
 def _usage_error(error: ValidationError) -> UsageError:
     complaints = error.errors(include_input=False, include_url=False, include_context=False)
     first = complaints[0]
-    setting = str(first["loc"][0]) if first["loc"] else "the command line"
-    flag = _FLAGS.get(setting, f"--{setting.replace('_', '-')}")
     message = first["msg"].removeprefix("Value error, ")
-    return UsageError(f"{flag} {message[:1].lower()}{message[1:]}", hint="see 'maxbrod backup --help'")
+    message = f"{message[:1].lower()}{message[1:]}"
+    if first["loc"]:
+        setting = str(first["loc"][0])
+        message = f"{_FLAGS.get(setting, _flag(setting))} {message}"
+    else:
+        # It is about several, in the words of the file.
+        message = _SETTING.sub(lambda found: _flag(found[0]), message)
+    return UsageError(message, hint="see 'maxbrod backup --help'")
+
+
+def _flag(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
 
 
 def _kafka(section: KafkaConfig | None, bootstrap: str | None, command_config: Path | None) -> KafkaConfig | None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from maxbrod.cli.output import JsonFlag, out, print_json, table
+from maxbrod.bench.groups import Group  # noqa: TC001 - typer reads it at run time
+from maxbrod.cli.output import JsonFlag, err, human_bytes, out, print_json, table
 
 app = typer.Typer(help="Measure maxbrod against something anyone can run beside it.", no_args_is_help=True)
 
@@ -60,6 +61,55 @@ def start(
         ratio = starts[0].median_seconds / each.median_seconds
         shown.add_row(each.name, *(f"{seconds:.1f} s" for seconds in times), f"{ratio:.1f} x")
     out.print(shown)
+
+
+@app.command()
+def backup(
+    scale: Annotated[float, typer.Option(min=0.001, help="Times the size of the data; 1 for a quick look.")] = 3.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 5,
+    only: Annotated[list[Group] | None, typer.Option(help="Measure only this; may be repeated.")] = None,
+    batch_bytes: Annotated[
+        int, typer.Option(min=1000, help="How large a batch is before compression; 16384 is Java's default.")
+    ] = 16_384,
+    json: JsonFlag = False,
+) -> None:
+    """A backup beside kcat, Kafka's own tools, cat and a bare loop, on a sandbox of its own."""
+    from maxbrod.bench.backup import measure  # noqa: PLC0415 - as above
+
+    def tell(stage: str) -> None:
+        if err.is_terminal:
+            err.print(f"{stage} ...")
+
+    figures = measure(scale=scale, rounds=rounds, only=only or (), batch_bytes=batch_bytes, on_stage=tell)
+    if json:
+        print_json([{**asdict(each), "reached": each.reached} for each in figures])
+        return
+    shown = table("A backup, measured", "what", ">best", ">median", ">cpu", ">wanted")
+    for each in figures:
+        wanted = "" if each.wanted is None else f"{'≤' if each.at_most else '≥'} {_amount(each.unit, each.wanted)}"
+        shown.add_row(
+            each.name,
+            _amount(each.unit, each.value),
+            _amount(each.unit, each.median),
+            _amount("times", each.cpu),
+            wanted,
+        )
+    out.print(shown)
+    for each in figures:
+        if each.note:
+            out.print(f"{each.name}: {each.note}", markup=False)
+
+
+def _amount(unit: str, value: float | None) -> str:
+    match unit, value:
+        case _, None:
+            return ""
+        case "seconds", float():
+            return f"{value:.2f} s"
+        case "bytes", _:
+            return human_bytes(value or 0)
+        case _:
+            return f"{value:.2f} x"
 
 
 def _figure(unit: str, value: float | None) -> str:

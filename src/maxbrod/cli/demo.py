@@ -5,20 +5,23 @@ from __future__ import annotations
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from maxbrod.cli.backup_summary import print_notices
 from maxbrod.cli.output import JsonFlag, err, human_bytes, out, print_json, table
 from maxbrod.errors import IncompleteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rich.table import Table
 
+    from maxbrod.api.archives import Archive
+    from maxbrod.api.reports import BackupReport
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.inventory import TopicInventory
 
@@ -27,17 +30,32 @@ _TRANSACTIONS: Final = 8
 _TRANSACTION_RECORDS: Final = 100
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Archived:
+    """A topic as the archive holds it, beside what producers and brokers know of it."""
+
+    inventory: TopicInventory
+    acknowledged: int
+    stored_bytes: int
+    identical: bool
+    """Every byte of every partition is what the broker has on its disk."""
+
+    @property
+    def complete(self) -> bool:
+        return self.identical and self.inventory.records == self.acknowledged
+
+
 def demo(
     records: Annotated[int, typer.Option(min=100, help="About how many records to produce.")] = 300_000,
     brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers.")] = 1,
     as_json: JsonFlag = False,
 ) -> None:
-    """Start a real Kafka cluster, fill it with realistic records, and show what is there.
+    """Start a real Kafka cluster, fill it with realistic records, back it up, and account for every one of them.
 
-    The cluster lives in a temporary folder and is removed at the end. The first run downloads Kafka.
+    Cluster and archive live in a temporary folder and are removed at the end. The first run downloads Kafka.
     """
-    from maxbrod.sandbox.cluster import Cluster  # noqa: PLC0415 - kafka-python and numba: not for `--help`
-    from maxbrod.sandbox.inventory import take_inventory  # noqa: PLC0415
+    from maxbrod.api.functions import backup  # noqa: PLC0415 - kafka-python and numba: not for `--help`
+    from maxbrod.sandbox.cluster import Cluster  # noqa: PLC0415
     from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="maxbrod-demo-") as folder:
@@ -48,9 +66,12 @@ def demo(
         with cluster:
             with _step("produce"):
                 acknowledged = _produce(cluster, records)
-            with _step("read the brokers' logs"):
-                found = [take_inventory(cluster, topic, partitions=count) for topic, count in _PARTITIONS.items()]
-    _report(acknowledged, found, as_json=as_json)
+            archive = Path(folder) / "archive"
+            with _step("back up, on Spark"):
+                report = backup(bootstrap=cluster.bootstrap, archive=archive)
+            with _step("read the archive, and the brokers' own logs"):
+                found = _look(cluster, archive, acknowledged)
+    _report(found, report, as_json=as_json)
 
 
 @contextmanager
@@ -105,24 +126,66 @@ def _produce_payments(cluster: Cluster) -> int:
     return committed
 
 
-def _report(acknowledged: dict[str, int], found: list[TopicInventory], *, as_json: bool) -> None:
-    missing = {each.topic: acknowledged[each.topic] - each.records for each in found}
+def _look(cluster: Cluster, archive: Path, acknowledged: Mapping[str, int]) -> list[_Archived]:
+    from maxbrod.api.archives import open_archive  # noqa: PLC0415
+    from maxbrod.sandbox.inventory import broker_logs, take_inventory  # noqa: PLC0415
+
+    opened = open_archive(str(archive))
+    found = []
+    for topic, partitions in _PARTITIONS.items():
+        stored_bytes, logs = _archived_logs(opened, topic, partitions)
+        found.append(
+            _Archived(
+                inventory=take_inventory(topic, logs),
+                acknowledged=acknowledged[topic],
+                stored_bytes=stored_bytes,
+                identical=logs == broker_logs(cluster, topic, partitions=partitions),
+            )
+        )
+    return found
+
+
+def _archived_logs(archive: Archive, topic: str, partitions: int) -> tuple[int, list[bytes]]:
+    """How many bytes they take, and the log of each partition."""
+    from maxbrod.catalog.rows import Segment, decode_rows  # noqa: PLC0415
+    from maxbrod.layouts.kafka.reading import read_log  # noqa: PLC0415
+
+    rows = [row for row in decode_rows(archive.catalog.rows(topic=topic)) if isinstance(row, Segment)]
+    logs = [
+        b"".join(read_log(archive.storage, row).tobytes() for row in rows if row.partition == number)
+        for number in range(partitions)
+    ]
+    return sum(row.bytes for row in rows), logs
+
+
+def _report(found: list[_Archived], report: BackupReport, *, as_json: bool) -> None:
+    lacking = [each.inventory.topic for each in found if not each.complete]
+    complete = report.complete and not lacking
     if as_json:
-        topics = [{**asdict(each), "acknowledged": acknowledged[each.topic]} for each in found]
-        print_json({"complete": not any(missing.values()), "topics": topics})
+        print_json({"complete": complete, "topics": [_document(each) for each in found], "run": report.as_dict()})
     else:
         out.print(_table(found))
-    if any(missing.values()):
-        raise IncompleteError(f"records are missing: {missing}", hint="this is a bug in maxbrod: please report it")
+        print_notices(report, out)
+    if not complete:
+        what = f"records are missing or not as they were: {', '.join(lacking) or 'see the notices'}"
+        raise IncompleteError(what, hint="this is a bug in maxbrod: please report it")
     if not as_json:
-        total = sum(acknowledged.values())
-        out.print(f"[bold green]complete[/bold green]: all {total:,} acknowledged records are there", highlight=False)
+        total = sum(each.acknowledged for each in found)
+        text = f": all {total:,} acknowledged records are archived, byte for byte as the brokers have them"
+        out.print(f"[bold green]complete[/bold green]{text}", highlight=False, soft_wrap=True)
 
 
-def _table(found: list[TopicInventory]) -> Table:
-    numbers = (">partitions", ">records", ">no key", ">tombstones", ">headers", ">aborted", ">size")
-    shown = table("What the brokers hold", "topic", *numbers)
+def _document(found: _Archived) -> dict[str, object]:
+    mine = {name: value for name, value in asdict(found).items() if name != "inventory"}
+    return {**asdict(found.inventory), **mine}
+
+
+def _table(found: list[_Archived]) -> Table:
+    numbers = (">parts", ">acknowledged", ">archived", ">aborted", ">log", ">stored")
+    shown = table("What the archive holds", "topic", *numbers)
     for each in found:
-        counts = (each.partitions, each.records, each.without_key, each.tombstones, each.with_headers, each.aborted)
-        shown.add_row(each.topic, *(f"{count:,}" for count in counts), human_bytes(each.bytes))
+        held = each.inventory
+        counts = (held.partitions, each.acknowledged, held.records, held.aborted)
+        sizes = (held.bytes, each.stored_bytes)
+        shown.add_row(held.topic, *(f"{count:,}" for count in counts), *map(human_bytes, sizes))
     return shown

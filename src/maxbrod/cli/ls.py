@@ -106,11 +106,10 @@ def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(run) for run in runs])
         return
-    shown = table("Runs, oldest first", "*run", "began", ">took", ">topics", ">records", ">size", "ended")
+    shown = table("Runs, oldest first", "*run, by its begin", ">took", ">topics", ">records", ">size", "ended")
     for run in runs:
         shown.add_row(
             run.run_id,
-            human_time(run.started_at, to="minute"),
             f"{(run.finished_at - run.started_at) / 1000:,.1f} s",
             *("" if count is None else human_count(count) for count in (run.topics, run.records)),
             "" if run.bytes is None else human_bytes(run.bytes),

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from maxbrod.cli.output import err
+from maxbrod.cli.output import err, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.api.progress import OnProgress, Progress
+
+_READING: Final = "reading"
 
 
 @contextmanager
@@ -34,12 +30,9 @@ def progress_bar(*, shown: bool) -> Iterator[OnProgress]:
     with Bar(
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        DownloadColumn(),
-        TextColumn("{task.fields[records]}"),
-        TransferSpeedColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[told]}"),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
         console=err,
         transient=True,
         # A pipe gets what is printed, not the terminal that standard error is.
@@ -53,19 +46,32 @@ class _Steps:
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
-        self._task = bar.add_task("", total=None, records="")
+        self._task = bar.add_task("", total=None, told="")
+        self._reading_since: float | None = None
 
     def __call__(self, step: Progress) -> None:
-        if not step.bytes_total:
-            self._bar.reset(self._task, description=step.phase, total=None, records="")
+        if step.phase != _READING:
+            self._reading_since = None
+            self._bar.update(self._task, description=step.phase, told="")
             return
-        self._bar.update(
-            self._task,
-            description=step.phase,
-            completed=step.bytes_done,
-            total=step.bytes_total or None,
-            records=f"{step.records_done:,} records" if step.records_done else "",
-        )
+        if self._reading_since is None or not step.bytes_done:
+            # Spark starts when the first task is there to run, and its start is not what reading takes.
+            self._reading_since = time.monotonic()
+        told = describe(step, time.monotonic() - self._reading_since)
+        done, total = step.bytes_done, step.bytes_total or None
+        self._bar.update(self._task, description=step.phase, completed=done, total=total, told=told)
+
+
+def describe(step: Progress, took_s: float) -> str:
+    """Bytes, records, rate, and the time that is left if it goes on like this."""
+    words = [f"{human_bytes(step.bytes_done)} of {human_bytes(step.bytes_total)}"]
+    if step.records_done:
+        words.append(f"{step.records_done:,} records")
+    if step.bytes_done and took_s > 0:
+        rate = step.bytes_done / took_s
+        left_s = round(max(step.bytes_total - step.bytes_done, 0) / rate)
+        words += [f"{human_bytes(rate)}/s", f"{timedelta(seconds=left_s)} left"]
+    return ", ".join(words)
 
 
 def _ignore(_step: Progress) -> None:

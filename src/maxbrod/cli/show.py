@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _BAR_WIDTH: Final = 64
 _GAPS_SHOWN: Final = 10
 
+_TOLD: Final = {"command", "complete"}
+"""Of a run's statistics: what stands in another line already."""
+
 
 def show(
     topic: Annotated[str | None, typer.Argument(help="The topic's name.", show_default=False)] = None,
@@ -157,7 +160,10 @@ def _print_run(report: RunReport, *, as_json: bool) -> None:
     print_line(f"from {human_time(run.started_at)} to {human_time(run.finished_at)}")
     print_line(f"snapshot: {run.snapshot or 'none'}")
     for name, value in run.statistics.items():
-        print_line(f"{name}: {value}")
+        if name in _TOLD or value in ([], {}):
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            print_line(f"{name.replace('_', ' ')}: {each:,}" if isinstance(each, int) else f"{name}: {each}")
     shown = table("What is in the archive from this run", "*topic", ">parts", ">records", ">stored", ">objects", "gaps")
     for topic in report.topics:
         gaps = ", ".join(f"{count:,} {reason}" for reason, count in topic.gaps.items())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
+from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, NEWEST_MAGIC, BatchHeaders, check_crc, walk
 from maxbrod.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -45,24 +45,30 @@ class Selection:
     last_epoch: int
     """The leader epoch of the newest batch of the answer."""
     data: NDArray[np.uint8]
+    headers: BatchHeaders
+    """Of `data`."""
     found: FetchedPartition
 
     def checked(self, object_name: str) -> Chunk:
         """With every CRC checked. CorruptDataError is as `batch.headers.walk` raises it."""
-        return self._chunk(self.data, self.end, object_name)
+        if (self.headers["magic"] != NEWEST_MAGIC).any():
+            return self._chunk(self.data, self.end, walk(self.data, whole=True, object_name=object_name))
+        check_crc(self.data, self.headers, object_name=object_name)
+        return self._chunk(self.data, self.end, self.headers)
 
     def sound_before(self, error: CorruptDataError, object_name: str) -> Chunk | None:
         """What stands before the batch that the error is about, if anything does."""
         if not error.position or error.offset is None or not self.start < error.offset < self.end:
             return None
-        return self._chunk(self.data[: error.position], error.offset, object_name)
+        data = self.data[: error.position]
+        return self._chunk(data, error.offset, walk(data, whole=True, object_name=object_name))
 
-    def _chunk(self, data: NDArray[np.uint8], end: int, object_name: str) -> Chunk:
+    def _chunk(self, data: NDArray[np.uint8], end: int, headers: BatchHeaders) -> Chunk:
         return Chunk(
             start=self.start,
             end=end,
             data=data,
-            headers=walk(data, whole=True, object_name=object_name),
+            headers=headers,
             aborted=tuple(each for each in self.found.aborted if each[1] < end),
             log_start_offset=self.found.log_start_offset,
             last_stable_offset=self.found.last_stable_offset,
@@ -86,10 +92,18 @@ def select(
     covered = end if last < len(base) else min(end, int(headers.last_offset[-1]) + 1)
     if covered <= start:
         raise CorruptDataError("all batches of an answer lie before the offset that was asked for", offset=start)
-    data = found.records[:0]
+    begin = stop = 0
     if last > first:
-        data = found.records[int(headers.position[first]) : int(headers.position[last - 1] + headers.size[last - 1])]
-    return Selection(start=start, end=covered, last_epoch=int(headers["leader_epoch"][-1]), data=data, found=found)
+        begin, stop = int(headers.position[first]), int(headers.position[last - 1] + headers.size[last - 1])
+    chosen = headers.take(slice(first, last))
+    return Selection(
+        start=start,
+        end=covered,
+        last_epoch=int(headers["leader_epoch"][-1]),
+        data=found.records[begin:stop],
+        headers=replace(chosen, position=chosen.position - begin, end=stop - begin, tail=0),
+        found=found,
+    )
 
 
 def announced_bytes(records: NDArray[np.uint8]) -> int | None:

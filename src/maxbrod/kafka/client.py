@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from maxbrod.config import KafkaConfig
+    from maxbrod.kafka.cluster_state import Broker
     from maxbrod.model import TopicPartition
 
 Result = TypeVar("Result")
@@ -77,6 +78,11 @@ class KafkaClient:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    @property
+    def brokers(self) -> tuple[Broker, ...]:
+        """As last heard."""
+        return tuple(self._known.brokers.values())
 
     def metadata(self, topics: Iterable[str] | None = None, *, deadline: Deadline | None = None) -> Metadata:
         """Ask afresh, for these topics or for all; also what `leader` knows from now on."""

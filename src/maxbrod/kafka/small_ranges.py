@@ -58,8 +58,13 @@ def read_small_ranges(
 
 
 def _by_leader(client: KafkaClient, ranges: Iterable[SmallRange]) -> dict[int, list[tuple[SmallRange, int]]]:
+    """A request names each partition once: of several ranges of one partition, all but the first are left out."""
     groups: dict[int, list[tuple[SmallRange, int]]] = defaultdict(list)
+    named: set[TopicPartition] = set()
     for each in ranges:
+        if each.where in named:
+            continue
+        named.add(each.where)
         try:
             leader = client.leader(each.where, deadline=Deadline.after(client.request_timeout_s))
         except (UnavailableError, UsageError):

@@ -70,6 +70,7 @@ class PartitionPlan:
     truncated_at: int | None = None
     """The archive's rows from this offset on describe a log that is no more; they are to be replaced."""
     first_time: bool = False
+    """The archive holds nothing of the partition yet."""
     note: str | None = None
 
     @property
@@ -106,7 +107,15 @@ def plan_partition(state: PartitionState, start: Start, *, offset_for_time: int 
     truncated_at = _truncated_at(state, held)
     first = held.end_offset if truncated_at is None else truncated_at
     begin = max(first, state.log_start)
-    return PartitionPlan(state=state, first=first, start=begin, end=max(state.end, begin), truncated_at=truncated_at)
+    return PartitionPlan(
+        state=state,
+        first=first,
+        start=begin,
+        end=max(state.end, begin),
+        truncated_at=truncated_at,
+        # Met, but nothing of it is archived: it may still begin within a batch.
+        first_time=first <= held.first_offset,
+    )
 
 
 def diverges_at(held_epochs: Iterable[tuple[int, int]], *, asked_epoch: int, answer: tuple[int, int]) -> int | None:

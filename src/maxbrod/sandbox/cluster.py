@@ -156,6 +156,12 @@ class Cluster:
         """Ids of the brokers that are neither dead nor suspended."""
         return tuple(broker for broker in self.broker_ids if self.alive(broker) and not self.suspended(broker))
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of every process of the cluster that is there: brokers, and a controller of its own."""
+        found = (NodeHome(self.directory, node).process.pid for node in self.spec.nodes)
+        return tuple(pid for pid in found if pid is not None)
+
     def bootstrap_for(self, listener: str) -> str:
         """Every broker's address on this listener, whether it runs or not."""
         if listener not in self.spec.listeners:

@@ -1,4 +1,4 @@
-"""Counts what a topic really holds, from the log files of the sandbox's brokers, with our own decoder."""
+"""Counts what a topic really holds, with our own decoder: from the sandbox's brokers' disks, or from any other log."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from maxbrod.model import Codec
 from maxbrod.sandbox.topics import replicas
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -40,8 +41,15 @@ class TopicInventory:
     last_timestamp_ms: int | None
 
 
-def take_inventory(cluster: Cluster, topic: str, *, partitions: int) -> TopicInventory:
-    parts = [_partition(log) for partition in range(partitions) for log in _logs(cluster, topic, partition)]
+def broker_logs(cluster: Cluster, topic: str, *, partitions: int) -> list[bytes]:
+    """What the leader of each partition has on its disk."""
+    return [b"".join(log.read_bytes() for log in _logs(cluster, topic, number)) for number in range(partitions)]
+
+
+def take_inventory(topic: str, logs: Sequence[bytes]) -> TopicInventory:
+    """Of one log for each partition."""
+    parts = [_partition(log, f"{topic}-{partition}") for partition, log in enumerate(logs)]
+    partitions = len(logs)
     times = [time for part in parts for time in part.times]
     return TopicInventory(
         topic=topic,
@@ -78,9 +86,8 @@ def _logs(cluster: Cluster, topic: str, partition: int) -> list[Path]:
     return sorted(folder.glob("*.log"))
 
 
-def _partition(log: Path) -> _Part:
-    data = log.read_bytes()
-    headers = walk(data, object_name=str(log))
+def _partition(data: bytes, name: str) -> _Part:
+    headers = walk(data, object_name=name)
     seen = committed_records(headers, from_markers(data, headers).aborted)
     records = decode(data, headers, columns=["timestamp_ms", "key", "value", "headers", "control"])
     return _count(records.filter(seen), headers, records.column("control").to_numpy(zero_copy_only=False), len(data))

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -147,8 +148,8 @@ def parallelism_of(master: str, session: SparkSession | None = None) -> int:
     try:
         return int(session.sparkContext.defaultParallelism) if session is not None else _PARALLELISM_UNKNOWN
     except Exception as error:
-        # A session of Spark Connect has no context; its server's size is its own.
-        if type(error).__module__.startswith("pyspark"):
+        # A session of Spark Connect has no context; its server's size is its own. If a JVM died, the job will tell.
+        if isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j")):
             return _PARALLELISM_UNKNOWN
         raise
 
@@ -277,17 +278,27 @@ def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], undo: ExitStack) -> S
     if in_main_thread and on_interrupt is not signal.default_int_handler:
         # PySpark has put its own handler there, which cancels all jobs. Who has one has other plans.
         signal.signal(signal.SIGINT, on_interrupt)
+    # It would print that the JVM has hung up, at the end or when the JVM dies.
+    session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
     undo.callback(_stop, session)
     return session
 
 
 def _stop(session: SparkSession) -> None:
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
     context = session.sparkContext
-    # Its thread looks up once a second, and stop() would wait for that: 0.9 s of every command. So it
-    # ends by itself, and does not print that the JVM has hung up.
+    # Its thread looks up once a second, and stop() would wait for that: 0.9 s of every command. So it ends by itself.
     counters, context._accumulatorServer = context._accumulatorServer, None  # noqa: SLF001
-    counters.handle_error = lambda *_: None
-    session.stop()
+    try:
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+            session.stop()
+    except (OSError, Py4JError):
+        # The JVM is gone already: nothing is left of it but what PySpark remembers.
+        SparkContext._active_spark_context = None  # noqa: SLF001
+        SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
     threading.Thread(target=counters.shutdown, daemon=True).start()
 
 

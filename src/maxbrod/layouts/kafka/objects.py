@@ -6,7 +6,6 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.kafka.names import pack_path
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Objects:
         self._settle()
 
     def abort_all(self) -> None:
-        with suppress(MaxbrodError):
+        with suppress(Exception):
             self._settle()
         while self._open:
             self._open.pop().abort()

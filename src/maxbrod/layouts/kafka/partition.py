@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.aborted import AbortedTransactions
 from maxbrod.layouts.kafka.compression import CompressionMode
 from maxbrod.layouts.kafka.cutting import at_holes, where_full
@@ -68,6 +69,7 @@ class PartitionWriter:
         self._slice: SliceWriter | None = None
         self._segment_bytes = self._segment_records = 0
         self._finished: list[Slice] = []
+        self._last_offset = -1
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -80,6 +82,7 @@ class PartitionWriter:
         if not len(headers):
             return
         for piece in self._pieces(data, headers):
+            self._refuse_disorder(piece)
             self._waiting.extend(at_holes(piece, self._how.limits))
             self._drain(last=False)
         self._waiting = deque(piece.copied() for piece in self._waiting)
@@ -95,6 +98,21 @@ class PartitionWriter:
                 yield as_piece(unpacked, found, exact=True, codec=codec)
         else:
             yield as_piece(data, headers, exact=self._how.exact_timestamps)
+
+    def _refuse_disorder(self, piece: Piece) -> None:
+        """Rows must tile, so an offset that comes twice is not written at all."""
+        facts = piece.facts
+        before = np.append(np.int64(self._last_offset), facts.last_offset[:-1])
+        wrong = np.flatnonzero(facts.first_offset <= before)
+        if wrong.size:
+            raise CorruptDataError(
+                "a batch does not come after the one before it",
+                operation="archive",
+                object_name=str(self._name),
+                offset=int(facts.first_offset[wrong[0]]),
+                hint="read the partition again; if it stays so, the broker's log is damaged there",
+            )
+        self._last_offset = int(facts.last_offset[-1])
 
     def _drain(self, *, last: bool) -> None:
         """Write what waits, unless it takes more of it to decide how."""

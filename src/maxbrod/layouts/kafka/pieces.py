@@ -42,6 +42,8 @@ class Piece:
     data: NDArray[np.uint8]
     headers: BatchHeaders
     facts: Facts
+    owned: bool = False
+    """Whether the buffer is its own, not the caller's."""
 
     def __len__(self) -> int:
         return len(self.headers)
@@ -53,10 +55,12 @@ class Piece:
         return self.data[int(position[0]) : int(position[-1] + size[-1])]
 
     def take(self, rows: slice) -> Piece:
-        return Piece(data=self.data, headers=self.headers.take(rows), facts=self.facts.take(rows))
+        return Piece(data=self.data, headers=self.headers.take(rows), facts=self.facts.take(rows), owned=self.owned)
 
     def copied(self) -> Piece:
         """The same in memory of its own, for whoever keeps it longer than the buffer lives."""
+        if self.owned:
+            return self
         headers = self.headers
         moved = BatchHeaders(
             position=headers.position - int(headers.position[0]),
@@ -65,7 +69,7 @@ class Piece:
             end=len(self.log),
             tail=0,
         )
-        return Piece(data=self.log.copy(), headers=moved, facts=self.facts)
+        return Piece(data=self.log.copy(), headers=moved, facts=self.facts, owned=True)
 
 
 def as_piece(

@@ -1,7 +1,8 @@
-"""A program: backs up, and dies by SIGKILL at the n-th point where a crash could matter. `python -m backup.killed`
+"""A program that backs up, for tests that kill it or stand a proxy before it: `python -m backup.program`
 
-One configuration comes in as a line of JSON, then a line for each run: the archive's name and n. Says for each how it
-ended: `killed` before or after which call, or the exit code. Forks for each run, so it does nothing by itself.
+One configuration comes in as a line of JSON, then a line for each run: the archive's name and n. With n of 0 or more the
+run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it ended. Forks for each
+run, so it does nothing by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from maxbrod.api import backup as engine
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.catalog.files import DataFiles
 from maxbrod.config import Config
+from maxbrod.errors import MaxbrodError
 from maxbrod.planning.tasks import plan_tasks
 from maxbrod.storage.local import _LocalWriter
 from maxbrod.storage.remote import RemoteStorage
@@ -41,6 +43,10 @@ POINTS: tuple[tuple[Any, str], ...] = (
 """All that changes what is stored; a local `put` is a writer's commit."""
 
 
+def say(out: int, **what: Any) -> None:
+    os.write(out, f"{json.dumps(what)}\n".encode())
+
+
 class Fate:
     """Counts the moments before and after each call, and ends the process at one of them."""
 
@@ -51,7 +57,7 @@ class Fate:
     def meet(self, moment: str) -> None:
         self._left -= 1
         if self._left < 0:
-            os.write(self._out, f"killed {moment}\n".encode())
+            say(self._out, killed=moment)
             os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,8 +77,12 @@ def run(config: Config, point: int, out: int) -> None:
         fate = Fate(point, out)
         for owner, name in POINTS:
             setattr(owner, name, fate.around(name, getattr(owner, name)))
-    report = back_up(config)
-    os.write(out, f"{report.exit_code}\n".encode())
+    try:
+        report = back_up(config)
+    except MaxbrodError as error:
+        say(out, **error.as_dict())
+    else:
+        say(out, exit_code=report.exit_code, report=report.as_dict())
 
 
 def main() -> None:

@@ -1,0 +1,66 @@
+"""What a backup has to tell a person besides its figures, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.api.reports import Notice
+from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maxbrod.catalog.rows import Segment
+    from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.kafka.open_transactions import OpenTransaction
+    from maxbrod.planning.items import Failure
+    from maxbrod.planning.states import PartitionState
+
+STOPPED: Final = "stopped"
+_OBJECTS_NAMED: Final = 5
+
+
+def stopped() -> Notice:
+    message = "stopped on request: everything up to the last commit is archived"
+    return Notice(kind=STOPPED, message=message, hint="run it again to go on", exit_code=EXIT_INCOMPLETE)
+
+
+def truncated(state: PartitionState, offset: int, end_offset: int, lost: Sequence[Segment]) -> Notice:
+    """`lost` is what the archive held beyond the cut."""
+    objects = ", ".join(sorted({row.path for row in lost})[:_OBJECTS_NAMED])
+    return Notice(
+        kind="truncated",
+        message=f"the log was truncated to offset {offset} since it was archived, and is archived again from there",
+        topic=state.topic,
+        partition=state.partition,
+        first_offset=offset,
+        end_offset=end_offset,
+        hint=f"the records that the cluster lost are still in {objects} until gc deletes it" if lost else None,
+    )
+
+
+def held_back(state: PartitionState, found: OpenTransaction, *, now_ms: int) -> Notice:
+    """By a transaction that is open: it delays its own partition and no other."""
+    name = "" if found.transactional_id is None else f" ({found.transactional_id})"
+    started_ms = found.last_timestamp_ms if found.started_at_ms is None else found.started_at_ms
+    age = "" if started_ms < 0 else f", open for {max(0, now_ms - started_ms) // 1000} s"
+    return Notice(
+        kind="open transaction",
+        message=f"a transaction of producer {found.producer_id}{name} holds the rest back{age}",
+        topic=state.topic,
+        partition=state.partition,
+        first_offset=state.end,
+        end_offset=state.high_watermark,
+        hint="it is archived as soon as it ends; one that hangs is ended by kafka-transactions.sh abort",
+    )
+
+
+def storage_failed(topic: str, failure: Failure) -> Notice:
+    return Notice(kind="storage", message=failure.message, topic=topic, hint=failure.hint, exit_code=EXIT_FAILED)
+
+
+def not_captured(cluster: ClusterState) -> Iterator[Notice]:
+    for gap in cluster.gaps:
+        # A cluster without an authorizer has no ACLs: nothing is missing.
+        if gap.what != "ACLs" or cluster.acls is None:
+            yield Notice(kind="not captured", message=f"{gap.what}: {gap.why}", hint=gap.hint)

@@ -1,0 +1,56 @@
+"""What a backup is measured against: programs that anyone has, reading the same topic or writing the same bytes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+from maxbrod.errors import EnvironmentMissingError, MaxbrodError
+from maxbrod.sandbox.tools import CONSUMER_PERFORMANCE, run_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from maxbrod.bench.loads import Load
+
+
+def read_with_kcat(bootstrap: str, load: Load) -> None:
+    """All partitions to their end, to nowhere. An empty format is the cheapest: no record is printed at all."""
+    if shutil.which("kcat") is None:
+        raise EnvironmentMissingError("kcat, a peer of this benchmark, is not there", hint="apt-get install kcat")
+    command = ["kcat", "-b", bootstrap, "-C", "-t", load.topic, "-e", "-q", "-o", "beginning", "-f", ""]
+    _run(command)
+
+
+def read_with_consumer_performance(bootstrap: str, load: Load) -> float:
+    """Seconds that Kafka's own tool spent fetching: without the start of its JVM, and without joining its group."""
+    printed = run_tool(
+        CONSUMER_PERFORMANCE,
+        *("--bootstrap-server", bootstrap, "--topic", load.topic, "--num-records", str(load.records)),
+        jvm_options=(),
+        timeout_s=600,
+    )
+    names, values = (
+        [each.strip() for each in line.split(",")] for line in printed.splitlines() if line.count(",") >= 9
+    )
+    found = dict(zip(names, values, strict=True))
+    if int(found["data.consumed.in.nMsg"]) < load.records:
+        raise MaxbrodError("ConsumerPerformance has not read everything", operation="bench", object_name=load.topic)
+    return int(found["fetch.time.ms"]) / 1000
+
+
+def write_with_cat(sources: Sequence[Path], target: Path, *, synced: bool) -> None:
+    """The bytes of the sources into one new file, and with `synced` down to the disk."""
+    target.unlink(missing_ok=True)
+    with target.open("wb") as file:
+        subprocess.run(["cat", *map(str, sources)], stdout=file, check=True)
+    if synced:
+        _run(["sync", str(target)])
+
+
+def _run(command: Sequence[str]) -> None:
+    ran = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if ran.returncode != 0:
+        raise MaxbrodError(f"{command[0]} failed: {ran.stderr.strip()[-300:]}", operation="bench")

@@ -1,0 +1,168 @@
+"""Planning at scale: a simulated cluster of 100,000 partitions, a real catalog of a million rows on disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.bench.figures import Figure
+from maxbrod.bench.processes import peak_bytes
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.rows import PartitionId
+from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.errors import MaxbrodError
+from maxbrod.planning.starts import Earliest
+from maxbrod.planning.states import Held, PartitionPlan, PartitionState, plan_partition
+from maxbrod.planning.tasks import PartitionRange, Wave, plan_tasks
+
+PARTITIONS: Final = 100_000
+SEGMENTS: Final = 1_000_000
+SECONDS_WANTED: Final = 30.0
+BYTES_WANTED: Final = 2e9
+_TOPIC_PARTITIONS: Final = 100
+SEGMENT_OFFSETS: Final = 100_000
+_SEGMENT_BYTES: Final = 100 * SEGMENT_OFFSETS
+_FRESH_OFFSETS: Final = 2500
+_PARALLELISM: Final = 64
+
+
+def measure_planning(*, partitions: int = PARTITIONS, segments: int = SEGMENTS) -> list[Figure]:
+    """In a process of its own, so that its memory is that of planning alone."""
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
+        write_catalog(folder, partitions=partitions, segments=segments)
+        program = f"from maxbrod.bench.planning import report_plan; report_plan({folder!r}, {partitions})"
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise MaxbrodError("planning failed", operation="bench", hint=ran.stderr.strip()[-500:])
+    measured: dict[str, Any] = json.loads(ran.stdout)
+    size = f"{partitions:,} partitions, {segments:,} rows, {measured['tasks']} tasks"
+    return [
+        Figure(
+            name="planning at scale",
+            value=measured["seconds"],
+            unit="seconds",
+            wanted=SECONDS_WANTED,
+            at_most=True,
+            note=size,
+        ),
+        Figure(
+            name="driver's memory, planning at scale",
+            value=measured["peak_bytes"],
+            unit="bytes",
+            wanted=BYTES_WANTED,
+            at_most=True,
+        ),
+    ]
+
+
+def write_catalog(url: str, *, partitions: int, segments: int) -> None:
+    """As ten backups would have left it: each added a row to every partition."""
+    catalog = Catalog.create(url)
+    runs = -(-segments // partitions)
+    for run in range(runs):
+        catalog.commit(_rows(run, partitions))
+
+
+def report_plan(url: str, partitions: int) -> None:
+    """Read the catalog, plan every partition, and print what that took."""
+    started = time.perf_counter()
+    waves = plan(url, partitions)
+    taken = time.perf_counter() - started
+    tasks = sum(len(wave) for wave in waves)
+    print(json.dumps({"seconds": taken, "peak_bytes": peak_bytes(), "tasks": tasks}))  # noqa: T201 - for the caller
+
+
+def plan(url: str, partitions: int) -> tuple[Wave, ...]:
+    """What a backup does before its first task, the answers of the cluster being made up."""
+    positions = Catalog.open(url).positions()
+    plans = []
+    for number in range(partitions):
+        topic, partition = _name(number)
+        found = positions[PartitionId(topic_id=topic, partition=partition)]
+        held = Held(
+            first_offset=found.first_offset,
+            end_offset=found.end_offset,
+            last_leader_epoch=found.last_leader_epoch,
+            epoch_end_offset=found.end_offset + _FRESH_OFFSETS,
+        )
+        plans.append(plan_partition(_state(number, held), Earliest()))
+    return plan_tasks([_range(each) for each in plans], parallelism=_PARALLELISM)
+
+
+def _state(number: int, held: Held) -> PartitionState:
+    topic, partition = _name(number)
+    end = held.end_offset + _FRESH_OFFSETS
+    return PartitionState(
+        topic=topic,
+        topic_id=topic,
+        partition=partition,
+        log_start=0,
+        end=end,
+        high_watermark=end,
+        held=held,
+        bytes_per_offset=100.0,
+        compacted=False,
+    )
+
+
+def _range(plan: PartitionPlan) -> PartitionRange:
+    state = plan.state
+    return PartitionRange(
+        topic=state.topic,
+        topic_id=state.topic_id,
+        partition=state.partition,
+        start=plan.start,
+        end=plan.end,
+        bytes_per_offset=state.bytes_per_offset,
+    )
+
+
+def _name(number: int) -> tuple[str, int]:
+    return f"topic-{number // _TOPIC_PARTITIONS:05d}", number % _TOPIC_PARTITIONS
+
+
+def _rows(run: int, partitions: int) -> pa.Table:
+    """One row of data of every partition, behind those of the runs before."""
+    names, numbers = zip(*map(_name, range(partitions)), strict=True)
+    base = run * SEGMENT_OFFSETS
+    run_id = f"20260101T0000{run:02d}Z-bench"
+
+    def same(value: object, kind: pa.DataType) -> pa.Array:
+        return pa.array([value] * partitions, kind)
+
+    columns: dict[str, pa.Array] = {
+        "topic": pa.array(names),
+        "topic_id": pa.array(names),
+        "partition": pa.array(np.array(numbers, np.int32)),
+        "base_offset": same(base, pa.int64()),
+        "end_offset": same(base + SEGMENT_OFFSETS, pa.int64()),
+        "kind": same(Kind.DATA, pa.string()),
+        "path": pa.array(
+            [
+                f"segments/{name}/{name}/{number}/{base:020d}-0123456789abcdef.log"
+                for name, number in zip(names, numbers, strict=True)
+            ]
+        ),
+        "position": same(0, pa.int64()),
+        "bytes": same(_SEGMENT_BYTES, pa.int64()),
+        "raw_bytes": same(_SEGMENT_BYTES, pa.int64()),
+        "codec": same("lz4", pa.string()),
+        "records": same(SEGMENT_OFFSETS, pa.int64()),
+        "min_timestamp": same(base, pa.int64()),
+        "max_timestamp": same(base + SEGMENT_OFFSETS, pa.int64()),
+        "first_leader_epoch": same(0, pa.int32()),
+        "last_leader_epoch": same(0, pa.int32()),
+        "digest": same("crc32c:01234567", pa.string()),
+        "level": same(0, pa.int32()),
+        "run_id": same(run_id, pa.string()),
+        "written_at": same(run, pa.int64()),
+    }
+    empty = {field.name: pa.nulls(partitions, field.type) for field in SCHEMA if field.name not in columns}
+    return pa.table({**columns, **empty}).select(SCHEMA.names).cast(SCHEMA)

@@ -1,0 +1,90 @@
+"""Where a partition begins is settled by the run that meets it, and holds whatever becomes of that run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from backup.engine import back_up, config_of, without_spark
+from backup.ledger import Ledger
+from backup.oracle import read_archive
+from maxbrod.api import backup as engine
+from maxbrod.api import observing
+from maxbrod.errors import UnavailableError
+from maxbrod.kafka.offsets import list_offsets
+from maxbrod.planning.items import Failure, Outcome, Task, Trouble
+from maxbrod.sandbox.topics import create_topic, delete_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from maxbrod.sandbox.cluster import Cluster
+
+KEEP = {"retention.ms": "-1"}
+
+
+def fail_job(_: object, __: object, tasks: Sequence[Task], **___: Any) -> list[Outcome]:
+    """No leader answers."""
+    failure = Failure(trouble=Trouble.UNAVAILABLE, message="nobody answers")
+    return [
+        Outcome(item=item, slices=(), reached=item.start, log_start_offset=0, failure=failure)
+        for task in tasks
+        for item in task.items
+    ]
+
+
+def test_a_beginning_within_a_batch_is_never_lost_because_its_first_run_failed(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    ledger = Ledger()
+    ledger.write(cluster, topic, 100)
+    config = config_of(cluster, tmp_path / "archive", topic, start=f"{topic}:0:20")
+    with without_spark(fail_job), engine.Backup(config) as backup:
+        assert backup.run().exit_code == 3
+    report = back_up(config)
+    assert (report.exit_code, report.records) == (0, 100)
+    read_archive(str(tmp_path / "archive")).assert_equals(ledger)
+
+
+def test_a_partition_first_met_in_a_quiet_run_never_begins_later_than_there(
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a first run partition 1 has no leader. At the second one it has, and nothing else is new."""
+    create_topic(cluster, topic, partitions=2, config=KEEP)
+    config = config_of(cluster, tmp_path / "archive", topic, start="latest")
+
+    def without_a_leader(client: Any, wanted: Any, *, failed: Any, **options: Any) -> Any:
+        found = list_offsets(client, wanted, failed=failed, **options)
+        lost = [where for where in found if where.partition == 1]
+        failed.update({where: UnavailableError("the partition has no leader now") for where in lost})
+        return {where: each for where, each in found.items() if where not in failed}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(observing, "list_offsets", without_a_leader)
+        assert back_up(config).exit_code == 3
+    assert back_up(config).exit_code == 0
+    ledger = Ledger()
+    ledger.write(cluster, topic, 30, partition=1)
+    report = back_up(config)
+    assert (report.exit_code, report.records) == (0, 30)
+    read_archive(str(tmp_path / "archive")).assert_equals(ledger)
+
+
+def test_offsets_to_begin_at_never_stand_in_the_way_of_a_topic_that_was_created_again(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    ledger = Ledger()
+    ledger.write(cluster, topic, 50)
+    config = config_of(cluster, tmp_path / "archive", topic, start=f"{topic}:0:50")
+    assert back_up(config).records == 0
+    delete_topic(cluster, topic)
+    create_topic(cluster, topic, config=KEEP)
+    again = Ledger()
+    again.write(cluster, topic, 30)
+    report = back_up(config)
+    assert (report.exit_code, report.records) == (0, 30)
+    read_archive(str(tmp_path / "archive")).assert_equals(again)

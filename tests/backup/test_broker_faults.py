@@ -1,0 +1,201 @@
+"""Brokers die, stop, hang and hand over while a backup runs: it completes, or names what is missing and completes later."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backup.engine import back_up, back_up_while, config_of, kinds
+from backup.ledger import Ledger
+from backup.oracle import read_archive
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
+from maxbrod.model import topic_id_text
+from maxbrod.sandbox.cluster import Cluster
+from maxbrod.sandbox.surgery import delete_records, lose_by_unclean_election
+from maxbrod.sandbox.topics import create_topic, replicas, topic_id, wait_for_in_sync
+from maxbrod.sandbox.traffic import numbered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEEP = {"retention.ms": "-1"}
+
+
+def mend(cluster: Cluster, topic: str, broker: int) -> None:
+    cluster.restart(broker)
+    cluster.wait_until_settled()
+    if len(replicas(cluster, topic).replicas) == len(cluster.broker_ids):
+        wait_for_in_sync(cluster, topic, cluster.broker_ids)
+
+
+@pytest.mark.parametrize("death", ["kill", "stop"])
+def test_a_leader_that_dies_or_moves_while_it_is_read_costs_nothing(
+    cluster3: Cluster, topic: str, tmp_path: Path, death: str
+) -> None:
+    create_topic(cluster3, topic, replication_factor=3, config=KEEP)
+    ledger = Ledger()
+    # Several answers of the least that a task asks for.
+    ledger.write(cluster3, topic, 900, value_bytes=1500)
+    wait_for_in_sync(cluster3, topic, cluster3.broker_ids)
+    leader = replicas(cluster3, topic).leader
+    assert leader is not None
+    try:
+        report = back_up_while(
+            config_of(cluster3, tmp_path / "archive", topic),
+            lambda: getattr(cluster3, death)(leader),
+            after_chunks=1,
+        )
+    finally:
+        mend(cluster3, topic, leader)
+    assert (report.exit_code, report.records) == (0, 900), report.notices
+    read_archive(str(tmp_path / "archive")).assert_equals(ledger)
+
+
+def test_a_broker_that_hangs_for_less_than_the_patience_costs_nothing(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    ledger = Ledger()
+    ledger.write(cluster, topic, 900, value_bytes=1500)
+    (broker,) = cluster.broker_ids
+    resume = threading.Timer(3, cluster.resume, [broker])
+
+    def hang() -> None:
+        cluster.suspend(broker)
+        resume.start()
+
+    report = back_up_while(config_of(cluster, tmp_path / "archive", topic), hang, after_chunks=1)
+    resume.join()
+    assert (report.exit_code, report.records) == (0, 900), report.notices
+    read_archive(str(tmp_path / "archive")).assert_equals(ledger)
+
+
+@pytest.mark.parametrize("after_chunks", [0, 1], ids=["after planning", "while it is read"])
+def test_partitions_of_a_broker_that_stays_away_are_named_and_all_others_archived(
+    cluster3: Cluster, topic: str, tmp_path: Path, after_chunks: int
+) -> None:
+    first, second, _ = cluster3.broker_ids
+    create_topic(cluster3, topic, assignments={0: [first], 1: [second]}, config=KEEP)
+    ledger = Ledger()
+    for partition in range(2):
+        ledger.write(cluster3, topic, 900, partition=partition, value_bytes=1500)
+    config = config_of(cluster3, tmp_path / "archive", topic, patience=4)
+    began = time.monotonic()
+    try:
+        report = back_up_while(config, lambda: cluster3.kill(first), after_chunks=after_chunks)
+        assert time.monotonic() - began < 120
+        assert report.exit_code == EXIT_INCOMPLETE, report.notices
+        (notice,) = (each for each in report.notices if each.kind == "failed")
+        assert (notice.topic, notice.partition, notice.end_offset) == (topic, 0, 900)
+        held = read_archive(str(tmp_path / "archive"))
+        held.assert_prefix_of(ledger)
+        key = (topic_id_text(topic_id(cluster3, topic)), 1)
+        assert held.records[key] == ledger.records[key]
+        # Gone already when a run is planned: the same.
+        again = back_up(config)
+        assert (again.exit_code, kinds(again).count("failed")) == (EXIT_INCOMPLETE, 1)
+    finally:
+        mend(cluster3, topic, first)
+    assert back_up(config).exit_code == 0
+    read_archive(str(tmp_path / "archive")).assert_equals(ledger)
+
+
+def test_what_an_unclean_election_lost_is_replaced_by_what_the_log_has_now(
+    cluster3: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster3, topic, replication_factor=2, config={**KEEP, "min.insync.replicas": "1"})
+    ledger = Ledger()
+    ledger.produce(cluster3, topic, numbered(40))
+    config = config_of(cluster3, tmp_path / "archive", topic)
+    held = replicas(cluster3, topic)
+    wait_for_in_sync(cluster3, topic, held.replicas)
+    assert back_up(config).exit_code == 0
+    seen = []
+
+    def archive_what_will_be_lost() -> None:
+        seen.append(back_up(config))
+
+    lost = lose_with(cluster3, topic, archive_what_will_be_lost)
+    try:
+        assert seen[0].records == 7
+        # The log grows past what was archived, so that its end alone would tell nothing.
+        ledger.produce(cluster3, topic, numbered(20, first=1000))
+        report = back_up(config)
+        assert (report.exit_code, kinds(report).count("truncated")) == (0, 1), report.notices
+        (notice,) = (each for each in report.notices if each.kind == "truncated")
+        assert (notice.first_offset, notice.end_offset) == (40, 47)
+        read_archive(str(tmp_path / "archive")).assert_equals(ledger)
+        assert not back_up(config).committed
+    finally:
+        mend(cluster3, topic, lost)
+
+
+def lose_with(cluster: Cluster, topic: str, before_it_is_lost: object) -> int:
+    """An unclean election that loses 7 records, which a backup has read meanwhile; returns the broker that is dead."""
+    kill = cluster.kill
+    leader = replicas(cluster, topic).leader
+
+    def killing(broker: int) -> None:
+        if broker == leader:
+            assert callable(before_it_is_lost)
+            before_it_is_lost()
+        kill(broker)
+
+    cluster.kill = killing  # type: ignore[method-assign]
+    try:
+        return lose_by_unclean_election(cluster, topic, numbered(7, first=500)).old_leader
+    finally:
+        del cluster.kill
+
+
+def test_a_corrupt_batch_is_named_the_rest_archived_and_nothing_more_said_once_it_is_gone(
+    topic: str, tmp_path: Path
+) -> None:
+    with Cluster.start(tmp_path / "cluster") as cluster:
+        create_topic(cluster, topic, partitions=2, config=KEEP)
+        ledger = Ledger()
+        ledger.write(cluster, topic, 300)
+        ledger.write(cluster, topic, 100, partition=1)
+        key = (topic_id_text(topic_id(cluster, topic)), 0)
+        (broker,) = cluster.broker_ids
+        cluster.stop(broker)
+        damage(cluster, topic, 120)
+        cluster.restart(broker)
+        config = config_of(cluster, tmp_path / "archive", topic)
+        report = back_up(config)
+        assert report.exit_code == EXIT_CORRUPT, report.notices
+        (notice,) = (each for each in report.notices if each.kind == "corrupt")
+        assert (notice.topic, notice.partition, notice.first_offset, notice.end_offset) == (topic, 0, 100, 150)
+        ledger.forget(key, range(100, 150))
+        held = read_archive(str(tmp_path / "archive"))
+        held.assert_equals(ledger)
+        # It stays in the log, so every run looks again and says so again.
+        ledger.write(cluster, topic, 20)
+        assert back_up(config).exit_code == EXIT_CORRUPT
+        read_archive(str(tmp_path / "archive")).assert_equals(ledger)
+        delete_records(cluster, topic, before_offset=200)
+        after = back_up(config)
+        assert after.exit_code == 0, after.notices
+        held = read_archive(str(tmp_path / "archive"))
+        held.assert_equals(ledger)
+        assert held.gaps[key] == [(100, 150, "corrupt")]
+
+
+def damage(cluster: Cluster, topic: str, offset: int) -> None:
+    """Flip a bit in the batch that has this offset, in the log on the broker's disk."""
+    for segment in sorted((cluster.log_dir(cluster.broker_ids[0]) / f"{topic}-0").glob("*.log")):
+        data = bytearray(segment.read_bytes())
+        at = 0
+        while at < len(data):
+            base, length = struct.unpack_from(">qi", data, at)
+            last = base + struct.unpack_from(">i", data, at + 23)[0]
+            if base <= offset <= last:
+                data[at + 12 + length - 3] ^= 0x10
+                segment.write_bytes(data)
+                return
+            at += 12 + length
+    raise AssertionError(f"no batch has offset {offset}")
