@@ -57,7 +57,7 @@ def back_up(config: Config, **options: Any) -> BackupReport:
 def back_up_while(config: Config, act: Callable[[], object], *, after_chunks: int = 0, **options: Any) -> BackupReport:
     """One run, in the middle of which something happens: after planning, or after so many chunks have been read."""
     remaining = [after_chunks]
-    read_range = task_module.read_range
+    read_range = task_module.read_range  # type: ignore[attr-defined]
 
     def reading(*arguments: Any, **more: Any) -> Iterator[Any]:
         for chunk in read_range(*arguments, **more):

@@ -1,4 +1,4 @@
-"""Reads a Kafka log in plain Python, straight from the format description: shares no code with the engine under test."""
+"""Reads a Kafka log in plain Python, straight from the format description: shares no code with the engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import google_crc32c
-import lz4.frame
+import lz4.frame  # type: ignore[import-untyped]
 import pyarrow as pa
 
 _LOG_OVERHEAD = 12
@@ -87,7 +87,9 @@ def _read_batch(batch: bytes) -> Batch:
     base_offset, _, leader_epoch, magic, crc = struct.unpack_from(">qiibI", batch)
     assert magic == 2
     assert crc == google_crc32c.value(batch[21:]), f"the batch at offset {base_offset} is damaged"
-    attributes, last_delta, base_timestamp, newest, producer_id, _, _, count = struct.unpack_from(">hiqqqhii", batch, 21)
+    attributes, last_delta, base_timestamp, newest, producer_id, _, _, count = struct.unpack_from(
+        ">hiqqqhii", batch, 21
+    )
     body = _Bytes(_unpack(batch[61:], attributes & 7))
     records = {}
     for _ in range(count):

@@ -1,8 +1,8 @@
 """A program that backs up, for tests that kill it or stand a proxy before it: `python -m backup.program`
 
-One configuration comes in as a line of JSON, then a line for each run: the archive's name and n. With n of 0 or more the
-run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it ended. Forks for each
-run, so it does nothing by itself.
+One configuration comes in as a line of JSON, then a line for each run: the archive's name and n. With n of 0 or more
+the run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it ended. Forks for
+each run, so it does nothing by itself.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Fate:
 
 def run(config: Config, point: int, out: int) -> None:
     """In a process of its own; without a point (below 0), to the end."""
-    engine.plan_tasks = partial(plan_tasks, pack_bytes_max=PACK_BYTES_MAX)  # type: ignore[assignment]
+    setattr(engine, "plan_tasks", partial(plan_tasks, pack_bytes_max=PACK_BYTES_MAX))  # noqa: B010 - not its to export
     if point >= 0:
         fate = Fate(point, out)
         for owner, name in POINTS:

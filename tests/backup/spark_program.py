@@ -1,7 +1,7 @@
-"""Drivers of their own for what cannot be done to the tests' session: `python -m backup.spark_program NAME CONFIG PLACE`
+"""Drivers for what cannot be done to the tests' session: `python -m backup.spark_program NAME CONFIG PLACE`
 
 `die` is killed when the tasks are done and nothing is committed. `cluster` runs on executors that are processes, one of
-which is killed, and then with speculation, where both attempts of a task come to their end.
+which is killed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,9 @@ if TYPE_CHECKING:
     from maxbrod.planning.items import Outcome, Task
     from maxbrod.spark.backup_task import TaskSettings
 
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.quantile": "0.1",
-    "spark.speculation.multiplier": "1.01",
-    "spark.speculation.minTaskRuntime": "100ms",
-}
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 Fate = str
-"""What happens to a task's first attempt: `in the middle`, `at the end`, `executor`, `slow`."""
+"""What happens to a task's first attempt: `in the middle`, `at the end`, `executor`."""
 
 
 def one_item_each(tasks: Sequence[Task]) -> list[Task]:
@@ -73,7 +67,7 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
         context = TaskContext.get()
         number, attempt = context.partitionId(), context.attemptNumber()
         doomed = number == 0 and attempt == 0
-        read_range = backup_task.read_range
+        read_range = backup_task.read_range  # type: ignore[attr-defined]
 
         def mark(what: str) -> Path:
             path = Path(marks) / f"{number}-{attempt}-{what}"
@@ -88,7 +82,7 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
 
         mark("began")
         if doomed and fate == "in the middle":
-            backup_task.read_range = dying_range
+            backup_task.read_range = dying_range  # type: ignore[attr-defined]
         answer = _work(settings, payload)
         mark("wrote")
         if doomed and fate == "at the end":
@@ -96,12 +90,6 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
         if doomed and fate == "executor":
             next(each for each in psutil.Process().parents() if each.name() == "java").kill()
             time.sleep(60)
-        if doomed and fate == "slow":
-            other = Path(marks) / "0-1-wrote"
-            for _ in range(600):
-                if other.exists():
-                    break
-                time.sleep(0.1)
         return answer
 
     return work
@@ -118,16 +106,15 @@ def die(config: Config, _: Path) -> None:
         back_up_on(session, config)
 
 
-def cluster(config: Config, place: Path) -> None:
-    with open_session(master="local-cluster[2,1,1024]", conf=SPECULATION) as session:
-        for fate in ("executor", "slow"):
-            marks = place / fate
-            marks.mkdir()
-            mine = config.model_copy(update={"archive": f"{config.archive}-{fate}"})
-            with patch.object(engine, "run_backup_job", fateful_job(fate, marks)):
-                report = back_up_on(session, mine)
-            said = {"exit_code": report.exit_code, "records": report.records, "notices": list(map(str, report.notices))}
-            sys.stdout.write(f"{json.dumps(said)}\n")
+def cluster(config: Config, marks: Path) -> None:
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    with (
+        open_session(master="local-cluster[2,1,1024]", conf=LOOPBACK) as session,
+        patch.object(engine, "run_backup_job", fateful_job("executor", marks)),
+    ):
+        report = back_up_on(session, config)
+    said = {"exit_code": report.exit_code, "records": report.records, "notices": list(map(str, report.notices))}
+    sys.stdout.write(f"{json.dumps(said)}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Brokers die, stop, hang and hand over while a backup runs: it completes, or names what is missing and completes later."""
+"""Brokers die, stop, hang and hand over under a backup: it completes, or names what is missing and completes later."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def lose_with(cluster: Cluster, topic: str, before_it_is_lost: object) -> int:
             before_it_is_lost()
         kill(broker)
 
-    cluster.kill = killing  # type: ignore[method-assign]
+    cluster.kill = killing  # type: ignore[method-assign,assignment]
     try:
         return lose_by_unclean_election(cluster, topic, numbered(7, first=500)).old_leader
     finally:

@@ -1,8 +1,8 @@
-"""The log changes between runs and while it is read: retention, compaction, deletion, growth. Each hole has its reason."""
+"""The log changes between runs and while it is read, in every way that Kafka knows: each hole has its reason."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.admin import NewPartitions
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KEEP = {"retention.ms": "-1"}
 
 
-def filled(cluster: Cluster, topic: str, count: int, **options: int) -> tuple[Ledger, Key]:
+def filled(cluster: Cluster, topic: str, count: int, **options: Any) -> tuple[Ledger, Key]:
     create_topic(cluster, topic, config=KEEP)
     ledger = Ledger()
     ledger.write(cluster, topic, count, **options)

@@ -91,5 +91,3 @@ def test_the_oracle_notices_a_lost_record_a_changed_byte_and_a_hole(
     stored.unlink()
     with pytest.raises(Exception, match="no such object"):
         read_archive(str(archive))
-
-

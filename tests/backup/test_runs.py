@@ -6,7 +6,6 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from kafka import KafkaProducer
 
 from backup.drivers import driver, s3_section
@@ -23,6 +22,8 @@ from maxbrod.sandbox.traffic import Message, open_transaction, produce_transacti
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from backup.oracle import Key
     from maxbrod.sandbox.cluster import Cluster
@@ -126,7 +127,7 @@ def test_a_split_partition_gives_the_same_bytes_as_a_sequential_read(
     transact(ledger, cluster, topic, 100, commit=False)
     ledger.write(cluster, topic, 60, batch=1)
     assert back_up(config_of(cluster, tmp_path / "sequential", topic, compression="source")).exit_code == 0
-    tasks = []
+    tasks: list[Task] = []
 
     def split(*arguments: Any, **options: Any) -> Any:
         """A task of its own for each few thousand bytes, which no planner would find worthwhile."""
@@ -187,7 +188,7 @@ def test_a_thousand_quiet_partitions_take_a_handful_of_puts(
             assert said["exit_code"] == 0
             assert said["report"]["records"] == count
             assert said["report"]["objects"] <= 8
-            # The tasks' packs, the snapshot, the catalog's file and commit; the first time also the probe and the table.
+            # The tasks' packs, the snapshot, the catalog's file and commit; at first also the probe and the table.
             assert s3_proxy.requests["PUT"] - before <= 16
         before = s3_proxy.requests["PUT"]
         assert not program.run(archive)["report"]["committed"]

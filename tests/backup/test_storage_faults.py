@@ -1,4 +1,4 @@
-"""The storage fails in every way it can while a backup runs: the archive is whole, or the run says so and is repeated."""
+"""The storage fails in every way it can under a backup: the archive is whole, or the run says so and is repeated."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from maxbrod.kafka.client import KafkaClient
+    from maxbrod.kafka.client import KafkaClient, Leader
+    from maxbrod.kafka.deadline import Deadline
+    from maxbrod.model import TopicPartition
     from maxbrod.sandbox.cluster import Cluster
 
 PARTITIONS = 30
@@ -140,3 +143,17 @@ def test_two_ranges_of_one_partition_are_never_taken_for_each_other(
             assert (chunk.start, chunk.end) == (each.start, each.end)
             assert int(chunk.headers["base_offset"][0]) == each.start
             assert int(chunk.headers["count"].sum()) == 3
+
+
+def test_a_leader_that_has_gone_leaves_its_ranges_to_those_who_can_wait(
+    client: KafkaClient, topic: str, filled: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It led when it was asked for, and the metadata heard since does not have it any more."""
+    wanted = ranges_of(client, topic, filled)
+    leader = client.leader
+
+    def gone(where: TopicPartition, *, deadline: Deadline) -> Leader:
+        return replace(leader(where, deadline=deadline), node_id=99)
+
+    monkeypatch.setattr(client, "leader", gone)
+    assert list(read_small_ranges(client, wanted)) == []

@@ -21,8 +21,8 @@ from maxbrod.api.observing import Observation, choose_topics, observe
 from maxbrod.api.positions import Positions
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import BackupReport, Notice
-from maxbrod.api.truncation import cut_back
-from maxbrod.catalog.rows import PartitionId, Run
+from maxbrod.api.truncation import cut_back, held_rows
+from maxbrod.catalog.rows import PartitionId, Run, Segment
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
@@ -224,11 +224,17 @@ class Backup:
         return chosen
 
     def _cut_back(self, run: BackupRun, archive: Archive, partition: PartitionId, plan: PartitionPlan, at: int) -> None:
-        end_offset = self._positions.end_of(partition)
-        lost = cut_back(archive, partition, at, run_id=run.run_id, now_ms=now_ms())
-        run.committed = True
-        run.notices.append(truncated(plan.state, at, end_offset, lost))
-        self._positions.cut(archive, partition, at)
+        held = self._positions.held[partition]
+        if at <= held.first_offset:
+            # Without any row only the last snapshot would tell how far the archive is, and it tells of what is no more.
+            rows = run.taken_back[partition] = held_rows(archive, partition)
+            lost = [row for row in rows if isinstance(row, Segment)]
+            self._positions.take_back(partition, at)
+        else:
+            lost = cut_back(archive, partition, at, run_id=run.run_id, now_ms=now_ms())
+            run.committed = True
+            self._positions.cut(archive, partition, at)
+        run.notices.append(truncated(plan.state, at, held.end_offset, lost))
 
     def _tell_open_transactions(self, run: BackupRun, plans: Iterable[PartitionPlan]) -> None:
         """They hold the last stable offset back; whoever waits for the archive should know for whom."""
@@ -295,7 +301,9 @@ class Backup:
 
     def _commit(self, run: BackupRun, archive: Archive, more: Sequence[Run] = ()) -> None:
         if run.rows or run.replaced or more:
-            archive.catalog.commit([*run.rows, *more], replaced=run.replaced)
+            # The run's own row names the snapshot: with it everything may go that the snapshot does not speak of.
+            gone = run.take_back(everything=bool(more))
+            archive.catalog.commit([*run.rows, *more], replaced=[*run.replaced, *gone])
             run.rows, run.replaced, run.committed = [], [], True
 
     def _finish(self, run: BackupRun, archive: Archive, cluster: ClusterState) -> BackupReport:
@@ -331,7 +339,7 @@ class Backup:
 
     def _has_news(self, run: BackupRun, cluster: Mapping[str, Any]) -> bool:
         """An interval in which nothing happened leaves no trace in the archive."""
-        if run.rows or run.committed or self._positions.unrecorded:
+        if run.rows or run.taken_back or run.committed or self._positions.unrecorded:
             return True
         return _timeless(cluster) != _timeless(self._positions.cluster or {})
 

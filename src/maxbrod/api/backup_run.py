@@ -48,6 +48,8 @@ class BackupRun:
     rows: list[Row] = field(default_factory=list)
     """To be committed next."""
     replaced: list[Row] = field(default_factory=list)
+    taken_back: dict[PartitionId, list[Row]] = field(default_factory=dict)
+    """Of partitions of which nothing stays: all their rows. They go with the commit that has something new of them."""
     notices: list[Notice] = field(default_factory=list)
     plans: dict[PartitionId, PartitionPlan] = field(default_factory=dict)
     stopped: set[PartitionId] = field(default_factory=set)
@@ -73,6 +75,16 @@ class BackupRun:
             totals.bytes += row.bytes
             totals.raw_bytes += row.raw_bytes
             self.objects.add(row.path)
+
+    def take_back(self, *, everything: bool) -> list[Row]:
+        """The rows that go with the next commit: of partitions that it has rows of, or of all."""
+        new = {
+            PartitionId(topic_id=row.topic_id, partition=row.partition)
+            for row in (self.rows if self.taken_back else ())
+            if isinstance(row, Segment | Gap)
+        }
+        going = [partition for partition in self.taken_back if everything or partition in new]
+        return [row for partition in going for row in self.taken_back.pop(partition)]
 
     def plan(self, partition: PartitionId, plan: PartitionPlan) -> None:
         self.plans[partition] = plan

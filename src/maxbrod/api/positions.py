@@ -86,6 +86,10 @@ class Positions:
             last_leader_epoch=max(epochs, default=None),
         )
 
+    def take_back(self, partition: PartitionId, offset: int) -> None:
+        """Nothing of what the archive held stays, and it begins again at `offset`."""
+        self.held[partition] = Position(first_offset=offset, end_offset=offset, last_leader_epoch=None)
+
     def appeared(self, states: Iterable[PartitionState]) -> set[PartitionId]:
         """Which of these the cluster did not have yet at the last run."""
         if self.cluster is None:

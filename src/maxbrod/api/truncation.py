@@ -22,6 +22,11 @@ _EVERYTHING: Final = 2**63 - 1
 _SLICE_FIELDS: Final = tuple(each.name for each in fields(Slice))
 
 
+def held_rows(archive: Archive, partition: PartitionId) -> list[Row]:
+    """Everything that the archive holds of a partition."""
+    return decode_rows(archive.catalog.rows(topic_id=partition.topic_id, partition=partition.partition))
+
+
 def cut_back(archive: Archive, partition: PartitionId, offset: int, *, run_id: str, now_ms: int) -> list[Segment]:
     """Commit that the archive holds nothing of this partition from `offset` on; what it held there before."""
     table = archive.catalog.rows(

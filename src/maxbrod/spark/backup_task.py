@@ -15,8 +15,8 @@ from maxbrod.errors import (
     LogTruncatedError,
     MaxbrodError,
     TopicGoneError,
-    UnavailableError,
     UnsupportedFormatError,
+    UsageError,
     naming,
 )
 from maxbrod.kafka.client import PATIENCE_S, KafkaClient
@@ -42,8 +42,10 @@ _TROUBLES: Final[tuple[tuple[type[MaxbrodError], Trouble], ...]] = (
     (LogTruncatedError, Trouble.TRUNCATED),
     (UnsupportedFormatError, Trouble.UNSUPPORTED),
     (AccessDeniedError, Trouble.DENIED),
-    (UnavailableError, Trouble.UNAVAILABLE),
+    # What a broker answers to a user who may see a topic and not read it.
+    (UsageError, Trouble.DENIED),
 )
+"""All others mean that it is not available."""
 
 
 _GATHER_BYTES: Final = 16 << 20
@@ -181,7 +183,8 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
             reading.part.close()
             reading.reached = offset + 1
             return
-        except tuple(kind for kind, _ in _TROUBLES) as error:
+        except MaxbrodError as error:
+            # Whatever a broker answers for one partition, the others of the task have nothing to do with it.
             reading.failure = _failure(error)
             return
         if chunk is None:
