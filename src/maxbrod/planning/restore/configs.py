@@ -122,9 +122,9 @@ def _held(effective: Mapping[str, str], batch_bytes_max: int, known: Container[s
     batch_bytes = min(max(batch_bytes_max + _BATCH_SLACK_BYTES, MESSAGE_BYTES_DEFAULT), _REQUEST_BYTES_MAX)
     if _as_int(effective.get(_MAX_MESSAGE_BYTES), MESSAGE_BYTES_DEFAULT) < batch_bytes:
         held[_MAX_MESSAGE_BYTES] = str(batch_bytes)
-        # A broker refuses batches that do not fit into one of its segments.
-        if _as_int(effective.get(_SEGMENT_BYTES), _SEGMENT_BYTES_DEFAULT) < batch_bytes:
-            held[_SEGMENT_BYTES] = str(batch_bytes)
+    # A broker refuses batches that do not fit into one of its segments.
+    if _as_int(effective.get(_SEGMENT_BYTES), _SEGMENT_BYTES_DEFAULT) < batch_bytes:
+        held[_SEGMENT_BYTES] = str(batch_bytes)
     return held
 
 
