@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cramjam
 import pytest
@@ -21,7 +21,10 @@ from maxbrod.planning.restore.rename import parse_rename
 from maxbrod.planning.restore.wish import OffsetRange, OffsetsMode, Wish
 from planning.restore.examples import NOW, plan, target, topic
 
-ROWS = [
+if TYPE_CHECKING:
+    from maxbrod.catalog.rows import Gap, Segment
+
+ROWS: list[Segment | Gap] = [
     segment(0, 10),
     segment(10, 20, records=7, reason=GapReason.COMPACTED),
     segment(1000, 1100, partition=1),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,16 +13,19 @@ from hypothesis import strategies as st
 from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.errors import RefusedError, TopicGoneError
 from maxbrod.planning.restore.mapping import build_map
-from maxbrod.planning.restore.plan import TopicPlan
 from maxbrod.planning.restore.resume import Next, check_finished, check_topic, resume_partition, resume_shared
 from maxbrod.planning.restore.targets import LogExtent
 from maxbrod.planning.restore.wish import OffsetsMode, Wish
 from planning.restore.examples import plan, target, topic
 
+if TYPE_CHECKING:
+    from maxbrod.planning.restore.plan import TopicPlan
+
 FILLER = -1
 HOLE = -2
 
 
+@lru_cache
 def topic_plan(first: int, end: int, mode: str, extent: tuple[int, int] | None = None, **changes: Any) -> TopicPlan:
     rows = ([gap(0, first)] if first else []) + ([segment(first, end)] if first < end else [])
     state = target() if extent is None else target(topic(), ends={"orders": [extent]})

@@ -78,7 +78,7 @@ times = st.none() | st.integers(-3, 12)
 offsets = st.none() | st.integers(0, 30)
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(logs(), times, times, offsets, offsets)
 def test_no_record_that_is_wanted_is_ever_left_out(
     log: Log, since: int | None, until: int | None, first: int | None, end: int | None

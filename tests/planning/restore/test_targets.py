@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from catalog.examples import segment
 from maxbrod.planning.restore.configs import ConfigChange, TopicConfigs, plan_existing_configs, plan_new_configs
 from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.targets import TargetTopic
 from maxbrod.planning.restore.wish import Wish
 from planning.restore.examples import EFFECTIVE, plan, target, topic
+
+if TYPE_CHECKING:
+    from maxbrod.planning.restore.targets import TargetTopic
 
 HELD = {
     "cleanup.policy": "delete",
