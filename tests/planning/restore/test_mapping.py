@@ -74,6 +74,14 @@ def test_a_hole_after_every_transaction_stays_small() -> None:
     assert len(bytes(cramjam.zstd.compress(json.dumps(encode_map(found)).encode()))) < 1 << 20
 
 
+def test_records_that_stand_apart_at_the_target_are_two_ranges() -> None:
+    found = build_map([0, 5], [5, 5], [10, 17], base=10)
+    assert list(found) == [(0, 5, 10), (5, 5, 17)]
+    assert found.translate(5).offset == 17
+    assert found.source_of(16) is None
+    assert decode_map(encode_map(found)) == found
+
+
 def test_the_largest_offsets_are_kept() -> None:
     found = build_map([INT64_MAX - 5], [5], [INT64_MAX - 5], base=0)
     assert found.translate(INT64_MAX - 1).offset == INT64_MAX - 1

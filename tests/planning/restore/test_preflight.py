@@ -9,11 +9,12 @@ import pytest
 from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UsageError
+from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.choosing import Chosen
 from maxbrod.planning.restore.obstacles import Obstacle, refusal
 from maxbrod.planning.restore.rename import Rename, parse_rename
 from maxbrod.planning.restore.targets import Right
-from maxbrod.planning.restore.wish import OffsetsMode, Wish
+from maxbrod.planning.restore.wish import OffsetRange, OffsetsMode, Wish
 from planning.restore.examples import ALL_RIGHTS, EFFECTIVE, NOW, plan, target, topic
 
 FRESH = {"min_timestamp": NOW - 1000, "max_timestamp": NOW}
@@ -169,6 +170,13 @@ def test_a_topic_that_the_archive_does_not_have_is_a_usage_error() -> None:
     found = obstacles(chosen=Chosen(topics={}, missing=("lost",)), rows=[])
     assert isinstance(refusal(found), UsageError)
     assert kinds(chosen=Chosen(topics={}, missing=()), rows=[]) == [("nothing chosen", True)]
+
+
+def test_a_partition_that_the_archive_does_not_have_is_never_passed_over() -> None:
+    ranges = tuple(OffsetRange(where=TopicPartition(topic="orders", partition=each), first=2) for each in (0, 9))
+    assert kinds(Wish(ranges=ranges)) == [("topic missing", True)]
+    assert kinds(Wish(partitions=frozenset({0, 9}))) == [("topic missing", True)]
+    assert kinds(Wish(partitions=frozenset({0}))) == []
 
 
 def test_everything_is_told_at_once_fatal_first() -> None:

@@ -15,7 +15,7 @@ from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import AbortedTransaction, TopicPartition
-from maxbrod.planning.restore.columns import SOURCE_COLUMNS
+from maxbrod.planning.restore.columns import SOURCE_COLUMNS, read_columns
 from maxbrod.planning.restore.sources import Source, measure_sources, rows_to_read
 from maxbrod.planning.restore.wish import OffsetRange, Wish
 from planning.restore.examples import CHOSEN, partition_id
@@ -139,7 +139,9 @@ def test_rows_older_than_since_are_skipped_but_never_those_without_a_time() -> N
     ]
     assert read(rows, Wish(since_ms=41)) == [10, 20]
     assert measure(rows, Wish(since_ms=41)).first_offset == 10
-    assert read(rows[:1], Wish(since_ms=-1)) == [0]
+    mixed = [segment(0, 10, min_timestamp=-9, max_timestamp=-5)]
+    assert read(mixed, Wish(since_ms=-2)) == [0], "a record without a time counts as -1, and may stand among others"
+    assert read(mixed, Wish(since_ms=0)) == []
 
 
 def test_as_of_a_run_nothing_beyond_its_ends_exists() -> None:
@@ -191,6 +193,7 @@ def test_offsets_of_aborted_transactions_are_counted_within_the_row() -> None:
     chunked = pa.concat_tables([rows.slice(0, 1), rows.slice(1, 1), rows.slice(2, 1)])
     assert measure(chunked, Wish(partitions=frozenset({0}))).aborted == 3 + 5
     assert measure(rows, Wish(partitions=frozenset({0}))).aborted == 3 + 5
+    assert read_columns(chunked).aborted.tolist() == [0, 3 + 5, 0]
 
 
 def test_rows_that_overlap_are_refused() -> None:

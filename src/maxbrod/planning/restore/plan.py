@@ -116,8 +116,11 @@ def plan_restore(
     Obstacles do not keep a plan from being made: `obstacles.refusal` says whether it may run.
     """
     sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None)
-    subjects = [_subject(wish, group, ends, snapshot, target) for group in _by_topic(sources)]
-    obstacles = [*_missing(chosen, subjects), *find_obstacles(wish, subjects, target, now_ms=now_ms)]
+    counts: dict[str, int] = {}
+    for each in ends:
+        counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
+    subjects = [_subject(wish, group, counts, snapshot, target) for group in _by_topic(sources)]
+    obstacles = [*_missing(wish, chosen, sources), *find_obstacles(wish, subjects, target, now_ms=now_ms)]
     cluster_id = target.cluster.cluster_id or ""
     return RestorePlan(
         restore_id=restore_id,
@@ -148,7 +151,7 @@ def _by_topic(sources: Sequence[Source]) -> Iterator[list[Source]]:
 def _subject(
     wish: Wish,
     sources: list[Source],
-    ends: Mapping[PartitionId, int],
+    counts: Mapping[str, int],
     snapshot: ClusterState | None,
     state: TargetState,
 ) -> Subject:
@@ -156,7 +159,7 @@ def _subject(
     archived = None if snapshot is None else snapshot.topic(topic)
     if archived is not None and archived.topic_id != topic_id:
         archived = None  # another incarnation, which may have looked otherwise
-    count = count_partitions(sources, archived, [each.partition for each in ends if each.topic_id == topic_id])
+    count = count_partitions(sources, archived, counts.get(topic_id, 0))
     target = plan_target(wish, sources, archived, count, state)
     offsets = [
         plan_offsets(
@@ -179,13 +182,22 @@ def _topic_plan(subject: Subject) -> TopicPlan:
     )
 
 
-def _missing(chosen: Chosen, subjects: Sequence[Subject]) -> Iterator[Obstacle]:
+def _missing(wish: Wish, chosen: Chosen, sources: Sequence[Source]) -> Iterator[Obstacle]:
+    """What was asked for by name or number, and is not there."""
+
+    def missing(what: str, where: str | None, kind: ObstacleKind = ObstacleKind.TOPIC_MISSING) -> Obstacle:
+        return Obstacle(kind=kind, where=where, what=what, hint="see 'maxbrod ls'", fatal=True)
+
     for name in chosen.missing:
-        what, hint = f"the archive has no topic {name}", "see 'maxbrod ls'"
-        yield Obstacle(kind=ObstacleKind.TOPIC_MISSING, where=name, what=what, hint=hint, fatal=True)
-    if not subjects and not chosen.missing:
-        what, hint = "nothing in the archive is what was asked for", "see 'maxbrod ls'"
-        yield Obstacle(kind=ObstacleKind.NOTHING_CHOSEN, where=None, what=what, hint=hint, fatal=True)
+        yield missing(f"the archive has no topic {name}", name)
+    known = {TopicPartition(topic=source.topic, partition=source.partition) for source in sources}
+    for where in (each.where for each in wish.ranges if each.where.topic not in chosen.missing):
+        if where not in known:
+            yield missing(f"the archive has no partition {where}, or it is not asked for", str(where))
+    for partition in sorted(wish.partitions - {source.partition for source in sources}):
+        yield missing(f"no topic that is restored has a partition {partition}", None)
+    if not sources and not chosen.missing:
+        yield missing("nothing in the archive is what was asked for", None, ObstacleKind.NOTHING_CHOSEN)
 
 
 def _lines(topic: TopicPlan) -> Iterator[PlanLine]:

@@ -20,6 +20,7 @@ from maxbrod.catalog.schema import SORT_ORDER, GapReason, Kind
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import CorruptDataError
 from maxbrod.planning.restore.columns import RowColumns, read_columns
+from maxbrod.planning.restore.estimates import add_shares, estimate_shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 TROUBLES_MAX: Final = 20
 """Named of each partition: whoever sees that many looks at the archive first."""
-_TROUBLESOME: Final = (GapReason.CORRUPT, GapReason.UNEXPLAINED)
+_REASONS: Final = tuple(GapReason)
+_BAD: Final = (_REASONS.index(GapReason.CORRUPT), _REASONS.index(GapReason.UNEXPLAINED))
 _UNDATED_MS: Final = -1
 """The time of a record without one (magic 0)."""
 
@@ -184,7 +186,7 @@ def _measure(
     span = columns.spans.get(partition, slice(0, 0))
     base, end = columns.base[span], columns.end[span]
     kept = _kept(columns, span, asked, wish)
-    shares = np.where(kept, _shares(columns, span, asked, wish), 0.0)
+    shares = np.where(kept, estimate_shares(columns, span, asked, wish), 0.0)
     first = asked[0] if wish.until_ms is not None and columns.data[span].any() else asked[1]
     if kept.any():
         first = int(max(base[kept.argmax()], asked[0]))
@@ -203,55 +205,35 @@ def _measure(
         asked_end=asked[1],
         first_offset=first,
         rows=int(kept.sum()),
-        records=_total(columns.records[span], shares),
-        bytes=_total(columns.bytes[span], shares),
-        raw_bytes=_total(columns.raw_bytes[span], shares),
+        records=add_shares(columns.records[span], shares),
+        bytes=add_shares(columns.bytes[span], shares),
+        raw_bytes=add_shares(columns.raw_bytes[span], shares),
         slice_bytes_max=int(columns.raw_bytes[span][kept].max(initial=0)),
         min_timestamp=int(columns.lowest[span][dated].min()) if dated.any() else None,
         max_timestamp=int(columns.highest[span][dated].max()) if dated.any() else None,
-        holes=_total(missing, shares) + int(lengths[~columns.data[span]].sum()),
-        aborted=_total(columns.aborted[span], shares),
+        holes=add_shares(missing, shares) + int(lengths[~columns.data[span]].sum()),
+        aborted=add_shares(columns.aborted[span], shares),
         gaps=_gaps(columns, span, asked),
         troubles=tuple(troubles[:TROUBLES_MAX]),
         troubles_total=len(troubles),
     )
 
 
-def _shares(columns: RowColumns, span: slice, asked: tuple[int, int], wish: Wish) -> NDArray[np.float64]:
-    """Which part of each row is about wanted, as if offsets and times were spread evenly in it."""
-    base, end = columns.base[span], columns.end[span]
-    inside = np.clip(np.minimum(end, asked[1]) - np.maximum(base, asked[0]), 0, None)
-    shares: NDArray[np.float64] = inside / np.maximum(end - base, 1)
-    low, high = columns.lowest[span].astype(np.float64), columns.highest[span].astype(np.float64)
-    length = np.maximum(high - low, 0) + 1
-    since = low if wish.since_ms is None else np.maximum(low, wish.since_ms)
-    until = high + 1 if wish.until_ms is None else np.minimum(high + 1, wish.until_ms)
-    return np.where(columns.dated[span], shares * np.clip((until - since) / length, 0, 1), shares)
-
-
-def _total(values: NDArray[np.int64], shares: NDArray[np.float64]) -> int:
-    """Rows that are taken whole count exactly."""
-    whole = shares == 1
-    return int(values[whole].sum()) + int(np.ceil((values[~whole] * shares[~whole]).sum()))
-
-
 def _gaps(columns: RowColumns, span: slice, asked: tuple[int, int]) -> dict[str, int]:
     lengths = np.minimum(columns.end[span], asked[1]) - np.maximum(columns.base[span], asked[0])
     gaps = ~columns.data[span] & (lengths > 0)
-    reasons = columns.reason[span]
-    return {
-        str(reason): int(lengths[gaps & (reasons == number)].sum())
-        for number, reason in enumerate(GapReason)
-        if (gaps & (reasons == number)).any()
-    }
+    reasons, lengths = columns.reason[span][gaps], lengths[gaps]
+    return {str(_REASONS[number]): int(lengths[reasons == number].sum()) for number in sorted(set(reasons.tolist()))}
 
 
 def _troubles(columns: RowColumns, span: slice, asked: tuple[int, int]) -> list[Trouble]:
     """Gaps, and rows of data with holes in them, whose reason is a bad one."""
     base, end, reason = columns.base[span], columns.end[span], columns.reason[span]
-    numbers = {number: each for number, each in enumerate(GapReason) if each in _TROUBLESOME}
-    bad = np.isin(reason, list(numbers)) & (end > asked[0]) & (base < asked[1])
+    bad = (reason == _BAD[0]) | (reason == _BAD[1])
+    bad &= (end > asked[0]) & (base < asked[1])
     return [
-        Trouble(first=max(int(base[row]), asked[0]), end=min(int(end[row]), asked[1]), reason=numbers[int(reason[row])])
+        Trouble(
+            first=max(int(base[row]), asked[0]), end=min(int(end[row]), asked[1]), reason=_REASONS[int(reason[row])]
+        )
         for row in np.flatnonzero(bad).tolist()
     ]

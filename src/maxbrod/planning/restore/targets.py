@@ -127,10 +127,10 @@ def plan_target(
     )
 
 
-def count_partitions(sources: Sequence[Source], archived: TopicState | None, ends: Sequence[int]) -> int:
-    """Of a source topic: what the snapshot says, unless partitions are known that it does not know."""
-    known = [source.partition + 1 for source in sources] + [partition + 1 for partition in ends]
-    return max([0 if archived is None else archived.partition_count, *known])
+def count_partitions(sources: Sequence[Source], archived: TopicState | None, known: int) -> int:
+    """Of a source topic: what the snapshot says, unless more partitions are `known` to the archive."""
+    highest = max(source.partition for source in sources)
+    return max(0 if archived is None else archived.partition_count, known, highest + 1)
 
 
 def _base(state: TargetState, topic: str, partition: int) -> int:
