@@ -129,13 +129,13 @@ class KafkaClient:
 
     def connection(self, node_id: int, *, deadline: Deadline) -> Connection:
         """To this broker, open and ready."""
+        if node_id not in self._known.brokers:
+            raise UnavailableError("the broker is not there now", object_name=f"broker {node_id}")
         broker = self._known.brokers[node_id]
         return self._connected((broker.host, broker.port), deadline)
 
     def ask_broker(self, node_id: int, request: Any, *, deadline: Deadline) -> Any:  # noqa: ANN401 - untyped
         """The answer of this broker, within the time that one request may take."""
-        if node_id not in self._known.brokers:
-            raise UnavailableError("the broker is not there now", object_name=f"broker {node_id}")
         limit = deadline.within(self.request_timeout_s)
         return self.connection(node_id, deadline=limit).ask(request, limit)
 

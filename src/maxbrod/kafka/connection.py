@@ -21,17 +21,23 @@ from maxbrod import __version__
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.error_codes import Code, answered_with
 from maxbrod.kafka.security import log_in, tls_context, tls_failure
+from maxbrod.kafka.sending import send_all
 from maxbrod.kafka.versions import ApiVersions, too_old
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from maxbrod.config import KafkaConfig
     from maxbrod.kafka.deadline import Deadline
+    from maxbrod.kafka.sending import Piece
 
 CONNECT_TIMEOUT_S: Final = 10.0
 FRAME_BYTES_MAX: Final = 1 << 30
 _LENGTH: Final = struct.Struct(">i")
+_REQUEST_HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+_NO_TAGS: Final = b"\0"
 _API_VERSIONS: Final = 3  # known since Kafka 2.4
 # A login is renewed, by a new connection, when this part of its life is over.
 _LOGIN_LIFE: Final = 0.8
@@ -95,10 +101,13 @@ class Connection:
         """Send a request and decode its answer with kafka-python's class."""
         ticket = self.send(request, deadline)
         version = request.API_VERSION
+        return self.decode(self.receive(ticket, deadline), request.header.get_response_class(), version)
+
+    def decode(self, frame: NDArray[np.uint8], response_class: Any, version: int) -> Any:  # noqa: ANN401 - untyped
+        """An answer as `receive` gives it, by kafka-python's class; what it says about throttling is obeyed."""
         # The frame after the correlation id: the library would copy all of it to find that out.
-        body = self.receive(ticket, deadline)[4:]
-        response_class = request.header.get_response_class()
-        if response_class.flexible_version_q(version) and not isinstance(request, ApiVersionsRequest):
+        body = frame[4:]
+        if response_class.flexible_version_q(version) and response_class.API_KEY != ApiVersionsRequest.API_KEY:
             body = body[_tagged_fields_bytes(body) :]
         answer = self._decode(response_class, body, version)
         self.throttle(getattr(answer, "throttle_time_ms", 0) or 0)
@@ -106,20 +115,22 @@ class Connection:
 
     def send(self, request: Any, deadline: Deadline) -> int:  # noqa: ANN401 - kafka-python is untyped
         """Send a request; the ticket that comes back is for `receive`."""
-        pause_s = self._throttled_until - time.monotonic()
-        if pause_s > 0:
-            time.sleep(max(0.0, min(pause_s, deadline.remaining_s)))
+        self._keep_silent(deadline)
         if request.API_VERSION is None:
             request.API_VERSION = self.versions.choose(type(request))
-        ticket = self._next_id
-        self._next_id = (ticket + 1) & 0x7FFFFFFF
+        ticket = self._new_ticket()
         request.with_header(correlation_id=ticket, client_id=self._client_id)
-        try:
-            self._wait_at_most(deadline, "room to send")
-            self._socket.sendall(request.encode(header=True, framed=True))
-        except OSError as error:
-            raise self._lost("send a request", error) from error
-        self._in_flight.append(ticket)
+        self._send([request.encode(header=True, framed=True)], ticket, deadline)
+        return ticket
+
+    def send_pieces(self, api_key: int, version: int, body: Sequence[Piece], deadline: Deadline) -> int:
+        """Send a request of a flexible version whose body comes in pieces: none of them is copied into a frame."""
+        self._keep_silent(deadline)
+        ticket = self._new_ticket()
+        client_id = self._client_id.encode()
+        header = _REQUEST_HEADER.pack(api_key, version, ticket, len(client_id)) + client_id + _NO_TAGS
+        size = len(header) + sum(map(len, body))
+        self._send([_LENGTH.pack(size) + header, *body], ticket, deadline)
         return ticket
 
     def receive(self, ticket: int, deadline: Deadline) -> NDArray[np.uint8]:
@@ -133,6 +144,23 @@ class Connection:
                 raise self._lost(f"get an answer in order: {found} came, {self._in_flight[0]} was due", None)
             self._early[self._in_flight.popleft()] = frame
         return self._early.pop(ticket)
+
+    def _keep_silent(self, deadline: Deadline) -> None:
+        pause_s = self._throttled_until - time.monotonic()
+        if pause_s > 0:
+            time.sleep(max(0.0, min(pause_s, deadline.remaining_s)))
+
+    def _new_ticket(self) -> int:
+        ticket = self._next_id
+        self._next_id = (ticket + 1) & 0x7FFFFFFF
+        return ticket
+
+    def _send(self, pieces: Sequence[Piece], ticket: int, deadline: Deadline) -> None:
+        try:
+            send_all(self._socket, pieces, lambda: self._wait_at_most(deadline, "room to send"))
+        except OSError as error:
+            raise self._lost("send a request", error) from error
+        self._in_flight.append(ticket)
 
     def _agree_on_versions(self, deadline: Deadline) -> None:
         request = ApiVersionsRequest(

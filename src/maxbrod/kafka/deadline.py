@@ -43,7 +43,11 @@ class Backoff:
     def __init__(self) -> None:
         self._next_s = BACKOFF_FIRST_S
 
-    def pause(self, deadline: Deadline) -> None:
+    def next_s(self) -> float:
+        """How long the next pause is to be."""
         pause_s = self._next_s * random.uniform(0.75, 1.25)  # noqa: S311 - not for secrets
         self._next_s = min(self._next_s * 2, BACKOFF_MAX_S)
-        time.sleep(max(0.0, min(pause_s, deadline.remaining_s)))
+        return pause_s
+
+    def pause(self, deadline: Deadline) -> None:
+        time.sleep(max(0.0, min(self.next_s(), deadline.remaining_s)))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OLDEST_KAFKA: Final = "3.1"
 _LEAST: Final[dict[int, int]] = {
+    ApiKey.DeleteTopics: 6,  # topics by id
     ApiKey.DescribeConfigs: 1,  # tells where a value was set
     ApiKey.Fetch: 13,  # topics by id
     ApiKey.FindCoordinator: 4,  # many groups at once
@@ -25,11 +26,17 @@ _LEAST: Final[dict[int, int]] = {
     ApiKey.Metadata: 10,  # tells topic ids
     ApiKey.OffsetFetch: 8,  # many groups at once
     ApiKey.OffsetForLeaderEpoch: 3,
+    ApiKey.Produce: 9,  # the first of the layout that is written by hand
     ApiKey.SaslHandshake: 1,  # tokens in requests of their own
 }
 _MOST: Final[dict[int, int]] = {
+    ApiKey.AddPartitionsToTxn: 3,  # later ones are for brokers among themselves
+    ApiKey.EndTxn: 4,  # from 5 on each transaction changes the producer's epoch
     ApiKey.Fetch: 18,  # the newest that `fetch` was written for: it reads the answer by hand
+    ApiKey.InitProducerId: 5,  # the last without prepared transactions
+    ApiKey.OffsetCommit: 9,  # the last with topics by name, as in OffsetFetch
     ApiKey.OffsetFetch: 9,  # the last with topics by name: an offset may outlive its topic, and an id would say nothing
+    ApiKey.Produce: 13,  # the newest that `produce_request` was written for
 }
 
 

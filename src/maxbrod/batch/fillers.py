@@ -1,0 +1,67 @@
+"""Batches of records that hold nothing, to move a log's end on: a million records with null key and value in 0.8 MB.
+
+Bytes only. All records of a batch are alike but for their offset delta, so they are written as columns of bytes, one
+block for each length that the delta's varint can have.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.batch.compression import compress
+from maxbrod.batch.crc import crc32c
+from maxbrod.batch.headers import CRC_START, HEADER_BYTES, HEADER_DTYPE, LOG_OVERHEAD_BYTES, NEWEST_MAGIC
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FILLER_RECORDS_MAX: Final = 1_000_000
+"""A few more would not fit into what a broker takes by default."""
+_NULL: Final = 1  # a length of -1, as a varint
+_VARINT_BYTES_MAX: Final = 3  # of an offset delta below a million
+
+
+def filler(count: int, *, timestamp_ms: int) -> NDArray[np.uint8]:
+    """One batch of so many empty records, all of this time, with offsets from 0."""
+    if not 1 <= count <= FILLER_RECORDS_MAX:
+        raise ValueError(f"a filler has 1 to {FILLER_RECORDS_MAX} records, not {count}")
+    records = np.frombuffer(compress(Codec.ZSTD, _records(count), None), np.uint8)
+    header = np.zeros(1, HEADER_DTYPE)
+    header["batch_length"] = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(records)
+    header["magic"] = NEWEST_MAGIC
+    header["attributes"] = int(Codec.ZSTD)
+    header["last_offset_delta"] = count - 1
+    header["count"] = count
+    for name in ("base_timestamp", "max_timestamp"):
+        header[name] = timestamp_ms
+    for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
+        header[name] = -1
+    batch = np.concatenate([header.view(np.uint8), records])
+    header["crc"] = crc32c(batch[CRC_START:])
+    batch[:HEADER_BYTES] = header.view(np.uint8)
+    return batch
+
+
+def _records(count: int) -> NDArray[np.uint8]:
+    blocks = []
+    first = 0
+    for size in range(1, _VARINT_BYTES_MAX + 1):
+        end = min(count, 1 << (7 * size - 1))
+        if first < end:
+            blocks.append(_block(np.arange(first, end), size))
+        first = end
+    return np.concatenate(blocks)
+
+
+def _block(deltas: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    """Length, attributes, timestamp delta, offset delta in `size` bytes, null key, null value, no headers."""
+    rows = np.zeros((len(deltas), size + 6), np.uint8)
+    rows[:, 0] = (size + 5) * 2
+    for place in range(size):
+        more = 0x80 if place < size - 1 else 0
+        rows[:, 3 + place] = ((deltas * 2) >> (7 * place)) & 0x7F | more
+    rows[:, 3 + size] = rows[:, 4 + size] = _NULL
+    return rows.reshape(-1)

@@ -1,0 +1,341 @@
+"""Appends whole record batches to partitions, exactly once, through everything that can happen to brokers meanwhile.
+
+Owns who is sent what and when, and what is done about each answer. One thread, one connection to each leader, several
+requests under way on each; a request carries one batch of every partition that has one, as brokers take no more.
+Batches are pulled from their feeds as there is room for them, so that memory stays bounded, while brokers work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.kafka.append_queue import IN_FLIGHT_MAX, AppendQueue, Entry
+from maxbrod.kafka.appends import Acknowledged, Append, Batch, Feed, Hole
+from maxbrod.kafka.client import PATIENCE_S
+from maxbrod.kafka.deadline import Deadline
+from maxbrod.kafka.error_codes import Code, Reaction, code_name, reaction
+from maxbrod.kafka.lane import Answer, Flight, Lane
+from maxbrod.kafka.log_ends import log_end
+from maxbrod.kafka.produce_errors import OPERATION, gap_in_sequence, gone, misplaced, refusal
+from maxbrod.kafka.producer_ids import new_producer_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from uuid import UUID
+
+    from maxbrod.kafka.client import KafkaClient
+    from maxbrod.kafka.producer_ids import ProducerIdentity
+    from maxbrod.model import TopicPartition
+
+REQUEST_BYTES: Final = 4 << 20
+"""About so much goes into one request, if so many partitions have batches. Brokers take 100 MB by default."""
+_TOPIC_CODES: Final = frozenset({Code.UNKNOWN_TOPIC_ID, Code.INCONSISTENT_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION})
+# A broker shall say that replicas did not answer in time before we give up on the broker.
+_BROKER_SHARE: Final = 0.6
+_IDLE_S: Final = 0.5
+_BREATH_S: Final = 0.001
+
+
+def produce(
+    client: KafkaClient,
+    where: TopicPartition,
+    appends: Iterable[Append],
+    *,
+    topic_id: UUID,
+    first_offset: int,
+    in_flight: int = IN_FLIGHT_MAX,
+    patience_s: float = PATIENCE_S,
+) -> Iterator[Acknowledged]:
+    """Append to one partition; see `produce_all`."""
+    feed = Feed(where=where, topic_id=topic_id, first_offset=first_offset, appends=appends)
+    return produce_all(client, [feed], in_flight=in_flight, patience_s=patience_s)
+
+
+def produce_all(
+    client: KafkaClient,
+    feeds: Iterable[Feed],
+    *,
+    in_flight: int = IN_FLIGHT_MAX,
+    request_bytes: int = REQUEST_BYTES,
+    patience_s: float = PATIENCE_S,
+) -> Iterator[Acknowledged]:
+    """Append all feeds side by side; what is acknowledged comes out, in order for each partition.
+
+    Batches are sent again, with their sequence numbers, until they are acknowledged, so that each stands in the log
+    once. Raises UnavailableError when for `patience_s` seconds a partition takes nothing, TopicGoneError when a topic
+    is deleted or recreated, RefusedError when something else is where a batch should be, and what `produce_errors`
+    has for refusals of brokers. What was yielded before stands in the log.
+    """
+    if not 1 <= in_flight <= IN_FLIGHT_MAX:
+        raise UsageError(f"from 1 to {IN_FLIGHT_MAX} requests may be under way, not {in_flight}")
+    queues = [AppendQueue(feed, in_flight_max=in_flight, patience_s=patience_s) for feed in feeds]
+    with closing(ProduceStream(client, queues, in_flight_max=in_flight, request_bytes=request_bytes)) as stream:
+        while stream.busy:
+            for acknowledged in stream.step():
+                began = time.monotonic()
+                yield acknowledged
+                stream.forgive(time.monotonic() - began)
+
+
+class ProduceStream:
+    """The loop: send what may be sent, wait for the oldest answer."""
+
+    def __init__(
+        self, client: KafkaClient, queues: Sequence[AppendQueue], *, in_flight_max: int, request_bytes: int
+    ) -> None:
+        self._client = client
+        self._queues = list(queues)
+        self._lanes: dict[int, Lane] = {}
+        self._in_flight_max = in_flight_max
+        self._request_bytes = request_bytes
+        self._marker_identity: ProducerIdentity | None = None
+        self._coordinator_epoch = 0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._queues)
+
+    def close(self) -> None:
+        """Nobody will read the answers that are under way."""
+        for lane in self._lanes.values():
+            if lane.flights:
+                lane.close()
+        self._lanes.clear()
+
+    def forgive(self, spent_s: float) -> None:
+        """Time that the caller took for itself is not held against the brokers."""
+        if spent_s > 1:
+            for queue in self._queues:
+                queue.renew_patience()
+
+    def step(self) -> list[Acknowledged]:
+        """Send what may be sent, then take the answer that is due first."""
+        recovered = self._send()
+        if recovered:
+            return recovered
+        lane = min((each for each in self._lanes.values() if each.flights), key=_waits_since, default=None)
+        if lane is None:
+            self._rest()
+            return []
+        return self._receive(lane)
+
+    def _rest(self) -> None:
+        """Nothing is under way, and nothing may be sent yet."""
+        pauses = [max(queue.pause_s, _BREATH_S) for queue in self._queues]
+        time.sleep(min([*pauses, _IDLE_S]) if pauses else 0)
+        for queue in self._queues:
+            queue.check_patience()
+
+    # Sending
+
+    def _send(self) -> list[Acknowledged]:
+        """Returns what turned out to be done already when a failure was looked into."""
+        recovered: list[Acknowledged] = []
+        for queue in self._queues:
+            if queue.failed and not queue.in_flight and queue.pause_s <= 0:
+                self._recover(queue)
+                recovered += queue.acknowledged()
+        for node_id, queues in self._ready_by_leader().items():
+            lane = self._lane(node_id, queues)
+            if lane is None or (lane.connection.throttled and lane.flights):
+                continue
+            while lane.room and self._send_one(lane, queues):
+                pass
+        return recovered
+
+    def _ready_by_leader(self) -> dict[int, list[AppendQueue]]:
+        groups: dict[int, list[AppendQueue]] = defaultdict(list)
+        if any(queue.finished for queue in self._queues):
+            self._dismiss()
+        for queue in self._queues:
+            if queue.next_entry() is not None and (leader := self._leader(queue)) is not None:
+                groups[leader].append(queue)
+        return groups
+
+    def _dismiss(self) -> None:
+        for queue in self._queues:
+            if queue.finished and queue.unproven:
+                end = log_end(self._client, queue.where, deadline=queue.deadline)
+                if end != queue.acknowledged_to:
+                    raise misplaced(queue.where, queue.source_offset, landed=end, expected=queue.acknowledged_to)
+        self._queues = [queue for queue in self._queues if not queue.finished]
+
+    def _leader(self, queue: AppendQueue) -> int | None:
+        if queue.leader is None:
+            try:
+                found = self._client.leader(queue.where, deadline=queue.deadline)
+            except UnavailableError as error:
+                queue.fail(error)
+                return None
+            except UsageError as error:
+                self._check_topic(queue)
+                queue.fail(UnavailableError(error.message, operation=OPERATION, object_name=str(queue.where)))
+                return None
+            if found.topic.topic_id != queue.feed.topic_id:
+                raise gone(queue.where, queue.source_offset, recreated=True)
+            queue.leader = found.node_id
+        return queue.leader
+
+    def _lane(self, node_id: int, queues: Sequence[AppendQueue]) -> Lane | None:
+        lane = self._lanes.get(node_id)
+        if lane is not None and (lane.flights or lane.connection.usable):
+            return lane
+        try:
+            connection = self._client.connection(node_id, deadline=queues[0].deadline)
+        except UnavailableError as error:
+            self._fail_all(queues, error)
+            return None
+        timeout_ms = int(self._client.request_timeout_s * _BROKER_SHARE * 1000)
+        lane = Lane(connection, node_id, in_flight_max=self._in_flight_max, timeout_ms=timeout_ms)
+        self._lanes[node_id] = lane
+        return lane
+
+    def _send_one(self, lane: Lane, queues: list[AppendQueue]) -> bool:
+        """One request with one batch, or one hole, of each partition that has one; whether there was any."""
+        batches: list[tuple[AppendQueue, Entry]] = []
+        holes: list[tuple[AppendQueue, Entry]] = []
+        size = 0
+        for place, queue in enumerate(queues):
+            entry = queue.next_entry()
+            if entry is None:
+                continue
+            if isinstance(entry.append, Hole):
+                holes.append((queue, entry))
+                continue
+            size += len(entry.append.data)
+            if batches and size > self._request_bytes:
+                queues[:] = queues[place:] + queues[:place]  # those that found no place come first next time
+                break
+            batches.append((queue, entry))
+        chosen = batches or holes
+        if not chosen:
+            return False
+        for queue, _ in chosen:
+            queue.sent()
+        try:
+            self._dispatch(lane, chosen)
+        except UnavailableError as error:
+            for queue, _ in chosen:
+                queue.in_flight -= 1
+            self._lose(lane, [queue for queue, _ in chosen], error)
+            return False
+        return True
+
+    def _dispatch(self, lane: Lane, chosen: Sequence[tuple[AppendQueue, Entry]]) -> None:
+        deadline = Deadline.after(self._client.request_timeout_s)
+        if isinstance(chosen[0][1].append, Batch):
+            lane.send_batches(chosen, deadline)
+            return
+        if self._marker_identity is None:
+            self._marker_identity = new_producer_id(self._client, deadline=chosen[0][0].deadline)
+        lane.send_holes(chosen, self._marker_identity, self._coordinator_epoch, deadline)
+
+    # Answers
+
+    def _receive(self, lane: Lane) -> list[Acknowledged]:
+        try:
+            flight, answers = lane.receive(Deadline.after(self._client.request_timeout_s))
+        except UnavailableError as error:
+            self._lose(lane, [], error)
+            return []
+        missing = Answer(Code.NETWORK_EXCEPTION)
+        done: list[Acknowledged] = []
+        for place, (queue, entry) in enumerate(flight.entries):
+            queue.in_flight -= 1
+            self._settle(queue, entry, answers.get(queue.where, missing), _asked(flight, place))
+            done += queue.acknowledged()
+        return done
+
+    def _settle(self, queue: AppendQueue, entry: Entry, answer: Answer, asked: int) -> None:
+        if isinstance(entry.append, Hole) and not answer.code:
+            entry.land(entry.landed + asked)
+            queue.again()
+        elif answer.code == Code.DUPLICATE_SEQUENCE_NUMBER:
+            # It is in the log, further back than the broker remembers where; and there is one place it can have.
+            entry.done = True
+        elif not answer.code:
+            if answer.base_offset != entry.base_offset:
+                raise misplaced(
+                    queue.where, entry.append.source_offset, landed=answer.base_offset, expected=entry.base_offset
+                )
+            entry.log_append_time_ms = answer.log_append_time_ms
+            entry.done = True
+        else:
+            self._react(queue, entry, answer)
+
+    def _react(self, queue: AppendQueue, entry: Entry, answer: Answer) -> None:
+        error = UnavailableError(
+            f"the broker answered {code_name(answer.code)}", operation=OPERATION, object_name=str(queue.where)
+        )
+        if answer.code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # One before it failed, and this one goes out again behind that; unless it is the first itself.
+            if entry is queue.head and not queue.failed:
+                raise self._gap(queue, entry)
+        elif answer.code in _TOPIC_CODES:
+            self._check_topic(queue)
+        elif answer.code == Code.CORRUPT_MESSAGE and not (entry is queue.head and queue.believe("it is damaged")):
+            pass  # on the way perhaps, and then not the next time
+        elif reaction(answer.code) is Reaction.FATAL:
+            raise refusal(answer.code, answer.details, queue.where, entry.append.source_offset)
+        self._client.forget(queue.where.topic)
+        queue.fail(error)
+
+    def _gap(self, queue: AppendQueue, entry: Entry) -> Exception:
+        end = log_end(self._client, queue.where, deadline=queue.deadline)
+        offset = entry.append.source_offset
+        return gap_in_sequence(queue.where, offset, acknowledged_to=queue.acknowledged_to, log_end=end)
+
+    def _check_topic(self, queue: AppendQueue) -> None:
+        topics = self._client.metadata([queue.where.topic], deadline=queue.deadline).topics
+        topic = topics.get(queue.where.topic)
+        if topic is not None and topic.topic_id != queue.feed.topic_id:
+            raise gone(queue.where, queue.source_offset, recreated=True)
+        if topic is None and queue.believe("there is no such topic"):
+            raise gone(queue.where, queue.source_offset, recreated=False)
+
+    # Failures
+
+    def _lose(self, lane: Lane, queues: Sequence[AppendQueue], error: UnavailableError) -> None:
+        """The connection is gone, and nobody knows which of the requests on it were carried out."""
+        lane.close()
+        self._lanes.pop(lane.node_id, None)
+        lost = list(queues)
+        for flight in lane.flights:
+            for queue, _ in flight.entries:
+                queue.in_flight -= 1
+                lost.append(queue)
+        lane.flights.clear()
+        self._fail_all(lost, error)
+
+    def _fail_all(self, queues: Iterable[AppendQueue], error: UnavailableError) -> None:
+        for queue in queues:
+            self._client.forget(queue.where.topic)
+            queue.fail(error)
+
+    def _recover(self, queue: AppendQueue) -> None:
+        head = queue.head
+        if head is not None and isinstance(head.append, Hole):
+            # Nobody knows how many markers of those asked for are there; the log's end tells.
+            try:
+                end = log_end(self._client, queue.where, deadline=queue.deadline)
+            except UnavailableError as error:
+                queue.failed = False
+                queue.fail(error)
+                return
+            self._coordinator_epoch += 1  # should an earlier request still wait in the broker, it is refused now
+            head.land(max(0, end - head.base_offset))
+            if end > head.end_offset:
+                raise misplaced(queue.where, queue.source_offset, landed=end, expected=head.end_offset)
+        queue.recover()
+
+
+def _asked(flight: Flight, place: int) -> int:
+    return flight.counts[place] if flight.counts else 0
+
+
+def _waits_since(lane: Lane) -> float:
+    return lane.flights[0].sent_at

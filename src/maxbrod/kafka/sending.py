@@ -1,0 +1,36 @@
+"""Sends a frame that is in several pieces: by one system call where the socket can, and without joining them."""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Piece: TypeAlias = bytes | memoryview | NDArray[np.uint8]
+
+# The kernel takes 1,024 at once.
+_PIECES_MAX: Final = 512
+
+
+def send_all(stream: socket.socket, pieces: Iterable[Piece], wait: Callable[[], None]) -> None:
+    """All pieces, in order. `wait` is called before each system call, to say how long that may take."""
+    rest = deque(memoryview(piece) for piece in pieces)
+    if isinstance(stream, ssl.SSLSocket):  # TLS has no gathering send
+        for piece in rest:
+            wait()
+            stream.sendall(piece)
+        return
+    while rest:
+        wait()
+        sent = stream.sendmsg([rest[place] for place in range(min(len(rest), _PIECES_MAX))])
+        while rest and sent >= len(rest[0]):
+            sent -= len(rest.popleft())
+        if sent:
+            rest[0] = rest[0][sent:]
