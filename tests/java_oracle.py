@@ -150,6 +150,33 @@ class JavaOracle:
         )
         return bytes(self._utils.toArray(records.buffer()))
 
+    def validated(self, batch: bytes, offset: int) -> bytes:
+        """One batch of a client as a broker would store it at `offset`; Java's exception if it would refuse it."""
+        storage = self.jvm.org.apache.kafka.storage.internals.log
+        records = self._record_classes.MemoryRecords.readableRecords(self._byte_buffer.wrap(batch))
+        (one,) = records.batches().iterator()
+        one.ensureValid()
+        codec = one.compressionType()
+        validator = storage.LogValidator(
+            records,
+            self.jvm.org.apache.kafka.common.TopicPartition("topic", 0),
+            self.jvm.org.apache.kafka.common.utils.Time.SYSTEM,
+            codec,
+            self._compression.of(codec).build(),
+            False,  # not a compacted topic
+            2,
+            self._timestamp_types.CREATE_TIME,
+            self.jvm.java.lang.Long.MAX_VALUE,
+            self.jvm.java.lang.Long.MAX_VALUE,
+            0,
+            storage.AppendOrigin.CLIENT,
+        )
+        first = self.jvm.org.apache.kafka.common.utils.PrimitiveRef.ofLong(offset)
+        # Without a recorder of metrics: it is asked for only where something is refused.
+        suppliers = self.jvm.org.apache.kafka.common.utils.BufferSupplier
+        result = validator.validateMessagesAndAssignOffsets(first, None, suppliers.NO_CACHING)
+        return bytes(self._utils.toArray(result.validatedRecords().buffer()))
+
     def parse(self, data: bytes) -> list[JavaRecord]:
         """Every record of every batch, control records included, after Java has checked the checksums."""
         return [record for batch in self.parse_batches(data) for record in batch.records]

@@ -30,6 +30,8 @@ def crc32c(data: NDArray[np.uint8]) -> int:
 def crc32c_change(difference: NDArray[np.uint8], zeros_after: NDArray[np.int64]) -> NDArray[np.uint32]:
     """What to xor into each CRC when `difference` (a row a batch) is xored into bytes `zeros_after` from its end."""
     register = np.zeros(len(difference), np.uint32)
+    if not difference.any():  # of what stands before the checksum, anything may have changed
+        return register
     table = _byte_table()
     for column in range(difference.shape[1]):
         register = table[(register ^ difference[:, column]) & 0xFF] ^ (register >> 8)

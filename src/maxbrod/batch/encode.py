@@ -6,7 +6,6 @@ type) decides where a batch must end. Records without a timestamp type (magic 0)
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,23 +14,18 @@ from maxbrod.batch import kernels
 from maxbrod.batch.columns import BinaryColumn, binary_column, headers_columns, number_column
 from maxbrod.batch.compression import compress
 from maxbrod.batch.conform import conform
-from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_LOG_APPEND,
     ATTRIBUTE_TRANSACTIONAL,
-    CRC_START,
     HEADER_BYTES,
     HEADER_DTYPE,
-    LOG_OVERHEAD_BYTES,
     NEWEST_MAGIC,
 )
-from maxbrod.errors import UsageError
+from maxbrod.batch.joining import join, pairs, seal
 from maxbrod.model import Codec, TimestampType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -89,33 +83,7 @@ def encode(
     kernels.write(columns["offset"], columns["timestamp_ms"], *parts.contents(), lengths, rows, gap, raw, positions)
     if codec is Codec.NONE:
         return seal(raw, positions, headers)
-    return join(headers, [compress(codec, raw[start:end], level) for start, end in _pairs(positions)])
-
-
-def join(headers: NDArray[Any], bodies: Sequence[bytes | NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Batches from their headers and their (compressed) records."""
-    ends = np.cumsum([0, *(HEADER_BYTES + len(body) for body in bodies)], dtype=np.int64)
-    out = np.empty(int(ends[-1]), np.uint8)
-    for (start, end), body in zip(_pairs(ends), bodies, strict=True):
-        out[start + HEADER_BYTES : end] = np.frombuffer(body, np.uint8)
-    return seal(out, ends, headers)
-
-
-def seal(out: NDArray[np.uint8], positions: NDArray[np.int64], headers: NDArray[Any]) -> NDArray[np.uint8]:
-    """Fill in each batch's header: its length, and last its CRC."""
-    lengths = np.diff(positions) - LOG_OVERHEAD_BYTES
-    if lengths.max(initial=0) > kernels.INT32_MAX:
-        raise UsageError("a batch would have more than 2 GiB", hint="choose a smaller batch_bytes_max")
-    headers["batch_length"] = lengths
-    places = positions[:-1, None] + np.arange(HEADER_BYTES)
-    out[places] = headers.view(np.uint8).reshape(-1, HEADER_BYTES)
-    headers["crc"] = [crc32c(out[start + CRC_START : end]) for start, end in _pairs(positions)]
-    out[places] = headers.view(np.uint8).reshape(-1, HEADER_BYTES)
-    return out
-
-
-def _pairs(edges: NDArray[np.int64]) -> list[tuple[int, int]]:
-    return list(pairwise(edges.tolist()))
+    return join(headers, [compress(codec, raw[start:end], level) for start, end in pairs(positions)])
 
 
 def _forced(columns: dict[str, NDArray[Any]], starts: NDArray[np.int64] | None) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.kernels import sealed
+from maxbrod.batch.murmur import partition_for
 from maxbrod.batch.select import select
 from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
@@ -38,6 +39,7 @@ def prepare() -> None:
     lowest_timestamps(batch, walk(batch))
     for dense in (False, True):
         select(batch, walk(batch), np.array([True, False]), dense=dense)
+    partition_for(records.column("key"), 1, null_partition=0)
     old = np.frombuffer(_OLD_MESSAGE, np.uint8)
     decode(old)
     legacy_kernels.count_inner(sealed(old), 0, old.size, 1, True)

@@ -16,7 +16,7 @@ from maxbrod.batch import kernels
 from maxbrod.batch.columns import number_array
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena, compress
 from maxbrod.batch.decode import decode
-from maxbrod.batch.encode import encode, join
+from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import (
     ATTRIBUTE_DELETE_HORIZON,
     HEADER_BYTES,
@@ -24,6 +24,7 @@ from maxbrod.batch.headers import (
     as_bytes_array,
     header_rows,
 )
+from maxbrod.batch.joining import join
 from maxbrod.batch.scan import Found, scan
 from maxbrod.batch.unpack import Unpacked, portions
 from maxbrod.errors import UsageError, naming

@@ -1,0 +1,25 @@
+"""The partition of a record by its key, the same as Kafka's Java client chooses: murmur2 of the key's bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from maxbrod.batch import murmur_kernels
+from maxbrod.batch.columns import binary_column
+from maxbrod.batch.kernels import sealed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+def partition_for(keys: pa.Array, count: int, *, null_partition: int) -> NDArray[np.int32]:
+    """For each of these keys (a binary column) its partition of `count`. A null key has no hash: `null_partition`."""
+    if count < 1 or not 0 <= null_partition < count:
+        raise ValueError(f"there is no partition {null_partition} among {count}")
+    column = binary_column(keys)
+    chosen = np.full(len(keys), null_partition, np.int32)
+    murmur_kernels.partitions(*(sealed(each) for each in column), count, chosen)
+    return chosen

@@ -1,0 +1,185 @@
+"""Archived batches of one partition made ready for a broker: what it takes from a client, and nothing else.
+
+Brokers refuse control batches, transactional batches without a transaction, messages of magic 0 and 1, and batches
+whose offsets have holes; of batches with log-append time they would keep the times that the producers had sent. Most
+batches need none of this undone: they are copied at once, their headers patched, their records untouched. The others
+are rewritten by `rewriting`, which is loaded only then.
+
+Producer id, epoch and sequence stay as archived: whoever sends the batches patches them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from maxbrod.batch.compression import compress
+from maxbrod.batch.headers import (
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_TRANSACTIONAL,
+    HEADER_BYTES,
+    NEWEST_MAGIC,
+    BatchHeaders,
+    as_bytes_array,
+    header_rows,
+    walk,
+)
+from maxbrod.batch.joining import join
+from maxbrod.batch.parts import Part, SourceRanges, merged, merged_ranges
+from maxbrod.batch.patch import patch
+from maxbrod.batch.transactions import committed_batches
+from maxbrod.errors import CorruptDataError, naming
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.cuts import Cut
+    from maxbrod.model import AbortedTransaction
+
+_DROPPED: Final = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_DELETE_HORIZON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oversized:
+    """A batch that is larger than the target takes, and that no rewriting makes smaller."""
+
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """Batches in one buffer, which is the receiver's to patch. `hole`: offsets that have no record before each batch.
+
+    `ranges` are the source offsets of all records: in the target they follow each other without a hole, unless `hole`
+    says so. `position` is the source offset after the last record, or what it was before where there is none.
+    """
+
+    data: NDArray[np.uint8]
+    headers: BatchHeaders
+    source_offset: NDArray[np.int64]
+    hole: NDArray[np.int64]
+    ranges: SourceRanges
+    position: int
+    oversized: tuple[Oversized, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    exact: bool
+    codec: Codec
+    batch_bytes_max: int
+
+    def codecs(self, headers: BatchHeaders) -> NDArray[np.int16]:
+        """The codec that each batch shall have."""
+        return np.where(headers.codec == Codec.NONE, np.int16(self.codec), headers.codec)
+
+
+def replay(
+    buffer: Any,  # noqa: ANN401 - anything with a buffer
+    headers: BatchHeaders,
+    aborted: Iterable[AbortedTransaction],
+    *,
+    cut: Cut,
+    exact: bool,
+    batch_bytes_max: int,
+    codec: Codec | None = None,
+    position: int = 0,
+    object_name: str | None = None,
+) -> Replayed:
+    """The committed records of these batches (whole, checked, in order) that `cut` keeps, as a client may send them.
+
+    Pure: `buffer` stays as it is. `exact`: every record shall keep its offset, so that a batch ends where a hole
+    begins; else holes close up. `codec`: what batches that stand uncompressed are compressed with. `position`: the
+    source offset that the target has reached, which is that of the call before. A batch above `batch_bytes_max` is
+    split if it had to be changed, else told as `oversized`.
+    """
+    data = as_bytes_array(buffer)
+    with naming(object_name):
+        _refuse_disorder(headers)
+        chosen = headers.take(committed_batches(headers, aborted) & cut.touches(headers))
+        _refuse_unknown_codec(chosen)
+        how = _How(exact=exact, codec=codec or Codec.NONE, batch_bytes_max=batch_bytes_max)
+        parts = _parts(data, chosen, cut, how)
+        ranges = merged_ranges(parts, position)
+    out, new, source_offset = merged(parts)
+    new = patch(out, new, base_offset=0, leader_epoch=-1, attributes=new["attributes"] & ~np.int16(_DROPPED))
+    large = new.size > batch_bytes_max
+    return Replayed(
+        data=out,
+        headers=new,
+        source_offset=source_offset,
+        hole=_holes(source_offset, new["count"], position) if exact else np.zeros(len(new), np.int64),
+        ranges=ranges,
+        position=int(ranges.first_offset[-1]) + int(ranges.count[-1]) if len(ranges.count) else position,
+        oversized=tuple(
+            Oversized(offset=offset, bytes=size)
+            for offset, size in zip(source_offset[large].tolist(), new.size[large].tolist(), strict=True)
+        ),
+    )
+
+
+def _parts(data: NDArray[np.uint8], headers: BatchHeaders, cut: Cut, how: _How) -> list[Part]:
+    outside, across = cut.outside_and_across(data, headers)
+    unfit = (headers["magic"] != NEWEST_MAGIC) | headers.log_append
+    unfit |= headers["count"] != headers["last_offset_delta"].astype(np.int64) + 1
+    changed = ~outside & (unfit | across | ~cut.whole(headers))
+    packed = ~outside & ~changed & (how.codecs(headers) != headers.codec)
+    parts = [_dense(data, headers.take(~outside & ~changed & ~packed))]
+    if packed.any():
+        rows = np.flatnonzero(packed)
+        part = _pack(data, headers.take(rows), how.codec)
+        # One that has become too large shares the way of those that are cut anyway.
+        fits = (part.headers.size <= how.batch_bytes_max) | (part.headers["count"] == 1)
+        changed[rows[~fits]] = True
+        parts.append(_dense(part.data, part.headers.take(fits)))
+    if changed.any():
+        from maxbrod.batch.rewriting import rewrite  # noqa: PLC0415 - compiled, and not needed by most archives
+
+        chosen = headers.take(changed)
+        codecs = how.codecs(chosen)
+        parts += rewrite(data, chosen, codecs, cut=cut, exact=how.exact, batch_bytes_max=how.batch_bytes_max)
+    return parts
+
+
+def _dense(data: NDArray[np.uint8], headers: BatchHeaders) -> Part:
+    """Batches without holes: their headers tell all offsets."""
+    offset = headers["base_offset"]
+    ranges = SourceRanges(first_offset=offset, count=headers["count"].astype(np.int64))
+    return Part(data=data, headers=headers, source_offset=offset, ranges=ranges)
+
+
+def _pack(data: NDArray[np.uint8], headers: BatchHeaders, codec: Codec) -> Part:
+    """The same records, compressed: nothing of them is looked at."""
+    start, end = (headers.position + HEADER_BYTES).tolist(), (headers.position + headers.size).tolist()
+    bodies = [compress(codec, data[first:last]) for first, last in zip(start, end, strict=True)]
+    fields = {**headers.fields, "attributes": headers["attributes"] | np.int16(codec)}
+    packed = join(header_rows(fields), bodies)
+    return _dense(packed, walk(packed, check_crc=False))
+
+
+def _holes(source_offset: NDArray[np.int64], count: NDArray[Any], position: int) -> NDArray[np.int64]:
+    ends: NDArray[np.int64] = source_offset + count
+    return source_offset - np.append(np.int64(position), ends)[:-1]
+
+
+def _refuse_disorder(headers: BatchHeaders) -> None:
+    wrong = np.flatnonzero(headers["base_offset"][1:] <= headers.last_offset[:-1])
+    if wrong.size:
+        row = int(wrong[0]) + 1
+        raise CorruptDataError(
+            f"a batch stands after one that ends at offset {int(headers.last_offset[row - 1])}",
+            offset=int(headers["base_offset"][row]),
+            position=int(headers.position[row]),
+            hint="the archive holds these offsets twice, or its batches are out of order; check it",
+        )
+
+
+def _refuse_unknown_codec(headers: BatchHeaders) -> None:
+    for row in np.flatnonzero(headers.codec > max(Codec)).tolist():
+        headers.codec_at(row)

@@ -1,0 +1,120 @@
+"""Batches whose records must change before a broker takes them: decoded, cut, numbered anew, encoded.
+
+Batches stay apart as they were, except where a hole must stand between records or where one is too large. Messages
+of magic 0 and 1, most of which stand alone, come together in batches of magic 2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.batch.columns import number_array, number_column
+from maxbrod.batch.decode import decode
+from maxbrod.batch.encode import BATCH_BYTES_MAX, encode
+from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
+from maxbrod.batch.parts import Part, SourceRanges
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.cuts import Cut
+
+_COLUMNS: Final = ["offset", "timestamp_ms", "key", "value", "headers"]
+"""The rest is the target's: no leader epoch, no producer, no transaction, create time."""
+_CHUNK_BYTES: Final = 1 << 20
+"""So much, as archived, is decoded at once: columns of more would not fit a worker's memory."""
+_UNBOUNDED: Final = (1 << 31) - 1
+
+
+def rewrite(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    codecs: NDArray[np.int16],
+    *,
+    cut: Cut,
+    exact: bool,
+    batch_bytes_max: int,
+) -> list[Part]:
+    """What `cut` keeps of these batches, in batches of `codecs` without holes."""
+    parts: list[Part] = []
+    for rows in _jobs(headers, codecs):
+        job = headers.take(rows)
+        records, batch = _decoded(data, job)
+        offset = number_column(records.column("offset"))
+        keep = cut.keeps(offset, number_column(records.column("timestamp_ms")))
+        if keep.any():
+            records, offset, batch = records.filter(number_array(keep)), offset[keep], batch[keep]
+            holes = np.flatnonzero(np.diff(offset) != 1) + 1
+            starts = np.flatnonzero(np.diff(batch)) + 1
+            starts = np.union1d(starts, holes) if exact else starts
+            codec = Codec(int(codecs[rows[0]]))
+            bound = batch_bytes_max if codec is Codec.NONE else _bound(job)
+            encoded, new = _encode(records, codec, starts, bound, batch_bytes_max)
+            parts.append(_part(encoded, new, offset, np.append(0, holes)))
+    return parts
+
+
+def _jobs(headers: BatchHeaders, codecs: NDArray[np.int16]) -> Iterator[NDArray[np.int64]]:
+    """Rows that are rewritten together: of one codec, and not too many.
+
+    Old messages share batches, so only those that stand side by side may go together, or their order would be lost.
+    """
+    chunk = (np.cumsum(headers.size) - headers.size) // _CHUNK_BYTES
+    kind = chunk * (max(Codec) + 1) + codecs
+    old = headers["magic"] != NEWEST_MAGIC
+    apart = headers.position[1:] != (headers.position + headers.size)[:-1]
+    begins = np.append(True, (kind[1:] != kind[:-1]) | apart)
+    group = np.where(old, -np.cumsum(begins), kind)
+    order = np.argsort(group, kind="stable")
+    edges = np.flatnonzero(np.diff(group[order])) + 1
+    yield from np.split(order, edges)
+
+
+def _decoded(data: NDArray[np.uint8], headers: BatchHeaders) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+    """The records, and for each the batch that it must stay in: old messages have none."""
+    records = decode(data, headers, columns=_COLUMNS)
+    if (headers["magic"] != NEWEST_MAGIC).any():
+        return records, np.zeros(records.num_rows, np.int64)
+    return records, np.repeat(np.arange(len(headers)), headers["count"])
+
+
+def _bound(headers: BatchHeaders) -> int:
+    """How large a batch may be before compression. One that was a batch before stays one if its packed size allows."""
+    return BATCH_BYTES_MAX if (headers["magic"] != NEWEST_MAGIC).any() else _UNBOUNDED
+
+
+def _encode(
+    records: pa.RecordBatch, codec: Codec, starts: NDArray[np.int64], bound: int, batch_bytes_max: int
+) -> tuple[NDArray[np.uint8], BatchHeaders]:
+    """Numbered without holes; a batch that is too large when packed is cut into equal parts until each fits."""
+    rows = np.arange(records.num_rows, dtype=np.int64)
+    dense = records.set_column(0, records.schema.field(0), number_array(rows))
+    while True:
+        encoded = encode(dense, codec=codec, batch_bytes_max=bound, starts=starts)
+        headers = walk(encoded, check_crc=False)
+        large = np.flatnonzero((headers.size > batch_bytes_max) & (headers["count"] > 1))
+        if not large.size:
+            return encoded, headers
+        edges = np.append(0, np.cumsum(headers["count"], dtype=np.int64))
+        pieces = -(-headers.size // batch_bytes_max)
+        new = [np.linspace(edges[row], edges[row + 1], pieces[row] + 1, dtype=np.int64)[:-1] for row in large.tolist()]
+        starts = np.union1d(starts, np.concatenate(new))
+
+
+def _part(
+    encoded: NDArray[np.uint8], headers: BatchHeaders, offset: NDArray[np.int64], runs: NDArray[np.int64]
+) -> Part:
+    count = headers["count"].astype(np.int64)
+    first = np.cumsum(count) - count
+    return Part(
+        data=encoded,
+        headers=headers,
+        source_offset=offset[first],
+        ranges=SourceRanges(first_offset=offset[runs], count=np.diff(np.append(runs, len(offset)))),
+    )
