@@ -1,0 +1,48 @@
+"""Which of the archive's topics a wish means, and which incarnation of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from maxbrod.planning.selection import select_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+    from maxbrod.kafka.cluster_state import Group
+    from maxbrod.planning.restore.wish import Wish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which incarnations are meant: topic id to name. `missing` are names, or ids, that the archive does not have."""
+
+    topics: Mapping[str, str]
+    missing: tuple[str, ...]
+
+
+def choose_incarnations(wish: Wish, archived: Mapping[str, str], newest: Container[str]) -> Chosen:
+    """Of the archive's topics (id to name) those that are meant; `newest` are the ids that a bare name stands for."""
+    selection = select_topics(
+        dict.fromkeys(archived.values(), False), wish.topics, wish.exclude, internal=wish.internal
+    )
+    named = {archived[topic_id] for topic_id in wish.topic_ids if topic_id in archived}
+    names = set(selection.chosen)
+    topics = {
+        topic_id: name
+        for topic_id, name in archived.items()
+        if name in names and (topic_id in wish.topic_ids if name in named else topic_id in newest)
+    }
+    ranged = {each.where.topic for each in wish.ranges} - set(topics.values())
+    absent = [*selection.missing, *(wish.topic_ids - archived.keys()), *ranged]
+    return Chosen(topics=topics, missing=tuple(sorted(set(absent))))
+
+
+def choose_groups(patterns: Sequence[str], groups: Iterable[Group]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
+    """Those that match a pattern, none without one; and the names that no group has."""
+    if not patterns:
+        return (), ()
+    known = {group.group_id: group for group in groups}
+    selection = select_topics(dict.fromkeys(known, False), patterns, internal=True)
+    return tuple(known[name] for name in selection.chosen), selection.missing

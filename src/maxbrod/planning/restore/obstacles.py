@@ -1,0 +1,78 @@
+"""What stands in the way of a restore, as values: each says what it is, what to do about it, and whether it ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from maxbrod.errors import MaxbrodError
+
+
+class ObstacleKind(StrEnum):
+    """In the order in which they are told."""
+
+    TOPIC_MISSING = "topic missing"
+    NOTHING_CHOSEN = "nothing chosen"
+    CORRUPT = "corrupt"
+    UNEXPLAINED = "unexplained"
+    INCOMPLETE = "incomplete"
+    NAME = "name"
+    TARGET_NOT_EMPTY = "target not empty"
+    PARTITION_COUNT = "partition count"
+    OFFSETS = "offsets"
+    BROKERS = "brokers"
+    PERMISSION = "permission"
+    CONFIG = "configuration"
+    RETENTION = "retention"
+    GROUPS = "groups"
+
+
+_ERRORS: Final[dict[ObstacleKind, type[MaxbrodError]]] = {
+    ObstacleKind.TOPIC_MISSING: UsageError,
+    ObstacleKind.NOTHING_CHOSEN: UsageError,
+    ObstacleKind.CORRUPT: CorruptDataError,
+    ObstacleKind.UNEXPLAINED: IncompleteError,
+    ObstacleKind.INCOMPLETE: IncompleteError,
+}
+_ORDER: Final = {kind: place for place, kind in enumerate(ObstacleKind)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """About one topic or partition. One that is not fatal is a warning."""
+
+    kind: ObstacleKind
+    where: str | None
+    what: str
+    hint: str | None
+    fatal: bool
+    offset: int | None = None
+
+
+def in_order(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
+    """Fatal ones first."""
+    return tuple(
+        sorted(obstacles, key=lambda each: (not each.fatal, _ORDER[each.kind], each.where or "", each.offset or 0))
+    )
+
+
+def refusal(obstacles: Iterable[Obstacle]) -> MaxbrodError | None:
+    """The error that ends the command, about the first fatal obstacle; how many others there are is in its message."""
+    fatal = [each for each in in_order(obstacles) if each.fatal]
+    if not fatal:
+        return None
+    first, others = fatal[0], len(fatal) - 1
+    more = "" if not others else f", and {others} more" if others > 1 else ", and one more"
+    return _ERRORS.get(first.kind, RefusedError)(
+        f"this cannot be restored: {first.what}{more}",
+        operation="plan a restore",
+        object_name=first.where,
+        offset=first.offset,
+        hint=first.hint,
+    )

@@ -1,0 +1,236 @@
+"""Looks for everything that stands in the way of a restore, all at once, before anything is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.catalog.schema import GapReason
+from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.configs import MIN_INSYNC_REPLICAS, RETENTION_BYTES, RETENTION_MS, retention_of
+from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
+from maxbrod.planning.restore.rename import is_topic_name
+from maxbrod.planning.restore.targets import UNKNOWN_END, Right
+from maxbrod.planning.restore.wish import OffsetsMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from maxbrod.kafka.cluster_state import TopicState
+    from maxbrod.planning.restore.offsets_mode import OffsetsPlan
+    from maxbrod.planning.restore.sources import Source
+    from maxbrod.planning.restore.targets import TargetState, TargetTopic
+    from maxbrod.planning.restore.wish import Wish
+
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+_TROUBLES: Final = {
+    None: (ObstacleKind.INCOMPLETE, "the archive has no row for"),
+    GapReason.CORRUPT: (ObstacleKind.CORRUPT, "damaged batches were met in the log at"),
+    GapReason.UNEXPLAINED: (ObstacleKind.UNEXPLAINED, "records are missing, and nothing says why, among"),
+}
+_ACCEPT: Final = "see 'maxbrod show'; to restore what there is, say that gaps are accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One topic of a plan, with all that is known of it on both sides."""
+
+    target: TargetTopic
+    archived: TopicState | None
+    sources: Sequence[Source]
+    offsets: Sequence[OffsetsPlan]
+    """Of each source."""
+
+
+def find_obstacles(wish: Wish, subjects: Sequence[Subject], state: TargetState, *, now_ms: int) -> Iterator[Obstacle]:
+    """In no particular order; what the archive lacks of the wish's names is told where topics are chosen."""
+    yield from _names(subjects, state)
+    yield from _rights(wish, subjects, state)
+    for each in subjects:
+        yield from _archive(wish, each.sources)
+        yield from _target(wish, each, state)
+        yield from _configuration(wish, each, state)
+        yield from _retention(wish, each, state, now_ms)
+
+
+def _archive(wish: Wish, sources: Sequence[Source]) -> Iterator[Obstacle]:
+    for source in sources:
+        where = f"{source.topic}-{source.partition}"
+        for trouble in source.troubles:
+            kind, what = _TROUBLES[trouble.reason]
+            yield Obstacle(
+                kind=kind,
+                where=where,
+                what=f"{what} offsets {trouble.first} to {trouble.end}",
+                hint=_ACCEPT,
+                fatal=not wish.accept_gaps,
+                offset=trouble.first,
+            )
+        if source.troubles_total > len(source.troubles):
+            more = source.troubles_total - len(source.troubles)
+            yield Obstacle(
+                kind=ObstacleKind.INCOMPLETE,
+                where=where,
+                what=f"{more} more ranges like these",
+                hint=_ACCEPT,
+                fatal=not wish.accept_gaps,
+            )
+
+
+def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle]:
+    taken: dict[str, str] = {}
+    # Kafka makes one name of two that differ only in these, and refuses the second.
+    alike = {topic.name.replace(".", "_"): topic.name for topic in state.cluster.topics}
+    for target in (each.target for each in subjects):
+        why, hint = None, "give the topic another name"
+        folded = target.name.replace(".", "_")
+        if not is_topic_name(target.name):
+            why = f"Kafka allows no topic of the name {target.name!r}"
+        elif target.name in _INTERNAL:
+            why, hint = f"{target.name} belongs to the brokers: no client may write to it", "restore groups by name"
+        elif target.name in taken:
+            why = f"{taken[target.name]} and {target.source_topic} would both become {target.name}"
+        elif alike.get(folded, target.name) != target.name and not target.exists:
+            why = f"Kafka does not tell {target.name} from {alike[folded]}, which is there"
+        if why is not None:
+            yield Obstacle(kind=ObstacleKind.NAME, where=target.source_topic, what=why, hint=hint, fatal=True)
+        taken.setdefault(target.name, target.source_topic)
+        alike.setdefault(folded, target.name)
+
+
+def _target(wish: Wish, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
+    target = subject.target
+    if wish.partition_count not in {None, target.partition_count}:
+        yield _partitions(target, f"it has {target.partition_count} partitions, not {wish.partition_count}")
+    elif wish.partition_count is None and target.repartitioned:
+        what = f"it has {target.partition_count} partitions, the archived topic {target.source_partition_count}"
+        yield _partitions(target, what)
+    factor, wanted = target.replication_factor, target.wanted_replication_factor
+    if factor < wanted:
+        yield Obstacle(
+            kind=ObstacleKind.BROKERS,
+            where=target.name,
+            what=f"it had {wanted} replicas, and there are {factor} brokers",
+            hint=f"it is restored with {factor}" if not wish.strict else "add brokers, or leave out --strict",
+            fatal=wish.strict,
+        )
+    for source, offsets in zip(subject.sources, subject.offsets, strict=True):
+        yield from _offsets(wish, target, source, offsets)
+    if UNKNOWN_END in target.bases:
+        partition = target.bases.index(UNKNOWN_END)
+        what = f"nobody knows where the log of partition {partition} ends"
+        hint = "run it again when all brokers are up"
+        yield Obstacle(kind=ObstacleKind.PERMISSION, where=target.name, what=what, hint=hint, fatal=True)
+    elif wish.offsets is OffsetsMode.AUTO and _holds_records(subject, state):
+        yield Obstacle(
+            kind=ObstacleKind.TARGET_NOT_EMPTY,
+            where=target.name,
+            what="it is not empty",
+            hint="restore under another name, delete it, or say --offsets append to add to what is there",
+            fatal=True,
+        )
+
+
+def _holds_records(subject: Subject, state: TargetState) -> bool:
+    """In a partition that is written to: others may hold what they will."""
+    target = subject.target
+    written = {source.partition for source in subject.sources}
+    partitions = range(target.partition_count) if target.repartitioned else written
+    extents = (state.extents.get(TopicPartition(topic=target.name, partition=each)) for each in partitions)
+    return any(extent is not None and not extent.empty for extent in extents)
+
+
+def _partitions(target: TargetTopic, what: str) -> Obstacle:
+    hint = f"restore under another name, or say --partition-count {target.partition_count} to hash keys anew"
+    return Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
+
+
+def _offsets(wish: Wish, target: TargetTopic, source: Source, offsets: OffsetsPlan) -> Iterator[Obstacle]:
+    where = str(TopicPartition(topic=target.name, partition=source.partition))
+    if offsets.obstacle is not None:
+        yield Obstacle(
+            kind=ObstacleKind.OFFSETS,
+            where=where,
+            what=f"offsets cannot stay as they are: {offsets.obstacle}",
+            hint="restore under another name, or say --offsets append",
+            fatal=True,
+        )
+    elif offsets.mode is OffsetsMode.APPEND and wish.offsets is OffsetsMode.AUTO:
+        yield Obstacle(
+            kind=ObstacleKind.OFFSETS,
+            where=where,
+            what=f"offsets change: {offsets.why}",
+            hint=f"--offsets exact keeps them, in about {offsets.cost.seconds:.0f} s" if not target.exists else None,
+            fatal=wish.strict,
+        )
+
+
+def _rights(wish: Wish, subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle]:
+    exact = [each for subject in subjects for each in subject.offsets if each.mode is OffsetsMode.EXACT]
+    needed = {
+        Right.WRITE: bool(subjects),
+        Right.CREATE: any(not each.target.exists for each in subjects),
+        # A topic that is created comes with what is held, but has to lose it in the end.
+        Right.ALTER_CONFIGS: bool(subjects),
+        Right.DELETE: any(each.cost.leading for each in exact),
+        Right.CLUSTER_ACTION: any(each.cost.holes for each in exact),
+    }
+    for right in (each for each, is_needed in needed.items() if is_needed and not state.rights.get(each, False)):
+        denied, dispensable = right in state.rights, right is Right.CLUSTER_ACTION
+        yield Obstacle(
+            kind=ObstacleKind.PERMISSION,
+            where=None,
+            what=f"this user may not {right}" if denied else f"nobody knows whether this user may {right}",
+            hint="holes are closed by empty transactions then, 200 a second" if dispensable else f"allow {right}",
+            fatal=(denied and not dispensable) or (wish.strict and not dispensable),
+        )
+
+
+def _configuration(wish: Wish, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
+    target = subject.target
+
+    def warn(what: str, hint: str, *, fatal: bool = wish.strict) -> Obstacle:
+        return Obstacle(kind=ObstacleKind.CONFIG, where=target.name, what=what, hint=hint, fatal=fatal)
+
+    configs = target.configs
+    if configs is None:
+        yield warn("its configuration cannot be read, so nothing is held", "allow DescribeConfigs on the topic")
+        return
+    if not target.exists and (subject.archived is None or subject.archived.configs is None):
+        yield warn("the archive does not know its configuration", "set what it needs, or create it first")
+    if configs.dropped:
+        yield warn(f"these brokers do not know {', '.join(configs.dropped)}", "it is restored without")
+    unknown = sorted(name for name in wish.configs if state.known_configs and name not in state.known_configs)
+    if unknown:
+        yield warn(f"these brokers do not know {', '.join(unknown)}", "correct or leave out the setting", fatal=True)
+    archived = {} if subject.archived is None else subject.archived.effective or {}
+    least = configs.final.get(MIN_INSYNC_REPLICAS)
+    if not target.exists and least is not None and archived.get(MIN_INSYNC_REPLICAS, least) != least:
+        yield warn(f"{MIN_INSYNC_REPLICAS} becomes {least}", "raise it when there are more brokers")
+
+
+def _retention(wish: Wish, subject: Subject, state: TargetState, now_ms: int) -> Iterator[Obstacle]:
+    """What the brokers delete as soon as nothing is held any more."""
+    target = subject.target
+    configs = _final_configs(subject, state)
+    hint = "set a longer retention for the restored topic, or read it before the restore ends"
+
+    def warn(what: str) -> Obstacle:
+        return Obstacle(kind=ObstacleKind.RETENTION, where=target.name, what=what, hint=hint, fatal=wish.strict)
+
+    age_max_ms, bytes_max = retention_of(configs, RETENTION_MS), retention_of(configs, RETENTION_BYTES)
+    oldest = min((each.min_timestamp for each in subject.sources if each.min_timestamp is not None), default=None)
+    if age_max_ms is not None and oldest is not None and now_ms - oldest > age_max_ms:
+        yield warn(f"its oldest records are {(now_ms - oldest) // 1000} s old, and {RETENTION_MS} is {age_max_ms}")
+    largest = max((each.raw_bytes for each in subject.sources), default=0)
+    if bytes_max is not None and largest > bytes_max:
+        yield warn(f"a partition has about {largest} bytes, and {RETENTION_BYTES} is {bytes_max}")
+
+
+def _final_configs(subject: Subject, state: TargetState) -> Mapping[str, str]:
+    """Of a new topic, a default of the source stands for the target's, which nobody has asked for."""
+    target = subject.target
+    likeness = state.cluster.topic(target.name) if target.exists else subject.archived
+    present = {} if likeness is None else likeness.effective or {}
+    own = {} if target.configs is None else target.configs.final
+    return {**present, **own}
