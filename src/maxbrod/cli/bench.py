@@ -69,8 +69,8 @@ def backup(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 5,
     only: Annotated[list[Group] | None, typer.Option(help="Measure only this; may be repeated.")] = None,
     batch_bytes: Annotated[
-        int, typer.Option(min=1000, help="How large a batch is before compression; Java producers fill up to 16384.")
-    ] = 65_536,
+        int, typer.Option(min=1000, help="How large a batch is before compression; 16384 is Java's default.")
+    ] = 16_384,
     json: JsonFlag = False,
 ) -> None:
     """A backup beside kcat, Kafka's own tools, cat and a bare loop, on a sandbox of its own."""

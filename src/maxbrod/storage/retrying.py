@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from maxbrod.errors import MaxbrodError
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+TELL_FIRST_S: Final = 3.0
+TELL_EVERY_S: Final = 15.0
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +27,9 @@ class RetryPolicy:
 
     def run(self, attempt: Callable[[], T]) -> T:
         """The first success. An error that no retry can help, or the last one before the deadline, is raised."""
-        end = time.monotonic() + self.deadline_s
+        started = time.monotonic()
+        end = started + self.deadline_s
+        tell_at = started + TELL_FIRST_S
         pause = self.pause_first_s
         while True:
             try:
@@ -31,7 +37,12 @@ class RetryPolicy:
             except MaxbrodError as error:
                 # Chance keeps a thousand tasks that failed together from coming back together.
                 wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
-                if not error.retryable or time.monotonic() + wait > end:
+                now = time.monotonic()
+                if not error.retryable or now + wait > end:
                     raise
+                if now >= tell_at:
+                    # Somebody may be looking at a screen on which nothing moves.
+                    _LOG.warning("waiting for the store: %s; giving up in %.0f s", error, end - now)
+                    tell_at = now + TELL_EVERY_S
             time.sleep(wait)
             pause = min(pause * 2, self.pause_max_s)

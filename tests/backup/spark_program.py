@@ -1,0 +1,135 @@
+"""Drivers of their own for what cannot be done to the tests' session: `python -m backup.spark_program NAME CONFIG PLACE`
+
+`die` is killed when the tasks are done and nothing is committed. `cluster` runs on executors that are processes, one of
+which is killed, and then with speculation, where both attempts of a task come to their end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from backup.engine import back_up_on
+from maxbrod.api import backup as engine
+from maxbrod.config import Config
+from maxbrod.spark.backup import decode_outcomes, encode_task, run_backup_job
+from maxbrod.spark.jobs import run_tasks
+from maxbrod.spark.session import open_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maxbrod.planning.items import Outcome, Task
+    from maxbrod.spark.backup_task import TaskSettings
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.01",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
+Fate = str
+"""What happens to a task's first attempt: `in the middle`, `at the end`, `executor`, `slow`."""
+
+
+def one_item_each(tasks: Sequence[Task]) -> list[Task]:
+    """As many tasks as can be: others must go on while one meets its fate."""
+    return [type(task)(items=(item,)) for task in tasks for item in task.items]
+
+
+def fateful_job(fate: Fate, marks: Path) -> Callable[..., list[Outcome]]:
+    """`run_backup_job` in which the first attempt of the first task meets a fate; attempts leave marks in a folder."""
+
+    def job(session: Any, settings: TaskSettings, tasks: Sequence[Task], **_: Any) -> list[Outcome]:
+        payloads = [encode_task(task) for task in one_item_each(tasks)]
+        answers = run_tasks(session, partial(_fateful(fate, str(marks)), settings), payloads, name=settings.run_id)
+        return [outcome for answer in answers for outcome in decode_outcomes(answer)]
+
+    return job
+
+
+def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
+    """Made of nested functions, which travel to the workers by value: these cannot import the tests."""
+
+    def work(settings: Any, payload: str) -> str:
+        import os  # noqa: PLC0415
+        import signal  # noqa: PLC0415
+        import time  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
+        import psutil  # noqa: PLC0415
+        from pyspark import TaskContext  # noqa: PLC0415
+
+        from maxbrod.spark import backup_task  # noqa: PLC0415
+        from maxbrod.spark.backup import _work  # noqa: PLC0415
+
+        context = TaskContext.get()
+        number, attempt = context.partitionId(), context.attemptNumber()
+        doomed = number == 0 and attempt == 0
+        read_range = backup_task.read_range
+
+        def mark(what: str) -> Path:
+            path = Path(marks) / f"{number}-{attempt}-{what}"
+            path.touch()
+            return path
+
+        def dying_range(*arguments: Any, **options: Any) -> Any:
+            for chunk in read_range(*arguments, **options):
+                yield chunk
+                mark("killed")
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        mark("began")
+        if doomed and fate == "in the middle":
+            backup_task.read_range = dying_range
+        answer = _work(settings, payload)
+        mark("wrote")
+        if doomed and fate == "at the end":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if doomed and fate == "executor":
+            next(each for each in psutil.Process().parents() if each.name() == "java").kill()
+            time.sleep(60)
+        if doomed and fate == "slow":
+            other = Path(marks) / "0-1-wrote"
+            for _ in range(600):
+                if other.exists():
+                    break
+                time.sleep(0.1)
+        return answer
+
+    return work
+
+
+def die(config: Config, _: Path) -> None:
+    def job(*arguments: Any, **options: Any) -> None:
+        run_backup_job(*arguments, **options)
+        sys.stdout.write("{}\n")
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with open_session(master="local[2]") as session, patch.object(engine, "run_backup_job", job):
+        back_up_on(session, config)
+
+
+def cluster(config: Config, place: Path) -> None:
+    with open_session(master="local-cluster[2,1,1024]", conf=SPECULATION) as session:
+        for fate in ("executor", "slow"):
+            marks = place / fate
+            marks.mkdir()
+            mine = config.model_copy(update={"archive": f"{config.archive}-{fate}"})
+            with patch.object(engine, "run_backup_job", fateful_job(fate, marks)):
+                report = back_up_on(session, mine)
+            said = {"exit_code": report.exit_code, "records": report.records, "notices": list(map(str, report.notices))}
+            sys.stdout.write(f"{json.dumps(said)}\n")
+
+
+if __name__ == "__main__":
+    name, settings, folder = sys.argv[1:]
+    {"die": die, "cluster": cluster}[name](Config.model_validate_json(settings), Path(folder))

@@ -1,0 +1,103 @@
+"""Workers, executors and the driver are killed while Spark runs a backup: tasks run twice, and nothing is there twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from backup.engine import back_up_on, config_of
+from backup.ledger import Ledger
+from backup.oracle import read_archive
+from backup.spark_program import fateful_job
+from maxbrod.api import backup as engine
+from maxbrod.sandbox.topics import create_topic
+
+if TYPE_CHECKING:
+    from maxbrod.sandbox.cluster import Cluster
+
+RECORDS = 200
+PARTITIONS = 3
+
+
+@pytest.fixture
+def ledger(cluster: Cluster, topic: str) -> Ledger:
+    create_topic(cluster, topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
+    written = Ledger()
+    for partition in range(PARTITIONS):
+        written.write(cluster, topic, RECORDS, partition=partition)
+    return written
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("fate", ["in the middle", "at the end"])
+def test_a_worker_that_is_killed_leaves_nothing_twice(
+    cluster: Cluster,
+    topic: str,
+    tmp_path: Path,
+    spark: Any,
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    fate: str,
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    monkeypatch.setattr(engine, "run_backup_job", fateful_job(fate, marks))
+    report = back_up_on(spark, config_of(cluster, tmp_path / "archive", topic))
+    assert (report.exit_code, report.records) == (0, PARTITIONS * RECORDS), report.notices
+    died = "0-0-killed" if fate == "in the middle" else "0-0-wrote"
+    assert {died, "0-1-wrote"} <= names(marks)
+    read_archive(str(tmp_path / "archive")).assert_equals(ledger)
+    # Objects of the attempt that died are there, and nothing names them.
+    if fate == "at the end":
+        assert len(list((tmp_path / "archive" / "packs").iterdir())) == report.objects + 1
+
+
+def run_program(name: str, config: dict[str, Any], place: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "backup.spark_program", name, json.dumps(config), str(place)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def plain(cluster: Cluster, archive: Path, topic: str) -> dict[str, Any]:
+    return {"archive": str(archive), "kafka": {"bootstrap": cluster.bootstrap}, "backup": {"topics": [topic]}}
+
+
+def test_a_driver_that_is_killed_before_its_commit_has_archived_nothing_and_the_next_completes(
+    cluster: Cluster, topic: str, tmp_path: Path, spark: Any, ledger: Ledger
+) -> None:
+    archive = tmp_path / "archive"
+    died = run_program("die", plain(cluster, archive, topic), tmp_path)
+    assert (died.returncode, died.stdout) == (-signal.SIGKILL, "{}\n")
+    assert list((archive / "packs").iterdir())
+    assert not read_archive(str(archive)).rows
+    report = back_up_on(spark, config_of(cluster, archive, topic))
+    assert (report.exit_code, report.records) == (0, PARTITIONS * RECORDS)
+    read_archive(str(archive)).assert_equals(ledger)
+
+
+def test_an_executor_that_is_killed_and_a_task_that_is_speculated_leave_nothing_twice(
+    cluster: Cluster, topic: str, tmp_path: Path, ledger: Ledger
+) -> None:
+    ended = run_program("cluster", plain(cluster, tmp_path / "archive", topic), tmp_path)
+    assert ended.returncode == 0
+    reports = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [(each["exit_code"], each["records"]) for each in reports] == [(0, PARTITIONS * RECORDS)] * 2, reports
+    for fate in ("executor", "slow"):
+        # Both attempts came to their end.
+        assert {"0-0-wrote", "0-1-wrote"} <= names(tmp_path / fate)
+        read_archive(f"{tmp_path / 'archive'}-{fate}").assert_equals(ledger)
