@@ -12,17 +12,20 @@ sys.path.insert(0, sys.argv[1])
 from numba.core.registry import CPUDispatcher
 from reference import Record, write_batch
 from test_legacy import message, wrapper
-from maxbrod.batch import kernels, legacy_kernels, timestamp_kernels
+from maxbrod.batch import kernels, legacy_kernels, murmur_kernels, timestamp_kernels
+from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
+from maxbrod.batch.murmur import partition_for
 from maxbrod.batch.prepare import prepare
+from maxbrod.batch.replay import replay
 from maxbrod.batch.select import select
 from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 prepare()
 def compiled():
-    functions = {**vars(kernels), **vars(legacy_kernels), **vars(timestamp_kernels)}
+    functions = {**vars(kernels), **vars(legacy_kernels), **vars(murmur_kernels), **vars(timestamp_kernels)}
     return {name: len(f.signatures) for name, f in functions.items() if isinstance(f, CPUDispatcher) and f.signatures}
 before = compiled()
 fixed = lambda text: np.frombuffer(text, np.uint8)
@@ -32,6 +35,8 @@ for text in (write_batch(records), message(0, records[0]), wrapper(1, Codec.GZIP
         batch = decode(kind(text))
         lowest_timestamps(kind(text), walk(kind(text)))
         select(kind(text), walk(kind(text)), np.arange(batch.num_rows) % 2 == 0, dense=True)
+        replay(kind(text), walk(kind(text)), [], cut=Cut(since_ms=2), exact=True, batch_bytes_max=1000)
+        partition_for(batch.slice(1).column("key"), 3, null_partition=1)
         for codec in Codec:
             decode(encode(batch.slice(1), codec=codec))
 assert compiled() == before, (before, compiled())

@@ -131,6 +131,22 @@ def test_append_closes_the_holes_of_a_compacted_batch_in_one_batch() -> None:
     assert result.ranges.first_offset.tolist() == list(range(5, 155, 3))
 
 
+def test_offsets_that_follow_each_other_make_one_range_however_many_batches_they_come_in() -> None:
+    """The map of offsets stays small."""
+    log = [packed(many(3, first=first), codec) for first, codec in zip(range(0, 15, 3), Codec, strict=True)]
+    result = run(b"".join([*log, packed(many(2, first=15, step=2)), packed(many(4, first=18))]))
+
+    assert result.ranges.first_offset.tolist() == [0, 17]
+    assert result.ranges.count.tolist() == [16, 5]
+
+
+def test_a_batch_with_all_its_records_wanted_stays_as_it_is_under_limits_of_time() -> None:
+    log = packed(many(9), Codec.GZIP)
+    result = run(log, cut=Cut(since_ms=0, until_ms=9))
+
+    assert result.data[HEADER_BYTES:].tobytes() == log[HEADER_BYTES:]
+
+
 def test_since_is_inclusive_and_until_exclusive_for_times_out_of_order() -> None:
     times = [500, 100, 300, 299, 400, -5]
     log = packed([Record(offset=i, timestamp=time, key=None, value=b"v") for i, time in enumerate(times)], Codec.LZ4)
@@ -217,6 +233,7 @@ from maxbrod.batch.replay import replay
 from maxbrod.model import AbortedTransaction, Codec
 one = lambda offset: [Record(offset=offset, timestamp=5, key=b"k", value=b"v")]
 log = write_batch(one(0)) + write_batch(one(1), attributes=0x10, producer_id=1) + write_batch(one(2), attributes=0x40)
+log += write_batch([], base_offset=3, last_offset_delta=4) + write_batch(one(8), attributes=0x30)
 aborted = [AbortedTransaction(producer_id=1, first_offset=1, last_offset=1)]
 cut = Cut(first_offset=0, end_offset=9, until_ms=6)
 done = replay(log, walk(log), aborted, cut=cut, exact=True, codec=Codec.ZSTD, batch_bytes_max=1 << 20)

@@ -36,6 +36,15 @@ def test_records_that_do_not_add_up_are_named_with_their_batch(cut: Cut) -> None
     assert caught_at(caught.value) == (5, len(SOUND))
 
 
+@pytest.mark.parametrize("cut", [Cut(since_ms=0), Cut(until_ms=1)])
+def test_a_batch_that_may_stay_but_cannot_be_read_is_never_passed_on_under_a_limit_of_time(cut: Cut) -> None:
+    damaged = write_batch([TWO[0]], max_timestamp=5, body=b"\0" * 40)
+
+    with pytest.raises(CorruptDataError) as caught:
+        run(SOUND + damaged, cut=cut)
+    assert caught_at(caught.value) == (5, len(SOUND))
+
+
 def test_records_that_cannot_be_unpacked_are_named_with_their_batch() -> None:
     damaged = write_batch(TWO, attributes=int(Codec.ZSTD), body=b"no zstd at all")
 
@@ -68,7 +77,9 @@ def test_batches_out_of_order_are_refused() -> None:
         run(packed(TWO) + SOUND)
 
 
-@pytest.mark.parametrize("entry", [packed([TWO[0]], attributes=6), message(1, TWO[0], attributes=6)])
+@pytest.mark.parametrize(
+    "entry", [packed([TWO[0]], attributes=6), message(1, TWO[0], attributes=6)], ids=["batch", "message"]
+)
 def test_a_codec_that_nobody_has_defined_is_never_passed_on(entry: bytes) -> None:
     with pytest.raises(UnsupportedFormatError, match="codec 6") as caught:
         run(SOUND + entry)

@@ -1,7 +1,7 @@
 """Which records of a partition are wanted: a range of offsets and a range of times, decided record by record.
 
-What a batch header says decides most batches. It tells the newest time but not the oldest, so batches near a
-limit of time are looked into; only then is numba loaded.
+What a batch header says decides most batches. It tells the newest time, which brokers keep true, but not the oldest,
+so batches near a limit of time are looked into; only then is numba loaded.
 """
 
 from __future__ import annotations
