@@ -15,7 +15,14 @@ from maxbrod.api.backup_run import now_ms
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_report import RestoreReport, report_of
-from maxbrod.api.restore_state import find_interrupted, next_id, store_plan, store_report
+from maxbrod.api.restore_state import (
+    find_interrupted,
+    next_id,
+    note_topics,
+    noted_topics,
+    store_plan,
+    store_report,
+)
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
 from maxbrod.catalog.rows import Segment, decode_rows
@@ -138,7 +145,8 @@ class Restore:
             store_plan(storage, plan)
         topics = TargetTopics(self._client, patience_s=self._config.backup.patience)
         self._on_progress(Progress(phase="preparing topics"))
-        topics.prepare(plan)
+        topics.prepare(plan, noted_topics(storage, plan.restore_id))
+        note_topics(storage, plan.restore_id, topics.ids)
         topics.fill_starts(plan)
         restored = self._append(plan, topics)
         failed = [each for each in restored if each.failure is not None]

@@ -6,19 +6,23 @@ A plan without a report is a restore that was interrupted. The same command goes
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import cramjam
 
-from maxbrod.errors import ObjectExistsError
+from maxbrod.errors import ObjectExistsError, ObjectNotFoundError
 from maxbrod.planning.restore.document import decode_plan, encode_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.storage.interface import Storage
 
 _FOLDER: Final = "restores"
 _PLAN: Final = "plan.json.zst"
+_TOPICS: Final = "topics.json"
 _REPORT: Final = "report.json.zst"
 _DIGEST_LETTERS: Final = 16
 
@@ -45,13 +49,26 @@ def store_plan(storage: Storage, plan: RestorePlan) -> None:
     storage.put(f"{_FOLDER}/{plan.restore_id}/{_PLAN}", encode_plan(plan))
 
 
+def note_topics(storage: Storage, restore_id: str, ids: Mapping[str, str]) -> None:
+    """Which topics the restore writes to, as soon as they are all there: name to id, once and for all."""
+    with suppress(ObjectExistsError):
+        storage.put(f"{_FOLDER}/{restore_id}/{_TOPICS}", json.dumps(dict(ids), sort_keys=True).encode())
+
+
+def noted_topics(storage: Storage, restore_id: str) -> dict[str, str]:
+    """Empty where the restore did not come so far: then nothing has been written either."""
+    try:
+        document = json.loads(bytes(storage.get(f"{_FOLDER}/{restore_id}/{_TOPICS}")))
+    except ObjectNotFoundError:
+        return {}
+    return {str(name): str(topic_id) for name, topic_id in document.items()}
+
+
 def store_report(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:
     """Once; whoever is late has done the same."""
     text = json.dumps(document, sort_keys=True, allow_nan=False).encode()
-    try:
+    with suppress(ObjectExistsError):
         storage.put(f"{_FOLDER}/{restore_id}/{_REPORT}", bytes(cramjam.zstd.compress(text)))
-    except ObjectExistsError:
-        return
 
 
 def _known(storage: Storage, command: str) -> dict[str, set[str]]:

@@ -72,14 +72,17 @@ class TargetTopics:
         """Of the topics that are restored to, by name."""
         self.markers_allowed = may_write_markers(client, deadline=self._deadline())
 
-    def prepare(self, plan: RestorePlan) -> None:
-        """Create what is missing; hold what would delete, compact or redate what is restored."""
+    def prepare(self, plan: RestorePlan, noted: Mapping[str, str]) -> None:
+        """Create what is missing; hold what would delete, compact or redate what is restored.
+
+        `noted` are the ids of the topics, from when this restore was first begun.
+        """
         present = capture(self._client, [topic.target.name for topic in plan.topics], deadline=self._deadline())
         missing = []
         for topic in plan.topics:
             target, found = topic.target, present.topic(topic.target.name)
             empty = found is None or self._is_empty(target)
-            if not check_topic(target, found, None, empty=empty):
+            if not check_topic(target, found, noted.get(target.name), empty=empty):
                 missing.append(target)
         self._create(missing)
         self._alter({each.target.name: each.target.configs.hold for each in plan.topics if each.target.configs})
