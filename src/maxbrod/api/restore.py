@@ -1,0 +1,227 @@
+"""Restores an archive into a cluster: plans, prepares topics, lets Spark append, sets everything right in the end.
+
+What was planned is stored in the archive before anything is changed. After a crash the same command finds it, asks the
+target's logs how far they are, and goes on exactly there.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, Self
+
+from maxbrod.api.archives import open_archive
+from maxbrod.api.backup_run import now_ms
+from maxbrod.api.incarnations import Incarnation, newest_ids
+from maxbrod.api.progress import Progress, silent
+from maxbrod.api.restore_report import RestoreReport, report_of
+from maxbrod.api.restore_state import (
+    find_interrupted,
+    next_id,
+    note_topics,
+    noted_topics,
+    store_plan,
+    store_report,
+)
+from maxbrod.api.restore_target import TargetTopics, look_at_target
+from maxbrod.api.snapshots import find_moment, read_cluster
+from maxbrod.catalog.rows import Segment, decode_rows
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.kafka.client import KafkaClient
+from maxbrod.layouts.kafka.slices import Slice
+from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.choosing import choose_incarnations
+from maxbrod.planning.restore.columns import SOURCE_COLUMNS
+from maxbrod.planning.restore.obstacles import refusal
+from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
+from maxbrod.planning.restore.sources import rows_to_read
+from maxbrod.planning.restore.wish import OffsetsMode, command_digest
+from maxbrod.spark.restore import run_restore_job
+from maxbrod.spark.restore_task import RestoreItem, RestoreSettings
+from maxbrod.spark.session import open_configured, parallelism_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from maxbrod.api.progress import OnProgress
+    from maxbrod.config import Config
+    from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.planning.restore.plan import PartitionPlan, TopicPlan
+    from maxbrod.planning.restore.wish import Wish
+    from maxbrod.spark.restore_task import Restored
+    from maxbrod.spark.session import Session
+
+_SLICE_FIELDS: Final = tuple(Slice.__dataclass_fields__)
+
+
+class Restore:
+    """One wish, one archive, one cluster. Use it in a `with`."""
+
+    def __init__(
+        self,
+        config: Config,
+        wish: Wish,
+        *,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+        stop: threading.Event | None = None,
+    ) -> None:
+        if config.kafka is None:
+            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+        if config.archive is None:
+            raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
+        self._config, self._kafka, self._wish = config, config.kafka, wish
+        self._archive = open_archive(config.archive, config.storage)
+        self._session = session
+        self._on_progress = on_progress
+        self.stop = stop or threading.Event()
+        self._undo = ExitStack()
+        self._client = self._undo.enter_context(KafkaClient(config.kafka, stop=self.stop))
+        self._snapshot: ClusterState | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def plan(self) -> RestorePlan:
+        """What would be done; or what was begun by the same command and not ended, as it was planned then."""
+        self._on_progress(Progress(phase="planning"))
+        archive, storage = self._archive, self._archive.storage
+        moment = find_moment(storage, archive.catalog.runs(), self._wish.as_of)
+        self._snapshot = None if moment.snapshot is None else read_cluster(moment.snapshot)
+        target = look_at_target(self._client, self._wish, patience_s=self._config.backup.patience)
+        command = command_digest(self._wish, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
+        begun = find_interrupted(storage, command)
+        if begun is not None:
+            return begun
+        rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS))
+        ends = {} if moment.snapshot is None else moment.snapshot.ends
+        topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
+        topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
+        written = rows.group_by("topic_id").aggregate([("written_at", "min")]).to_pylist()
+        first = {each["topic_id"]: each["written_at_min"] for each in written}
+        incarnations = [
+            Incarnation(topic=name, topic_id=topic_id, first_written_at=first.get(topic_id, 0))
+            for topic_id, name in topics.items()
+        ]
+        present = set() if self._snapshot is None else {each.topic_id for each in self._snapshot.topics}
+        return plan_restore(
+            self._wish,
+            restore_id=next_id(storage, command),
+            archive=Archive(
+                url=archive.url,
+                version=archive.catalog.version,
+                run_id=None if moment.run is None else moment.run.run_id,
+            ),
+            chosen=choose_incarnations(self._wish, topics, newest_ids(incarnations, present)),
+            rows=rows,
+            ends=ends,
+            snapshot=self._snapshot,
+            target=target,
+            now_ms=now_ms(),
+        )
+
+    def run(self, plan: RestorePlan) -> RestoreReport:
+        """Do what the plan says. Run again after any failure: it goes on where the target is."""
+        storage = self._archive.storage
+        started_at_ms = now_ms()
+        resumed = find_interrupted(storage, plan.command) is not None
+        refused = None if resumed else refusal(plan.obstacles)
+        if refused is not None:
+            raise refused
+        for topic in plan.topics:
+            if topic.target.repartitioned:
+                raise RefusedError(
+                    "another number of partitions than was archived cannot be restored to yet",
+                    object_name=topic.target.name,
+                    hint="restore with the archived number of partitions",
+                )
+        if not resumed:
+            store_plan(storage, plan)
+        topics = TargetTopics(self._client, patience_s=self._config.backup.patience)
+        self._on_progress(Progress(phase="preparing topics"))
+        topics.prepare(plan, noted_topics(storage, plan.restore_id))
+        note_topics(storage, plan.restore_id, topics.ids)
+        topics.fill_starts(plan)
+        restored = self._append(plan, topics)
+        failed = [each for each in restored if each.failure is not None]
+        if failed:
+            return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
+        self._on_progress(Progress(phase="releasing topics"))
+        topics.release(plan)
+        report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
+        store_report(storage, plan.restore_id, report.as_dict())
+        return report
+
+    def _append(self, plan: RestorePlan, topics: TargetTopics) -> list[Restored]:
+        spark = self._config.spark
+        self._on_progress(Progress(phase="starting Spark"))
+        with open_configured(spark, self._session) as session:
+            tasks = self._tasks(plan, topics, parallelism_of(spark.master, session))
+            total = plan.bytes
+            rate = plan.rate_bytes_per_s
+            settings = RestoreSettings(
+                restore_id=plan.restore_id,
+                archive_url=self._archive.url,
+                kafka=self._kafka,
+                storage=self._config.storage,
+                since_ms=plan.since_ms,
+                until_ms=plan.until_ms,
+                markers=topics.markers_allowed,
+                rate_bytes_per_s=None if rate is None else rate / max(len(tasks), 1),
+                patience_s=self._config.backup.patience,
+            )
+
+            def hear(done: int) -> None:
+                self._on_progress(
+                    Progress(
+                        phase="restoring",
+                        bytes_done=total * done // max(len(tasks), 1),
+                        bytes_total=total,
+                        tasks_done=done,
+                        tasks_total=len(tasks),
+                    )
+                )
+
+            hear(0)
+            return run_restore_job(session, settings, tasks, on_done=hear) if tasks else []
+
+    def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem]]:
+        """Partitions spread over as many tasks as can run at once, the largest first."""
+        items = [
+            (each.source.bytes, self._item(topic, each, topics)) for topic in plan.topics for each in topic.partitions
+        ]
+        tasks: list[list[RestoreItem]] = [[] for _ in range(min(parallelism, len(items)))]
+        loads = [0] * len(tasks)
+        for size, item in sorted(items, key=lambda each: -each[0]):
+            number = loads.index(min(loads))
+            tasks[number].append(item)
+            loads[number] += size + 1
+        return tasks
+
+    def _item(self, topic: TopicPlan, each: PartitionPlan, topics: TargetTopics) -> RestoreItem:
+        source, target = each.source, topic.target
+        exact = each.offsets.mode is OffsetsMode.EXACT
+        return RestoreItem(
+            where=TopicPartition(topic=target.name, partition=source.partition),
+            topic_id=topics.ids[target.name],
+            exact=exact,
+            base=source.first_offset if exact else target.bases[source.partition],
+            first_offset=source.first_offset,
+            end_offset=source.asked_end,
+            batch_bytes_max=topics.batch_bytes_max(target),
+            slices=self._slices(each),
+        )
+
+    def _slices(self, each: PartitionPlan) -> tuple[Slice, ...]:
+        source = each.source
+        rows = self._archive.catalog.rows(topic_id=source.topic_id, partition=source.partition)
+        found: Sequence[object] = decode_rows(rows_to_read(rows, source, self._wish))
+        return tuple(
+            Slice(**{name: getattr(row, name) for name in _SLICE_FIELDS}) for row in found if isinstance(row, Segment)
+        )

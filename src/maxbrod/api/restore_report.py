@@ -1,0 +1,93 @@
+"""What a restore tells in the end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.api.backup_run import now_ms
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED
+from maxbrod.planning.restore.wish import OffsetsMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from maxbrod.planning.restore.plan import RestorePlan
+    from maxbrod.spark.restore_task import Restored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    source: str
+    target: str
+    partition: int
+    offsets: str
+    """exact or append."""
+    records: int
+    end: int
+    """Where the target's log ends."""
+    map: Mapping[str, Any]
+    failure: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """`complete`: every committed record that was asked for stands in the target, once."""
+
+    restore_id: str
+    archive: str
+    cluster_id: str
+    started_at_ms: int
+    finished_at_ms: int
+    resumed: bool
+    partitions: tuple[PartitionReport, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(each.records for each in self.partitions)
+
+    @property
+    def exit_code(self) -> int:
+        codes = [each.failure["exit_code"] for each in self.partitions if each.failure is not None]
+        return max(codes, default=EXIT_DONE) if EXIT_FAILED not in codes else EXIT_FAILED
+
+    @property
+    def complete(self) -> bool:
+        return self.exit_code == EXIT_DONE
+
+    def as_dict(self) -> dict[str, Any]:
+        verdict = {"complete": self.complete, "exit_code": self.exit_code, "records": self.records}
+        return {**asdict(self), **verdict}
+
+
+def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms: int, resumed: bool) -> RestoreReport:
+    found = {each.where: each for each in restored}
+    partitions = []
+    for topic in plan.topics:
+        for each in topic.partitions:
+            where = next(
+                key for key in found if (key.topic, key.partition) == (topic.target.name, each.source.partition)
+            )
+            partitions.append(
+                PartitionReport(
+                    source=topic.target.source_topic,
+                    target=topic.target.name,
+                    partition=each.source.partition,
+                    offsets=str(OffsetsMode(each.offsets.mode)),
+                    records=found[where].records,
+                    end=found[where].end,
+                    map=found[where].map,
+                    failure=found[where].failure,
+                )
+            )
+    return RestoreReport(
+        restore_id=plan.restore_id,
+        archive=plan.archive.url,
+        cluster_id=plan.cluster_id,
+        started_at_ms=started_at_ms,
+        finished_at_ms=now_ms(),
+        resumed=resumed,
+        partitions=tuple(partitions),
+        warnings=tuple(each.what if each.where is None else f"{each.where}: {each.what}" for each in plan.obstacles),
+    )

@@ -1,0 +1,53 @@
+"""The restore job: partitions out to the workers, where their logs end now back, as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.errors import RefusedError
+from maxbrod.model import TopicPartition
+from maxbrod.spark.backup import decode_slice
+from maxbrod.spark.jobs import run_tasks
+from maxbrod.spark.restore_task import Restored, RestoreItem, RestoreSettings, run_restore_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+
+def run_restore_job(
+    session: SparkSession,
+    settings: RestoreSettings,
+    tasks: Sequence[Sequence[RestoreItem]],
+    *,
+    on_done: Callable[[int], None] | None = None,
+) -> list[Restored]:
+    """What became of every item of every task."""
+    if str(session.conf.get("spark.speculation", "false")).lower() == "true":
+        raise RefusedError(
+            "this Spark session speculates: two tasks would write to one partition",
+            operation="restore",
+            hint="restore in a session with spark.speculation=false",
+        )
+    payloads = [json.dumps([asdict(item) for item in task]) for task in tasks]
+    name = f"restore-{settings.restore_id}"
+    answers = run_tasks(session, partial(_work, settings), payloads, name=name, on_done=on_done)
+    return [_restored(values) for answer in answers for values in json.loads(answer)]
+
+
+def _work(settings: RestoreSettings, payload: str) -> str:
+    items = [_item(values) for values in json.loads(payload)]
+    return json.dumps([asdict(restored) for restored in run_restore_task(settings, items)])
+
+
+def _item(values: dict[str, Any]) -> RestoreItem:
+    slices = tuple(decode_slice(each) for each in values["slices"])
+    return RestoreItem(**{**values, "where": TopicPartition(**values["where"]), "slices": slices})
+
+
+def _restored(values: dict[str, Any]) -> Restored:
+    return Restored(**{**values, "where": TopicPartition(**values["where"])})

@@ -1,0 +1,221 @@
+"""What a restore puts into a cluster: every committed record, once, in order, where it should stand."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+
+from backup.engine import back_up, config_of
+from backup.ledger import NOW_MS, Ledger
+from backup.plain import Record, read_log
+from maxbrod.api import restore as engine
+from maxbrod.errors import RefusedError
+from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.rename import parse_rename
+from maxbrod.planning.restore.wish import OffsetsMode, Wish
+from maxbrod.sandbox.surgery import compact, delete_records
+from maxbrod.sandbox.topics import create_topic, offsets
+from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
+from maxbrod.spark import restore_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from maxbrod.api.restore_report import RestoreReport
+    from maxbrod.config import Config
+    from maxbrod.sandbox.cluster import Cluster
+
+KEEP = {"retention.ms": "-1"}
+
+
+@contextmanager
+def _no_session(*_: object) -> Iterator[None]:
+    yield None
+
+
+def _job_here(_: object, settings: Any, tasks: Any, **__: object) -> list[Any]:
+    return [each for task in tasks for each in restore_task.run_restore_task(settings, task)]
+
+
+def restore(config: Config, wish: Wish) -> RestoreReport:
+    """In this process: Spark's session is the only thing that is left out."""
+    with (
+        patch.object(engine, "run_restore_job", _job_here),
+        patch.object(engine, "open_configured", _no_session),
+        patch.object(engine, "parallelism_of", lambda *_: 2),
+        engine.Restore(config, wish) as work,
+    ):
+        return work.run(work.plan())
+
+
+def renamed(mode: str = "exact", **more: Any) -> Wish:
+    return Wish(rename=parse_rename(prefix="new-"), offsets=OffsetsMode(mode), **more)
+
+
+def log_of(cluster: Cluster, topic: str, partition: int = 0) -> dict[int, Record]:
+    """What the broker has on its disk, without control records."""
+    folder = cluster.log_dir(cluster.broker_ids[0]) / f"{topic}-{partition}"
+    data = b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+    return {offset: record for batch in read_log(data) if not batch.control for offset, record in batch.records.items()}
+
+
+def dated(count: int) -> list[Message]:
+    return [message._replace(timestamp_ms=NOW_MS + turn) for turn, message in enumerate(numbered(count))]
+
+
+@pytest.fixture
+def busy(cluster: Cluster, topic: str) -> dict[int, Record]:
+    """A topic with every codec, odd records, committed and aborted transactions; what a consumer would see of it."""
+    create_topic(cluster, topic, config=KEEP)
+    ledger = Ledger()
+    ledger.write(cluster, topic, 300)
+    committed = dated(5)
+    at = produce_transaction(cluster, topic, committed, transactional_id=f"good-{topic}")
+    records = [Record(each.timestamp_ms or 0, each.key, each.value) for each in committed]
+    ledger.note(cluster, topic, at, records)
+    produce_transaction(cluster, topic, dated(7), transactional_id=f"bad-{topic}", commit=False)
+    ledger.write(cluster, topic, 200)
+    return dict(ledger.of(cluster, topic))
+
+
+@pytest.fixture
+def config(cluster: Cluster, topic: str, busy: dict[int, Record], tmp_path: Path) -> Config:
+    config = config_of(cluster, tmp_path / "archive", topic)
+    assert back_up(config).complete
+    return config
+
+
+def test_with_exact_offsets_every_record_stands_where_it_stood(
+    cluster: Cluster, topic: str, config: Config, busy: dict[int, Record]
+) -> None:
+    report = restore(config, renamed())
+    assert (report.exit_code, report.records) == (0, len(busy))
+    assert log_of(cluster, f"new-{topic}") == busy
+    assert offsets(cluster, f"new-{topic}", 0) == offsets(cluster, topic, 0), "holes at the end, too"
+
+
+def test_appended_records_close_up_and_keep_their_order(
+    cluster: Cluster, topic: str, config: Config, busy: dict[int, Record]
+) -> None:
+    report = restore(config, renamed("append"))
+    assert (report.exit_code, report.records) == (0, len(busy))
+    assert list(log_of(cluster, f"new-{topic}").items()) == list(enumerate(busy.values()))
+
+
+def test_a_log_that_begins_late_begins_there_again(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    for _ in range(4):
+        produce(cluster, topic, dated(300))
+    delete_records(cluster, topic, before_offset=700)
+    config = config_of(cluster, tmp_path / "archive", topic)
+    assert back_up(config).complete
+    assert restore(config, renamed()).exit_code == 0
+    assert offsets(cluster, f"new-{topic}", 0)[1] == offsets(cluster, topic, 0)[1] == 1200
+    found = log_of(cluster, f"new-{topic}")
+    first = offsets(cluster, f"new-{topic}", 0)[0]
+    assert first <= 700, "the batch that the log began within is archived whole"
+    assert {each: found[each] for each in found if each >= first} == {
+        each: record for each, record in log_of(cluster, topic).items() if each >= first
+    }
+
+
+def test_what_compaction_has_left_stands_at_its_own_offsets(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, config={"cleanup.policy": "compact"})
+    for turn in range(5):
+        produce(cluster, topic, [each._replace(key=b"k%d" % (n % 7)) for n, each in enumerate(dated(20 + turn))])
+    compact(cluster, topic)
+    wanted = log_of(cluster, topic)
+    assert len(wanted) < 100
+    config = config_of(cluster, tmp_path / "archive", topic)
+    assert back_up(config).complete
+    report = restore(config, renamed())
+    assert report.exit_code == 0, report.partitions[0].failure
+    assert {each: log_of(cluster, f"new-{topic}")[each] for each in wanted} == wanted
+    assert offsets(cluster, f"new-{topic}", 0)[1] == offsets(cluster, topic, 0)[1]
+
+
+class Crash(BaseException):
+    pass
+
+
+def crash_after(answers: int) -> Any:
+    """The worker dies when so many batches have been acknowledged; what is under way then gets lost or not."""
+    produce_all = restore_task.produce_all
+
+    def dying(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for number, acknowledged in enumerate(produce_all(*arguments, **options)):
+            if number == answers:
+                raise Crash
+            yield acknowledged
+
+    return patch.object(restore_task, "produce_all", dying)
+
+
+@pytest.mark.parametrize("mode", ["exact", "append"])
+def test_after_a_crash_anywhere_the_same_command_goes_on_without_loss_or_repetition(
+    cluster: Cluster, topic: str, config: Config, busy: dict[int, Record], mode: str
+) -> None:
+    with crash_after(0), pytest.raises(Crash):
+        restore(config, renamed(mode))
+    report = None
+    for answers in (0, 1, 0):
+        # What was under way at the crash may have come to its end, and little be left.
+        with crash_after(answers), suppress(Crash):
+            report = report or restore(config, renamed(mode))
+    report = report or restore(config, renamed(mode))
+    assert report.exit_code == 0
+    found = log_of(cluster, f"new-{topic}")
+    assert found == (busy if mode == "exact" else dict(enumerate(busy.values())))
+
+
+@pytest.mark.parametrize("mode", ["exact", "append"])
+def test_a_foreign_write_into_the_target_is_refused(cluster: Cluster, topic: str, config: Config, mode: str) -> None:
+    with crash_after(3), pytest.raises(Crash):
+        restore(config, renamed(mode))
+    produce(cluster, f"new-{topic}", numbered(1))
+    report = restore(config, renamed(mode))
+    assert report.exit_code == RefusedError.exit_code
+    failure = report.partitions[0].failure
+    assert failure is not None
+    assert failure["object_name"] == str(TopicPartition(topic=f"new-{topic}", partition=0))
+
+
+def test_a_target_that_is_not_empty_is_refused_before_anything_is_changed(
+    cluster: Cluster, topic: str, config: Config
+) -> None:
+    create_topic(cluster, f"new-{topic}")
+    produce(cluster, f"new-{topic}", numbered(1))
+    with pytest.raises(RefusedError):
+        restore(config, renamed("auto"))
+    assert offsets(cluster, f"new-{topic}", 0) == (0, 1)
+
+
+def test_times_are_cut_by_record_and_right_where_they_are_out_of_order(
+    cluster: Cluster, topic: str, config: Config, busy: dict[int, Record]
+) -> None:
+    since, until = NOW_MS - 5 * 10**10, NOW_MS - 10**10
+    wanted = [each for each in busy.values() if since <= each.timestamp_ms < until]
+    assert 0 < len(wanted) < len(busy)
+    report = restore(config, renamed("append", since_ms=since, until_ms=until))
+    assert report.exit_code == 0
+    assert list(log_of(cluster, f"new-{topic}").values()) == wanted
+
+
+def test_a_topic_comes_back_with_its_own_configuration_once_all_is_there(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    own = {"retention.ms": "123456789000", "max.message.bytes": "2000000", "cleanup.policy": "compact"}
+    create_topic(cluster, topic, partitions=2, config=own)
+    produce(cluster, topic, dated(20), partition=1)
+    config = config_of(cluster, tmp_path / "archive", topic)
+    assert back_up(config).complete
+    assert restore(config, renamed()).exit_code == 0
+    with engine.Restore(config, renamed()) as work:
+        state = engine.look_at_target(work._client, work._wish, patience_s=30).cluster.topic(f"new-{topic}")
+    assert state is not None
+    assert state.configs == own
+    assert state.partition_count == 2
