@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cramjam
 
-from maxbrod.errors import ObjectExistsError
+from maxbrod.errors import CorruptDataError, ObjectExistsError
 from maxbrod.planning.restore.document import decode_plan, encode_plan
 
 if TYPE_CHECKING:
@@ -52,6 +52,52 @@ def store_report(storage: Storage, restore_id: str, document: dict[str, Any]) ->
         storage.put(f"{_FOLDER}/{restore_id}/{_REPORT}", bytes(cramjam.zstd.compress(text)))
     except ObjectExistsError:
         return
+
+
+def read_restore(storage: Storage, restore_id: str) -> tuple[RestorePlan, dict[str, Any]]:
+    """The plan and the report of a restore that came to its end. ObjectNotFoundError: it did not, or never was."""
+    report, plan = (f"{_FOLDER}/{restore_id}/{name}" for name in (_REPORT, _PLAN))
+    document = read_document(storage, report)
+    return decode_plan(bytes(storage.get(plan)), object_name=storage.name_of(plan)), document
+
+
+def finished_restores(storage: Storage) -> list[str]:
+    """Their ids."""
+    names = (each.path.removeprefix(f"{_FOLDER}/").partition("/") for each in storage.list(_FOLDER))
+    return [restore_id for restore_id, _, name in names if name == _REPORT]
+
+
+def store_positions(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:
+    """Where groups stood before this restore moved them. One object for each time, none is ever replaced."""
+    text = bytes(cramjam.zstd.compress(json.dumps(document, sort_keys=True, allow_nan=False).encode()))
+    number = len(_positions(storage, restore_id)) + 1
+    storage.put(f"{_FOLDER}/{restore_id}/{_positions_name(number)}", text)
+
+
+def read_positions(storage: Storage, restore_id: str) -> list[dict[str, Any]]:
+    """What was stored, the oldest first."""
+    return [read_document(storage, path) for path in _positions(storage, restore_id)]
+
+
+def _positions(storage: Storage, restore_id: str) -> list[str]:
+    folder = f"{_FOLDER}/{restore_id}"
+    known = {each.path for each in storage.list(folder)}
+    numbered = (f"{folder}/{_positions_name(number)}" for number in range(1, len(known) + 1))
+    return [path for path in numbered if path in known]
+
+
+def _positions_name(number: int) -> str:
+    return "groups-before.json.zst" if number == 1 else f"groups-before-{number}.json.zst"
+
+
+def read_document(storage: Storage, path: str) -> dict[str, Any]:
+    try:
+        document = json.loads(bytes(cramjam.zstd.decompress(bytes(storage.get(path)))))
+    except (cramjam.DecompressionError, ValueError) as error:
+        raise CorruptDataError("it cannot be read", operation="read a restore", object_name=path) from error
+    if not isinstance(document, dict):
+        raise CorruptDataError("it is no document", operation="read a restore", object_name=path)
+    return document
 
 
 def _known(storage: Storage, command: str) -> dict[str, set[str]]:
