@@ -17,7 +17,14 @@ from maxbrod.api.group_moves import Movement, missing_groups, plan_moves
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_report import RestoreReport, report_of
-from maxbrod.api.restore_state import find_interrupted, next_id, store_plan, store_report
+from maxbrod.api.restore_state import (
+    find_interrupted,
+    next_id,
+    read_topics,
+    store_plan,
+    store_report,
+    store_topics,
+)
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
 from maxbrod.catalog.rows import Segment, decode_rows
@@ -144,7 +151,12 @@ class Restore:
             store_plan(storage, plan)
         topics = TargetTopics(self._client, patience_s=self._config.backup.patience)
         self._on_progress(Progress(phase="preparing topics"))
-        topics.prepare(plan)
+        created = read_topics(storage, plan.restore_id)
+        topics.prepare(plan, created)
+        if not created:
+            # Before the first record: from then on only its id tells such a topic from one that somebody else made.
+            made = {each.target.name for each in plan.topics if not each.target.exists}
+            store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
         topics.fill_starts(plan)
         restored = self._append(plan, topics)
         failed = [each for each in restored if each.failure is not None]

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cramjam
 
-from maxbrod.errors import CorruptDataError, ObjectExistsError
+from maxbrod.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError
 from maxbrod.planning.restore.document import decode_plan, encode_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.storage.interface import Storage
 
 _FOLDER: Final = "restores"
 _PLAN: Final = "plan.json.zst"
+_TOPICS: Final = "topics.json.zst"
 _REPORT: Final = "report.json.zst"
 _DIGEST_LETTERS: Final = 16
 
@@ -43,6 +46,21 @@ def find_interrupted(storage: Storage, command: str) -> RestorePlan | None:
 
 def store_plan(storage: Storage, plan: RestorePlan) -> None:
     storage.put(f"{_FOLDER}/{plan.restore_id}/{_PLAN}", encode_plan(plan))
+
+
+def store_topics(storage: Storage, restore_id: str, ids: Mapping[str, str]) -> None:
+    """The ids of the topics that the restore has created, by their names."""
+    if ids:
+        text = json.dumps(dict(ids), sort_keys=True).encode()
+        storage.put(f"{_FOLDER}/{restore_id}/{_TOPICS}", bytes(cramjam.zstd.compress(text)))
+
+
+def read_topics(storage: Storage, restore_id: str) -> dict[str, str]:
+    """None before they are created, or where none had to be."""
+    try:
+        return {name: str(each) for name, each in read_document(storage, f"{_FOLDER}/{restore_id}/{_TOPICS}").items()}
+    except ObjectNotFoundError:
+        return {}
 
 
 def store_report(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:

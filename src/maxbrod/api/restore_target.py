@@ -96,14 +96,17 @@ class TargetTopics:
         """Of the topics that are restored to, by name."""
         self.markers_allowed = may_write_markers(client, deadline=self._deadline())
 
-    def prepare(self, plan: RestorePlan) -> None:
-        """Create what is missing; hold what would delete, compact or redate what is restored."""
+    def prepare(self, plan: RestorePlan, created: Mapping[str, str]) -> None:
+        """Create what is missing; hold what would delete, compact or redate what is restored.
+
+        `created` are the ids of topics that this restore made before it was interrupted.
+        """
         present = capture(self._client, [topic.target.name for topic in plan.topics], deadline=self._deadline())
         missing = []
         for topic in plan.topics:
             target, found = topic.target, present.topic(topic.target.name)
             empty = found is None or self._is_empty(target)
-            if not check_topic(target, found, None, empty=empty):
+            if not check_topic(target, found, created.get(target.name), empty=empty):
                 missing.append(target)
         self._create(missing)
         self._alter({each.target.name: each.target.configs.hold for each in plan.topics if each.target.configs})
