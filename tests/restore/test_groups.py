@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from backup.engine import back_up, config_of
-from maxbrod.api import restore as engine
+from maxbrod.api.group_moves import Movement
 from maxbrod.api.groups import find_restore
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
@@ -101,7 +101,7 @@ def test_an_active_group_is_never_moved(cluster: Cluster, topic: str, command: C
 def test_a_restore_killed_before_its_groups_moves_them_when_run_again(
     cluster: Cluster, topic: str, command: Command
 ) -> None:
-    with patch.object(engine.Movement, "apply", side_effect=UnavailableError("the lights went out")):
+    with patch.object(Movement, "apply", side_effect=UnavailableError("the lights went out")):
         command("restore", "--suffix", "-new", "--groups", topic, exits=1)
     report = command.json("restore", "--suffix", "-new", "--groups", topic)
     assert report["resumed"]
