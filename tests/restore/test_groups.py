@@ -74,6 +74,27 @@ def test_a_group_beyond_the_cut_stands_at_the_end(cluster: Cluster, topic: str, 
     assert stand(cluster, topic)[f"{topic}-new", 0] == 5
 
 
+@pytest.mark.parametrize("mode", ["exact", "append"])
+def test_a_group_beyond_a_point_in_time_skips_nothing_and_stands_at_the_end(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    create_topic(cluster, topic, config={"retention.ms": "-1"})
+    times = [each._replace(timestamp_ms=1_000 + number) for number, each in enumerate(numbered(20))]
+    produce(cluster, topic, times)
+    put(cluster, topic, {(topic, 0): 15})
+    put(cluster, f"{topic}-slow", {(topic, 0): 4})
+    back_up(config_of(cluster, tmp_path, topic))
+    wish = ("--until", "1010", "--suffix", "-cut", "--offsets", mode, "--groups", f"{topic}*")
+    with without_spark():
+        report = Command(cluster, tmp_path, capsys).json("restore", *wish)
+    assert [value for _, value in read_all(cluster, f"{topic}-cut")] == [each.value for each in times[:10]]
+    assert stand(cluster, f"{topic}-slow")[f"{topic}-cut", 0] == 4
+    found = stand(cluster, topic)[f"{topic}-cut", 0]
+    assert found == report["partitions"][0]["end"] or found > 9, "nothing that was read is read again"
+    produce(cluster, f"{topic}-cut", numbered(1, first=99))
+    assert read_all(cluster, f"{topic}-cut")[-1][0] >= found, "and what comes next is not skipped"
+
+
 def test_rollback_puts_groups_back_and_forgets_what_was_not_there(
     cluster: Cluster, topic: str, command: Command
 ) -> None:

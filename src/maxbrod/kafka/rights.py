@@ -88,4 +88,5 @@ def _cluster_operations(client: KafkaClient, *, deadline: Deadline) -> Collectio
         answer = client.ask_any(request, deadline=deadline)
     except MaxbrodError:
         return None
-    return None if answer.error_code else answer.authorized_operations
+    # Who may not Describe the cluster is told of no operation at all, whatever else is allowed.
+    return None if answer.error_code else answer.authorized_operations or None
