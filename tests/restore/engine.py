@@ -101,7 +101,7 @@ def joined(cluster: Cluster, group_id: str, topic: str) -> Iterator[None]:
     """A consumer that is a member of its group meanwhile."""
     consumer = KafkaConsumer(topic, group_id=group_id, bootstrap_servers=cluster.bootstrap, enable_auto_commit=False)
     try:
-        wait_for("a member", lambda: consumer.poll(200) is not None and bool(consumer.assignment()), timeout_s=60)
+        wait_for("a member", lambda: consumer.poll(1000) is not None and bool(consumer.assignment()), timeout_s=60)
         yield
     finally:
         consumer.close()
