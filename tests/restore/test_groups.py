@@ -119,12 +119,14 @@ def test_an_active_group_is_never_moved(cluster: Cluster, topic: str, command: C
     assert stand(cluster, topic)[f"{topic}-new", 0] == 12
 
 
+@pytest.mark.parametrize("mode", ["exact", "append"])
 def test_a_restore_killed_before_its_groups_moves_them_when_run_again(
-    cluster: Cluster, topic: str, command: Command
+    cluster: Cluster, topic: str, command: Command, mode: str
 ) -> None:
+    wish = ("restore", "--suffix", "-new", "--groups", topic, "--offsets", mode)
     with patch.object(Movement, "apply", side_effect=UnavailableError("the lights went out")):
-        command("restore", "--suffix", "-new", "--groups", topic, exits=1)
-    report = command.json("restore", "--suffix", "-new", "--groups", topic)
+        command(*wish, exits=1)
+    report = command.json(*wish)
     assert report["resumed"]
     assert positions(report)[0] == (12, 12, "same")
     assert read_all(cluster, f"{topic}-new") == read_all(cluster, topic)
