@@ -23,6 +23,7 @@ from maxbrod.kafka.group_offsets import commit_offsets
 from maxbrod.kafka.log_ends import log_end
 from maxbrod.kafka.produce import produce_all
 from maxbrod.kafka.producer_ids import new_producer_id
+from maxbrod.kafka.rights import ClusterRights, TopicRights, cluster_rights, topic_rights
 from maxbrod.kafka.topic_admin import NewTopic, alter_configs, create_topics
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import orders
@@ -97,6 +98,23 @@ def test_who_may_not_write_is_told_which_right_is_missing(
     assert (caught.value.object_name, caught.value.offset) == (f"{topic}-0", 0)
     assert "Write" in str(caught.value.hint)
     assert log_end(admin, partition_of(topic)) == 0
+
+
+def test_brokers_tell_what_is_allowed_and_what_they_leave_open_is_unknown(
+    guarded: Cluster, admin: KafkaClient, alice: KafkaClient, topic: str
+) -> None:
+    create_topic(guarded, topic)
+    limit = Deadline.after(30)
+    everything = TopicRights(write=True, delete=True, alter_configs=True)
+    assert topic_rights(admin, [topic, f"{topic}-not-there"], deadline=limit) == {topic: everything}
+    assert cluster_rights(admin, deadline=limit) == ClusterRights(create=True, cluster_action=True)
+
+    assert topic_rights(alice, [topic], deadline=limit) == {}
+    assert cluster_rights(alice, deadline=limit) == ClusterRights(create=None, cluster_action=None)
+    allow(admin, rule("TOPIC", topic, "WRITE"))
+    assert topic_rights(alice, [topic], deadline=limit) == {
+        topic: TopicRights(write=True, delete=False, alter_configs=False)
+    }
 
 
 def test_holes_without_the_right_to_write_markers_are_refused_and_filled_by_transactions(

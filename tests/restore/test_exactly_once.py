@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -13,6 +13,9 @@ from backup.ledger import NOW_MS, Ledger
 from backup.plain import Record, read_log
 from maxbrod.api import restore as engine
 from maxbrod.errors import RefusedError
+from maxbrod.kafka.capture import capture
+from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.produce import produce_all
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.rename import parse_rename
 from maxbrod.planning.restore.wish import OffsetsMode, Wish
@@ -20,6 +23,7 @@ from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
 from maxbrod.spark import restore_task
+from restore.engine import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,23 +36,8 @@ if TYPE_CHECKING:
 KEEP = {"retention.ms": "-1"}
 
 
-@contextmanager
-def _no_session(*_: object) -> Iterator[None]:
-    yield None
-
-
-def _job_here(_: object, settings: Any, tasks: Any, **__: object) -> list[Any]:
-    return [each for task in tasks for each in restore_task.run_restore_task(settings, task)]
-
-
 def restore(config: Config, wish: Wish) -> RestoreReport:
-    """In this process: Spark's session is the only thing that is left out."""
-    with (
-        patch.object(engine, "run_restore_job", _job_here),
-        patch.object(engine, "open_configured", _no_session),
-        patch.object(engine, "parallelism_of", lambda *_: 2),
-        engine.Restore(config, wish) as work,
-    ):
+    with without_spark(), engine.Restore(config, wish) as work:
         return work.run(work.plan())
 
 
@@ -144,7 +133,6 @@ class Crash(BaseException):
 
 def crash_after(answers: int) -> Any:
     """The worker dies when so many batches have been acknowledged; what is under way then gets lost or not."""
-    produce_all = restore_task.produce_all
 
     def dying(*arguments: Any, **options: Any) -> Iterator[Any]:
         for number, acknowledged in enumerate(produce_all(*arguments, **options)):
@@ -214,8 +202,9 @@ def test_a_topic_comes_back_with_its_own_configuration_once_all_is_there(
     config = config_of(cluster, tmp_path / "archive", topic)
     assert back_up(config).complete
     assert restore(config, renamed()).exit_code == 0
-    with engine.Restore(config, renamed()) as work:
-        state = engine.look_at_target(work._client, work._wish, patience_s=30).cluster.topic(f"new-{topic}")
+    assert config.kafka is not None
+    with KafkaClient(config.kafka) as client:
+        state = capture(client).topic(f"new-{topic}")
     assert state is not None
     assert state.configs == own
     assert state.partition_count == 2

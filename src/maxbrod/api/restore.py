@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
+from maxbrod.api.group_moves import Movement, missing_groups, plan_moves
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_report import RestoreReport, report_of
 from maxbrod.api.restore_state import (
     find_interrupted,
     next_id,
-    note_topics,
-    noted_topics,
+    read_topics,
     store_plan,
     store_report,
+    store_topics,
 )
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
@@ -32,7 +34,7 @@ from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.choosing import choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
-from maxbrod.planning.restore.obstacles import refusal
+from maxbrod.planning.restore.obstacles import in_order, refusal
 from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
 from maxbrod.planning.restore.sources import rows_to_read
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from maxbrod.api.group_moves import GroupPosition
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
@@ -94,11 +97,6 @@ class Restore:
         archive, storage = self._archive, self._archive.storage
         moment = find_moment(storage, archive.catalog.runs(), self._wish.as_of)
         self._snapshot = None if moment.snapshot is None else read_cluster(moment.snapshot)
-        target = look_at_target(self._client, self._wish, patience_s=self._config.backup.patience)
-        command = command_digest(self._wish, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
-        begun = find_interrupted(storage, command)
-        if begun is not None:
-            return begun
         rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS))
         ends = {} if moment.snapshot is None else moment.snapshot.ends
         topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
@@ -110,7 +108,14 @@ class Restore:
             for topic_id, name in topics.items()
         ]
         present = set() if self._snapshot is None else {each.topic_id for each in self._snapshot.topics}
-        return plan_restore(
+        chosen = choose_incarnations(self._wish, topics, newest_ids(incarnations, present))
+        names = {self._wish.rename.apply(name) for name in chosen.topics.values()}
+        target = look_at_target(self._client, names, patience_s=self._config.backup.patience)
+        command = command_digest(self._wish, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
+        begun = find_interrupted(storage, command)
+        if begun is not None:
+            return begun
+        plan = plan_restore(
             self._wish,
             restore_id=next_id(storage, command),
             archive=Archive(
@@ -118,13 +123,14 @@ class Restore:
                 version=archive.catalog.version,
                 run_id=None if moment.run is None else moment.run.run_id,
             ),
-            chosen=choose_incarnations(self._wish, topics, newest_ids(incarnations, present)),
+            chosen=chosen,
             rows=rows,
             ends=ends,
             snapshot=self._snapshot,
             target=target,
             now_ms=now_ms(),
         )
+        return replace(plan, obstacles=in_order([*plan.obstacles, *missing_groups(plan.groups, self._snapshot)]))
 
     def run(self, plan: RestorePlan) -> RestoreReport:
         """Do what the plan says. Run again after any failure: it goes on where the target is."""
@@ -145,8 +151,12 @@ class Restore:
             store_plan(storage, plan)
         topics = TargetTopics(self._client, patience_s=self._config.backup.patience)
         self._on_progress(Progress(phase="preparing topics"))
-        topics.prepare(plan, noted_topics(storage, plan.restore_id))
-        note_topics(storage, plan.restore_id, topics.ids)
+        created = read_topics(storage, plan.restore_id)
+        topics.prepare(plan, created)
+        if not created:
+            # Before the first record: from then on only its id tells such a topic from one that somebody else made.
+            made = {each.target.name for each in plan.topics if not each.target.exists}
+            store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
         topics.fill_starts(plan)
         restored = self._append(plan, topics)
         failed = [each for each in restored if each.failure is not None]
@@ -155,8 +165,17 @@ class Restore:
         self._on_progress(Progress(phase="releasing topics"))
         topics.release(plan)
         report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
+        if plan.groups:
+            # Before the report, which ends the restore: killed here, the same command comes by once more.
+            self._on_progress(Progress(phase="moving groups"))
+            report = replace(report, groups=self._move_groups(plan, report))
         store_report(storage, plan.restore_id, report.as_dict())
         return report
+
+    def _move_groups(self, plan: RestorePlan, report: RestoreReport) -> tuple[GroupPosition, ...]:
+        moves = plan_moves(self._archive, plan, report.partitions, plan.groups)
+        movement = Movement(self._client, self._archive.storage, plan, patience_s=self._config.backup.patience)
+        return movement.apply(moves)
 
     def _append(self, plan: RestorePlan, topics: TargetTopics) -> list[Restored]:
         spark = self._config.spark

@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.api.backup_run import now_ms
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from maxbrod.api.group_moves import GroupPosition
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.spark.restore_task import Restored
 
@@ -42,6 +43,8 @@ class RestoreReport:
     resumed: bool
     partitions: tuple[PartitionReport, ...]
     warnings: tuple[str, ...]
+    groups: tuple[GroupPosition, ...] = ()
+    """Where groups were put, or why not; in the end, when all records are there."""
 
     @property
     def records(self) -> int:
@@ -50,6 +53,7 @@ class RestoreReport:
     @property
     def exit_code(self) -> int:
         codes = [each.failure["exit_code"] for each in self.partitions if each.failure is not None]
+        codes += [EXIT_REFUSED for each in self.groups if each.refused is not None]
         return max(codes, default=EXIT_DONE) if EXIT_FAILED not in codes else EXIT_FAILED
 
     @property

@@ -6,12 +6,11 @@ A plan without a report is a restore that was interrupted. The same command goes
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import cramjam
 
-from maxbrod.errors import ObjectExistsError, ObjectNotFoundError
+from maxbrod.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError
 from maxbrod.planning.restore.document import decode_plan, encode_plan
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "restores"
 _PLAN: Final = "plan.json.zst"
-_TOPICS: Final = "topics.json"
+_TOPICS: Final = "topics.json.zst"
 _REPORT: Final = "report.json.zst"
 _DIGEST_LETTERS: Final = 16
 
@@ -49,26 +48,74 @@ def store_plan(storage: Storage, plan: RestorePlan) -> None:
     storage.put(f"{_FOLDER}/{plan.restore_id}/{_PLAN}", encode_plan(plan))
 
 
-def note_topics(storage: Storage, restore_id: str, ids: Mapping[str, str]) -> None:
-    """Which topics the restore writes to, as soon as they are all there: name to id, once and for all."""
-    with suppress(ObjectExistsError):
-        storage.put(f"{_FOLDER}/{restore_id}/{_TOPICS}", json.dumps(dict(ids), sort_keys=True).encode())
+def store_topics(storage: Storage, restore_id: str, ids: Mapping[str, str]) -> None:
+    """The ids of the topics that the restore has created, by their names."""
+    if ids:
+        text = json.dumps(dict(ids), sort_keys=True).encode()
+        storage.put(f"{_FOLDER}/{restore_id}/{_TOPICS}", bytes(cramjam.zstd.compress(text)))
 
 
-def noted_topics(storage: Storage, restore_id: str) -> dict[str, str]:
-    """Empty where the restore did not come so far: then nothing has been written either."""
+def read_topics(storage: Storage, restore_id: str) -> dict[str, str]:
+    """None before they are created, or where none had to be."""
     try:
-        document = json.loads(bytes(storage.get(f"{_FOLDER}/{restore_id}/{_TOPICS}")))
+        return {name: str(each) for name, each in read_document(storage, f"{_FOLDER}/{restore_id}/{_TOPICS}").items()}
     except ObjectNotFoundError:
         return {}
-    return {str(name): str(topic_id) for name, topic_id in document.items()}
 
 
 def store_report(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:
     """Once; whoever is late has done the same."""
     text = json.dumps(document, sort_keys=True, allow_nan=False).encode()
-    with suppress(ObjectExistsError):
+    try:
         storage.put(f"{_FOLDER}/{restore_id}/{_REPORT}", bytes(cramjam.zstd.compress(text)))
+    except ObjectExistsError:
+        return
+
+
+def read_restore(storage: Storage, restore_id: str) -> tuple[RestorePlan, dict[str, Any]]:
+    """The plan and the report of a restore that came to its end. ObjectNotFoundError: it did not, or never was."""
+    report, plan = (f"{_FOLDER}/{restore_id}/{name}" for name in (_REPORT, _PLAN))
+    document = read_document(storage, report)
+    return decode_plan(bytes(storage.get(plan)), object_name=storage.name_of(plan)), document
+
+
+def finished_restores(storage: Storage) -> list[str]:
+    """Their ids."""
+    names = (each.path.removeprefix(f"{_FOLDER}/").partition("/") for each in storage.list(_FOLDER))
+    return [restore_id for restore_id, _, name in names if name == _REPORT]
+
+
+def store_positions(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:
+    """Where groups stood before this restore moved them. One object for each time, none is ever replaced."""
+    text = bytes(cramjam.zstd.compress(json.dumps(document, sort_keys=True, allow_nan=False).encode()))
+    number = len(_positions(storage, restore_id)) + 1
+    storage.put(f"{_FOLDER}/{restore_id}/{_positions_name(number)}", text)
+
+
+def read_positions(storage: Storage, restore_id: str) -> list[dict[str, Any]]:
+    """What was stored, the oldest first."""
+    return [read_document(storage, path) for path in _positions(storage, restore_id)]
+
+
+def _positions(storage: Storage, restore_id: str) -> list[str]:
+    folder = f"{_FOLDER}/{restore_id}"
+    known = {each.path for each in storage.list(folder)}
+    numbered = (f"{folder}/{_positions_name(number)}" for number in range(1, len(known) + 1))
+    return [path for path in numbered if path in known]
+
+
+def _positions_name(number: int) -> str:
+    return "groups-before.json.zst" if number == 1 else f"groups-before-{number}.json.zst"
+
+
+def read_document(storage: Storage, path: str) -> dict[str, Any]:
+    try:
+        document = json.loads(bytes(cramjam.zstd.decompress(bytes(storage.get(path)))))
+    except (cramjam.DecompressionError, ValueError) as error:
+        raise CorruptDataError("it cannot be read", operation="read a restore", object_name=path) from error
+    if not isinstance(document, dict):
+        raise CorruptDataError("it is no document", operation="read a restore", object_name=path)
+    return document
 
 
 def _known(storage: Storage, command: str) -> dict[str, set[str]]:

@@ -14,7 +14,7 @@ from maxbrod.kafka.log_ends import log_ends
 from maxbrod.kafka.offsets import EARLIEST, list_offsets
 from maxbrod.kafka.produce import produce_all
 from maxbrod.kafka.producer_ids import new_producer_id
-from maxbrod.kafka.rights import may_write_markers
+from maxbrod.kafka.rights import cluster_rights, may_write_markers, topic_rights
 from maxbrod.kafka.topic_admin import NewTopic, alter_configs, create_topics, delete_records
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
 from maxbrod.planning.restore.configs import MESSAGE_BYTES_DEFAULT
@@ -23,20 +23,20 @@ from maxbrod.planning.restore.targets import LogExtent, Right, TargetState
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from maxbrod.kafka.client import KafkaClient
+    from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.kafka.outcomes import Outcome
     from maxbrod.planning.restore.configs import ConfigChange
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.planning.restore.targets import TargetTopic
-    from maxbrod.planning.restore.wish import Wish
 
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 
 
-def look_at_target(client: KafkaClient, wish: Wish, *, patience_s: float) -> TargetState:
-    """The cluster as it is now, with the extents of all logs that may be restored to."""
+def look_at_target(client: KafkaClient, names: Collection[str], *, patience_s: float) -> TargetState:
+    """The cluster as it is now, with the extents of all logs; `names` are the topics that are restored to."""
     cluster = capture(client, deadline=Deadline.after(patience_s))
     partitions = [
         TopicPartition(topic=topic.name, partition=number)
@@ -44,12 +44,36 @@ def look_at_target(client: KafkaClient, wish: Wish, *, patience_s: float) -> Tar
         if not topic.internal
         for number in range(topic.partition_count)
     ]
-    del wish
     return TargetState(
         cluster=cluster,
         extents=_extents(client, partitions, patience_s),
-        rights={Right.CLUSTER_ACTION: may_write_markers(client, deadline=Deadline.after(patience_s))},
+        rights=_rights(client, names, cluster, patience_s),
     )
+
+
+def _rights(client: KafkaClient, names: Collection[str], cluster: ClusterState, patience_s: float) -> dict[Right, bool]:
+    """What brokers tell. Of topics that are not there yet they tell nothing, so what is allowed for those is unknown.
+
+    Where one thing is denied for a topic that is there, it is denied: the restore would end there.
+    """
+    of_cluster = cluster_rights(client, deadline=Deadline.after(patience_s))
+    # None, if nobody tells, is as if it were denied: closing holes then takes the slower way, which needs no right.
+    found = {Right.CLUSTER_ACTION: bool(of_cluster.cluster_action)}
+    if of_cluster.create:
+        found[Right.CREATE] = True
+    present = {name for name in names if cluster.topic(name) is not None}
+    of_topics = topic_rights(client, present, deadline=Deadline.after(patience_s))
+    columns = {
+        Right.WRITE: [each.write for each in of_topics.values()],
+        Right.DELETE: [each.delete for each in of_topics.values()],
+        Right.ALTER_CONFIGS: [each.alter_configs for each in of_topics.values()],
+    }
+    for right, allowed in columns.items():
+        if not all(allowed):
+            found[right] = False
+        elif allowed and len(allowed) == len(names):
+            found[right] = True
+    return found
 
 
 def _extents(
@@ -72,17 +96,17 @@ class TargetTopics:
         """Of the topics that are restored to, by name."""
         self.markers_allowed = may_write_markers(client, deadline=self._deadline())
 
-    def prepare(self, plan: RestorePlan, noted: Mapping[str, str]) -> None:
+    def prepare(self, plan: RestorePlan, created: Mapping[str, str]) -> None:
         """Create what is missing; hold what would delete, compact or redate what is restored.
 
-        `noted` are the ids of the topics, from when this restore was first begun.
+        `created` are the ids of topics that this restore made before it was interrupted.
         """
         present = capture(self._client, [topic.target.name for topic in plan.topics], deadline=self._deadline())
         missing = []
         for topic in plan.topics:
             target, found = topic.target, present.topic(topic.target.name)
             empty = found is None or self._is_empty(target)
-            if not check_topic(target, found, noted.get(target.name), empty=empty):
+            if not check_topic(target, found, created.get(target.name), empty=empty):
                 missing.append(target)
         self._create(missing)
         self._alter({each.target.name: each.target.configs.hold for each in plan.topics if each.target.configs})

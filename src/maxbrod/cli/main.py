@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from maxbrod import __version__
-from maxbrod.cli import backup, bench, check, demo, gc, ls, sandbox, show
+from maxbrod.cli import backup, bench, check, demo, gc, groups, ls, restore, sandbox, show
 from maxbrod.cli.output import print_error
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError
 
@@ -19,6 +19,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(name="backup")(backup.backup)
+app.command(name="restore")(restore.restore)
+app.add_typer(groups.app, name="groups")
 app.command(name="ls")(ls.ls)
 app.command(name="show")(show.show)
 app.command(name="check")(check.check)

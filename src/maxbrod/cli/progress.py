@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.progress import OnProgress, Progress
 
-_READING: Final = "reading"
+_MEASURED: Final = frozenset({"reading", "restoring"})
 
 
 @contextmanager
@@ -50,7 +50,7 @@ class _Steps:
         self._reading_since: float | None = None
 
     def __call__(self, step: Progress) -> None:
-        if step.phase != _READING:
+        if step.phase not in _MEASURED:
             self._reading_since = None
             self._bar.update(self._task, description=step.phase, told="")
             return

@@ -28,6 +28,8 @@ class ObstacleKind(StrEnum):
     OFFSETS = "offsets"
     BROKERS = "brokers"
     PERMISSION = "permission"
+    RIGHT_UNKNOWN = "right unknown"
+    """Brokers do not tell what is allowed on topics that are not there yet, so this is no reason to worry anybody."""
     CONFIG = "configuration"
     RETENTION = "retention"
     GROUPS = "groups"

@@ -178,7 +178,7 @@ def _rights(wish: Wish, subjects: Sequence[Subject], state: TargetState) -> Iter
     for right in (each for each, is_needed in needed.items() if is_needed and not state.rights.get(each, False)):
         denied, dispensable = right in state.rights, right is Right.CLUSTER_ACTION
         yield Obstacle(
-            kind=ObstacleKind.PERMISSION,
+            kind=ObstacleKind.PERMISSION if denied else ObstacleKind.RIGHT_UNKNOWN,
             where=None,
             what=f"this user may not {right}" if denied else f"nobody knows whether this user may {right}",
             hint="holes are closed by empty transactions then, 200 a second" if dispensable else f"allow {right}",

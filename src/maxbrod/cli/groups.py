@@ -1,0 +1,142 @@
+"""`maxbrod groups`: puts the groups of a restore where they stood, or back to where they were."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from maxbrod.cli.backup_options import BootstrapOption, CommandConfigOption, PatienceOption, with_flags
+from maxbrod.cli.options import (
+    ArchiveOption,
+    ConfigOption,
+    S3EndpointOption,
+    S3PathStyleOption,
+    S3RegionOption,
+    find_place,
+)
+from maxbrod.cli.output import JsonFlag, print_json, print_line
+from maxbrod.errors import EXIT_DONE, EXIT_REFUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from maxbrod.api.group_moves import GroupPosition
+    from maxbrod.api.groups import RestoredGroups
+
+app = typer.Typer(no_args_is_help=True, help="Where consumer groups go on, after a restore.")
+
+RestoreOption = Annotated[
+    str | None,
+    typer.Option("--restore", metavar="ID", help="The restore that is meant, where there are several."),
+]
+GroupOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group", metavar="PATTERN", help="A name, a glob or /a regex/; may be repeated. As restored, or all."
+    ),
+]
+
+
+class _Place:
+    """What all three verbs are told."""
+
+    def __init__(self, config: Path | None, archive: str | None, **s3: object) -> None:
+        self._place = find_place(archive, config, **s3)
+
+    def open(
+        self, bootstrap: str | None, command_config: Path | None, patience: str | None, restore: str | None
+    ) -> RestoredGroups:
+        from maxbrod.api.groups import RestoredGroups  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
+
+        settings = with_flags(
+            self._place.config,
+            bootstrap=bootstrap,
+            command_config=command_config,
+            master=None,
+            start=None,
+            patience=patience,
+        ).model_copy(update={"archive": self._place.url, "storage": self._place.storage})
+        return RestoredGroups(settings, restore)
+
+
+@app.command()
+def plan(
+    restore: RestoreOption = None,
+    group: GroupOption = None,
+    bootstrap: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
+    archive: ArchiveOption = None,
+    config: ConfigOption = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
+    s3_path_style: S3PathStyleOption = None,
+    patience: PatienceOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show where groups would go; change nothing."""
+    place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    with place.open(bootstrap, command_config, patience, restore) as work:
+        _tell(work, lambda: work.plan(group or ()), "nothing was changed", as_json=as_json)
+
+
+@app.command()
+def apply(
+    restore: RestoreOption = None,
+    group: GroupOption = None,
+    bootstrap: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
+    archive: ArchiveOption = None,
+    config: ConfigOption = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
+    s3_path_style: S3PathStyleOption = None,
+    patience: PatienceOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Put groups at the record that they would have read next.
+
+    Groups with members are left alone, and the command ends with 5. Where groups stood before is kept for 'rollback'.
+    """
+    place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    with place.open(bootstrap, command_config, patience, restore) as work:
+        _tell(work, lambda: work.apply(group or ()), "'maxbrod groups rollback' puts them back", as_json=as_json)
+
+
+@app.command()
+def rollback(
+    restore: RestoreOption = None,
+    bootstrap: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
+    archive: ArchiveOption = None,
+    config: ConfigOption = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
+    s3_path_style: S3PathStyleOption = None,
+    patience: PatienceOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Put groups back to where they stood before the restore moved them."""
+    place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    with place.open(bootstrap, command_config, patience, restore) as work:
+        _tell(work, work.roll_back, "groups stand where they stood before", as_json=as_json)
+
+
+def _tell(work: RestoredGroups, act: Callable[[], Sequence[GroupPosition]], ending: str, *, as_json: bool) -> None:
+    from maxbrod.cli.restore_summary import print_groups  # noqa: PLC0415 - not for `--help`
+
+    positions = act()
+    refused = sorted({each.group for each in positions if each.refused is not None})
+    code = EXIT_REFUSED if refused else EXIT_DONE
+    if as_json:
+        told = [asdict(each) for each in positions]
+        print_json({"restore_id": work.restore_id, "positions": told, "exit_code": code})
+    else:
+        if positions:
+            print_groups(positions)
+        print_line(f"{len(positions):,} positions of restore {work.restore_id}; {ending}")
+        if refused:
+            print_line(f"left alone: {', '.join(refused)}")
+    raise typer.Exit(code)

@@ -1,0 +1,191 @@
+"""`maxbrod restore`: from an archive into a cluster. The plan that is shown is the plan that runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from maxbrod.cli.backup_options import (
+    BootstrapOption,
+    CommandConfigOption,
+    MasterOption,
+    PatienceOption,
+    QuietFlag,
+    with_flags,
+)
+from maxbrod.cli.options import (
+    ArchiveOption,
+    ConfigOption,
+    S3EndpointOption,
+    S3PathStyleOption,
+    S3RegionOption,
+    find_place,
+)
+from maxbrod.cli.output import JsonFlag, err, out, print_json, print_line
+from maxbrod.cli.restore_options import (
+    AcceptGapsOption,
+    AsOfOption,
+    ConfigSetOption,
+    DryRunOption,
+    ExcludeOption,
+    GroupsOption,
+    OffsetsOption,
+    PartitionOption,
+    PrefixOption,
+    RangeOption,
+    RateOption,
+    RenameOption,
+    SinceOption,
+    StrictOption,
+    SuffixOption,
+    TopicIdOption,
+    TopicOption,
+    UntilOption,
+    YesOption,
+    wish_of,
+)
+from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError
+
+if TYPE_CHECKING:
+    from maxbrod.api.restore_report import RestoreReport
+    from maxbrod.config import Config
+    from maxbrod.planning.restore.plan import RestorePlan
+    from maxbrod.planning.restore.wish import Wish
+
+
+def restore(
+    bootstrap: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
+    archive: ArchiveOption = None,
+    config: ConfigOption = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
+    s3_path_style: S3PathStyleOption = None,
+    topic: TopicOption = None,
+    exclude: ExcludeOption = None,
+    partition: PartitionOption = None,
+    ranges: RangeOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    as_of: AsOfOption = None,
+    topic_id: TopicIdOption = None,
+    rename: RenameOption = None,
+    prefix: PrefixOption = "",
+    suffix: SuffixOption = "",
+    config_set: ConfigSetOption = None,
+    offsets: OffsetsOption = "auto",
+    strict: StrictOption = False,
+    accept_gaps: AcceptGapsOption = False,
+    rate: RateOption = None,
+    groups: GroupsOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    patience: PatienceOption = None,
+    master: MasterOption = None,
+    quiet: QuietFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Restore topics of an archive into a cluster.
+
+    Everything that stands in the way is told before anything is changed. Killed at any instant, it goes on exactly
+    where it was: run the same command again.
+
+    For example:
+
+      maxbrod restore -a /backups/kafka --bootstrap broker1:9092 --dry-run
+
+      maxbrod restore -a /backups/kafka --bootstrap broker1:9092 --topic orders --groups '*'
+
+      maxbrod restore -c maxbrod.yaml --topic orders --until 2026-01-31T12:00:00Z --suffix -before
+    """
+    place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    settings = with_flags(
+        place.config, bootstrap=bootstrap, command_config=command_config, master=master, start=None, patience=patience
+    ).model_copy(update={"archive": place.url, "storage": place.storage})
+    wish = wish_of(
+        topic=topic,
+        exclude=exclude,
+        partition=partition,
+        ranges=ranges,
+        since=since,
+        until=until,
+        as_of=as_of,
+        topic_id=topic_id,
+        rename=rename,
+        prefix=prefix,
+        suffix=suffix,
+        config_set=config_set,
+        offsets=offsets,
+        strict=strict,
+        accept_gaps=accept_gaps,
+        rate=rate,
+        groups=groups,
+    )
+    code = _run(settings, wish, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool, as_json: bool) -> int:
+    from maxbrod.api.restore import Restore  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
+    from maxbrod.cli.log import showing_log  # noqa: PLC0415
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+
+    with showing_log(quiet=quiet):
+        with progress_bar(shown=not quiet) as on_progress, Restore(settings, wish, on_progress=on_progress) as work:
+            plan = work.plan()
+        if dry_run:
+            return _show_plan(plan, quiet=quiet, as_json=as_json)
+        refused = _refusal(plan)
+        asks = out.is_terminal and not (yes or quiet or as_json)
+        if not as_json:
+            _tell(plan, quiet=quiet, whole=asks)
+        if refused is not None:
+            raise refused
+        if asks and not typer.confirm("Restore this?", default=False):
+            raise RefusedError("nothing was changed", hint="say --yes to be asked no more")
+        with progress_bar(shown=not quiet) as on_progress, Restore(settings, wish, on_progress=on_progress) as work:
+            report = work.run(plan)
+    _show_report(report, quiet=quiet, as_json=as_json)
+    return report.exit_code
+
+
+def _show_plan(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:
+    from maxbrod.cli.restore_summary import plan_document, print_obstacles, print_plan  # noqa: PLC0415
+
+    refused = _refusal(plan)
+    if as_json:
+        print_json(plan_document(plan, refused))
+    else:
+        if not quiet:
+            print_plan(plan)
+        print_obstacles(plan, out, fatal_only=quiet, unknown=True)
+        if not quiet:
+            print_line("nothing was changed" if refused is None else "this cannot be restored; nothing was changed")
+    return EXIT_DONE if refused is None else refused.exit_code
+
+
+def _tell(plan: RestorePlan, *, quiet: bool, whole: bool) -> None:
+    """Before it runs: all of it where somebody is asked, else what may be wrong."""
+    from maxbrod.cli.restore_summary import print_obstacles, print_plan  # noqa: PLC0415
+
+    if whole:
+        print_plan(plan)
+    print_obstacles(plan, err, fatal_only=quiet, unknown=False)
+
+
+def _show_report(report: RestoreReport, *, quiet: bool, as_json: bool) -> None:
+    from maxbrod.cli.restore_summary import print_failures, print_report  # noqa: PLC0415
+
+    if as_json:
+        print_json(report.as_dict())
+    elif quiet:
+        print_failures(report, err)
+    else:
+        print_report(report)
+
+
+def _refusal(plan: RestorePlan) -> MaxbrodError | None:
+    from maxbrod.planning.restore.obstacles import refusal  # noqa: PLC0415
+
+    return refusal(plan.obstacles)

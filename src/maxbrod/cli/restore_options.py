@@ -1,0 +1,160 @@
+"""The flags of `maxbrod restore`, and the wish that they make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maxbrod.planning.restore.wish import Wish
+
+_WHAT: Final = "What is restored"
+_WHERE: Final = "Into which topics"
+_HOW: Final = "How"
+
+
+def _option(panel: str, name: str, help_text: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - typer's own
+    return typer.Option(name, metavar=metavar, help=help_text, show_default=False, rich_help_panel=panel)
+
+
+TopicOption = Annotated[
+    list[str] | None,
+    _option(
+        _WHAT, "--topic", "A name, a glob such as 'orders-*', or /a regex/; may be repeated. All without.", "PATTERN"
+    ),
+]
+ExcludeOption = Annotated[
+    list[str] | None, _option(_WHAT, "--exclude", "Topics to leave out; may be repeated.", "PATTERN")
+]
+PartitionOption = Annotated[
+    str | None, _option(_WHAT, "--partition", "Only these partitions, such as 0,3-5.", "NUMBERS")
+]
+RangeOption = Annotated[
+    list[str] | None,
+    _option(
+        _WHAT, "--range", "Only these offsets of a partition, the end left out; may be repeated.", "TOPIC:P:FIRST..END"
+    ),
+]
+SinceOption = Annotated[
+    str | None, _option(_WHAT, "--since", "Only records of this time and later, with its zone.", "TIME")
+]
+UntilOption = Annotated[str | None, _option(_WHAT, "--until", "Only records before this time, with its zone.", "TIME")]
+AsOfOption = Annotated[
+    str | None, _option(_WHAT, "--as-of", "The archive as this run left it; see 'maxbrod ls --runs'.", "RUN")
+]
+TopicIdOption = Annotated[
+    list[str] | None,
+    _option(_WHAT, "--topic-id", "Of a topic that was recreated, this incarnation; the newest without.", "ID"),
+]
+RenameOption = Annotated[
+    list[str] | None,
+    _option(_WHERE, "--rename", "Another name: old=new, or /regex/replacement/; may be repeated.", "OLD=NEW"),
+]
+PrefixOption = Annotated[str, _option(_WHERE, "--prefix", "Put before every name.", "TEXT")]
+SuffixOption = Annotated[str, _option(_WHERE, "--suffix", "Put after every name.", "TEXT")]
+ConfigSetOption = Annotated[
+    list[str] | None,
+    _option(_WHERE, "--config-set", "For topics that are created, instead of what is archived.", "NAME=VALUE"),
+]
+OffsetsOption = Annotated[
+    str,
+    _option(
+        _HOW,
+        "--offsets",
+        "exact (records stand where they stood), append (one after another, also behind what is there), or auto: "
+        "exact where that is cheap.",
+        "auto|exact|append",
+    ),
+]
+StrictOption = Annotated[bool, _option(_HOW, "--strict", "Refuse where anything would differ from what was.")]
+AcceptGapsOption = Annotated[
+    bool, _option(_HOW, "--accept-gaps", "Restore what there is, where the archive is known to lack something.")
+]
+RateOption = Annotated[str | None, _option(_HOW, "--rate", "At most this much a second, such as 50MB.", "BYTES")]
+GroupsOption = Annotated[
+    list[str] | None,
+    _option(_HOW, "--groups", "Put these groups where they stood; a name, glob or /regex/; repeatable.", "PATTERN"),
+]
+DryRunOption = Annotated[bool, _option(_HOW, "--dry-run", "Print the plan and what stands in its way; change nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is changed.")]
+
+
+def wish_of(
+    *,
+    topic: Sequence[str] | None,
+    exclude: Sequence[str] | None,
+    partition: str | None,
+    ranges: Sequence[str] | None,
+    since: str | None,
+    until: str | None,
+    as_of: str | None,
+    topic_id: Sequence[str] | None,
+    rename: Sequence[str] | None,
+    prefix: str,
+    suffix: str,
+    config_set: Sequence[str] | None,
+    offsets: str,
+    strict: bool,
+    accept_gaps: bool,
+    rate: str | None,
+    groups: Sequence[str] | None,
+) -> Wish:
+    """UsageError: words that mean nothing, or contradict each other."""
+    from maxbrod.planning.restore import wish as words  # noqa: PLC0415 - numpy: not for `--help`
+    from maxbrod.planning.restore.rename import parse_rename  # noqa: PLC0415
+
+    return words.Wish(
+        topics=tuple(topic or ()),
+        exclude=tuple(exclude or ()),
+        partitions=frozenset() if partition is None else words.parse_partitions(partition),
+        ranges=tuple(map(words.parse_range, ranges or ())),
+        since_ms=None if since is None else words.parse_time_ms(since),
+        until_ms=None if until is None else words.parse_time_ms(until),
+        as_of=as_of,
+        topic_ids=frozenset(topic_id or ()),
+        rename=parse_rename(rename or (), prefix=prefix, suffix=suffix),
+        configs=parse_settings(config_set or ()),
+        offsets=_offsets(offsets),
+        strict=strict,
+        accept_gaps=accept_gaps,
+        rate_bytes_per_s=None if rate is None else parse_rate(rate),
+        groups=tuple(groups or ()),
+    )
+
+
+def parse_settings(words: Iterable[str]) -> dict[str, str]:
+    """`name=value`, each name once."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (equals and name):
+            raise UsageError(f"{word!r} sets nothing", hint="give --config-set name=value")
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"{name} is set to {found[name]} and to {value}", hint="give one of them")
+    return found
+
+
+def parse_rate(word: str) -> int:
+    """Bytes a second."""
+    from maxbrod.config import parse_bytes  # noqa: PLC0415 - pydantic: not for `--help`
+
+    text = word.strip().removesuffix("/s")
+    try:
+        found = int(str(parse_bytes(text)))
+    except ValueError:
+        raise UsageError(f"--rate {word!r} is no rate", hint="give bytes a second, such as 50MB") from None
+    return found
+
+
+def _offsets(word: str) -> Any:  # noqa: ANN401 - the type is imported late
+    from maxbrod.planning.restore.wish import OffsetsMode  # noqa: PLC0415
+
+    try:
+        return OffsetsMode(word)
+    except ValueError:
+        raise UsageError(f"--offsets {word!r} is unknown", hint="give auto, exact or append") from None

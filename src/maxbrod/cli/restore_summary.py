@@ -1,0 +1,178 @@
+"""What a restore is going to do and has done, for a person. Bounded: all of it is in `--json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+
+from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
+from maxbrod.planning.restore.obstacles import ObstacleKind
+from maxbrod.planning.restore.plan import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from maxbrod.api.group_moves import GroupPosition
+    from maxbrod.api.restore_report import PartitionReport, RestoreReport
+    from maxbrod.errors import MaxbrodError
+    from maxbrod.planning.restore.obstacles import Obstacle
+    from maxbrod.planning.restore.plan import PlanLine, RestorePlan
+
+LINES_SHOWN_MAX: Final = 60
+OBSTACLES_SHOWN_MAX: Final = 10
+"""Of each kind."""
+AGAIN: Final = "run the same command again: it goes on where the target is"
+
+
+def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, Any]:
+    """For `--dry-run --json`."""
+    return {
+        "restore_id": plan.restore_id,
+        "archive": plan.archive.url,
+        "run_id": plan.archive.run_id,
+        "cluster_id": plan.cluster_id,
+        "since_ms": plan.since_ms,
+        "until_ms": plan.until_ms,
+        "records": plan.records,
+        "bytes": plan.bytes,
+        "lines": [asdict(line) for line in describe(plan)],
+        "groups": list(plan.groups),
+        "obstacles": [asdict(each) for each in plan.obstacles],
+        "refused": None if refused is None else refused.as_dict(),
+    }
+
+
+def print_plan(plan: RestorePlan) -> None:
+    lines = describe(plan)
+    if lines:
+        shown = table("Plan", "*topic", "*into", ">parts", ">records", ">size", "offsets", "*why")
+        for line in lines[:LINES_SHOWN_MAX]:
+            shown.add_row(*_cells(line))
+        out.print(shown)
+    if len(lines) > LINES_SHOWN_MAX:
+        print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} lines more, all of them with --json")
+    for line in lines:
+        if line.fill_offsets:
+            what = f"{line.fill_offsets:,} offsets without a record are filled, in about {line.fill_seconds:.0f} s"
+            print_line(f"{line.target}: {what}")
+    print_line(
+        f"up to {human_count(plan.records)} records, {human_bytes(plan.bytes)} in {plan.archive.url}, "
+        f"as of run {plan.archive.run_id or 'unknown'}"
+    )
+    if plan.since_ms is not None:
+        print_line(f"only records from {human_time(plan.since_ms)} on")
+    if plan.until_ms is not None:
+        print_line(f"only records before {human_time(plan.until_ms)}")
+    if plan.groups:
+        print_line(f"groups: {', '.join(plan.groups)}")
+
+
+def _cells(line: PlanLine) -> list[str]:
+    into = f"{line.target} (new)" if line.created else line.target
+    return [
+        line.source,
+        into,
+        f"{line.partitions:,}",
+        human_count(line.records),
+        human_bytes(line.bytes),
+        line.offsets,
+        line.why,
+    ]
+
+
+def print_obstacles(plan: RestorePlan, console: Console, *, fatal_only: bool, unknown: bool) -> None:
+    """The fatal ones last, where the eye falls first. `unknown`: also rights of which nobody knows."""
+    shown: Counter[ObstacleKind] = Counter()
+    for each in reversed(plan.obstacles):
+        if not each.fatal and (fatal_only or (each.kind is ObstacleKind.RIGHT_UNKNOWN and not unknown)):
+            continue
+        shown[each.kind] += 1
+        if shown[each.kind] <= OBSTACLES_SHOWN_MAX:
+            _print_obstacle(each, console)
+    for kind, count in shown.items():
+        if count > OBSTACLES_SHOWN_MAX:
+            more = f"{kind}: {count - OBSTACLES_SHOWN_MAX:,} more, all of them with --dry-run --json"
+            console.print(Text(more), soft_wrap=True)
+
+
+def _print_obstacle(obstacle: Obstacle, console: Console) -> None:
+    where = "" if obstacle.where is None else f"{obstacle.where}: "
+    style = "bold red" if obstacle.fatal else "yellow"
+    console.print(Text.assemble((f"{obstacle.kind}: ", style), f"{where}{obstacle.what}"), soft_wrap=True)
+    if obstacle.hint:
+        console.print(Text(f"  {obstacle.hint}", style="dim"), soft_wrap=True)
+
+
+def print_report(report: RestoreReport) -> None:
+    _print_topics(report)
+    if report.groups:
+        print_groups(report.groups)
+    print_failures(report, out)
+    took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
+    resumed = ", gone on with what was begun" if report.resumed else ""
+    print_line(f"{report.records:,} records, {took_s:,.1f} s; restore {report.restore_id}{resumed}")
+    out.print(verdict(report), soft_wrap=True)
+
+
+def _print_topics(report: RestoreReport) -> None:
+    shown = table("", "*topic", "*into", ">parts", ">records", "offsets")
+    shown.title = None
+
+    def key(each: PartitionReport) -> tuple[str, str]:
+        return each.source, each.target
+
+    topics = [(names, list(group)) for names, group in groupby(sorted(report.partitions, key=key), key=key)]
+    for (source, target), parts in topics[:LINES_SHOWN_MAX]:
+        modes = ", ".join(sorted({each.offsets for each in parts}))
+        shown.add_row(source, target, f"{len(parts):,}", human_count(sum(each.records for each in parts)), modes)
+    if topics:
+        out.print(shown)
+    if len(topics) > LINES_SHOWN_MAX:
+        print_line(f"and {len(topics) - LINES_SHOWN_MAX:,} topics more")
+
+
+def print_groups(groups: Sequence[GroupPosition]) -> None:
+    """Where each group stood, and where it stands at the target."""
+    shown = table("Groups", "*group", "*partition", ">from", ">to", "*how")
+    for each in groups[:LINES_SHOWN_MAX]:
+        shown.add_row(
+            each.group,
+            f"{each.topic}-{each.partition}",
+            "" if each.source_offset is None else f"{each.source_offset}",
+            "" if each.offset is None else f"{each.offset}",
+            each.refused or each.why or each.move,
+        )
+    out.print(shown)
+    if len(groups) > LINES_SHOWN_MAX:
+        print_line(f"and {len(groups) - LINES_SHOWN_MAX:,} positions more, all of them with --json")
+
+
+def print_failures(report: RestoreReport, console: Console) -> None:
+    """Each once: what stopped one task is told for all of its partitions."""
+    told: dict[tuple[str, str | None], list[str]] = {}
+    for each in report.partitions:
+        if each.failure is not None:
+            what = str(each.failure.get("message")), each.failure.get("hint")
+            told.setdefault(what, []).append(f"{each.target}-{each.partition}")
+    for (message, hint), where in told.items():
+        more = f" and {len(where) - 1:,} more" if len(where) > 1 else ""
+        console.print(Text.assemble((f"{where[0]}{more}: ", "bold red"), message), soft_wrap=True)
+        if hint:
+            console.print(Text(f"  {hint}", style="dim"), soft_wrap=True)
+
+
+def verdict(report: RestoreReport) -> Text:
+    if report.complete:
+        return Text.assemble(("complete", "bold green"), ": every committed record asked for is in the target, once")
+    if any(each.failure is not None for each in report.partitions):
+        return Text.assemble(("not complete", "bold red"), f"; {AGAIN}")
+    return Text.assemble(
+        ("records complete, groups not", "bold red"),
+        f"; stop their members, then: maxbrod groups apply --restore {report.restore_id}",
+    )

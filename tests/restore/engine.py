@@ -1,0 +1,107 @@
+"""Runs restores in this process, without Spark: the session is the only thing that is left out."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from kafka import KafkaConsumer
+from kafka import TopicPartition as LibraryPartition
+
+from maxbrod.api import restore as engine
+from maxbrod.cli.main import run
+from maxbrod.sandbox.waiting import wait_for
+from maxbrod.spark.restore import _restored, _work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pytest
+
+    from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.spark.restore_task import Restored, RestoreItem, RestoreSettings
+
+
+def run_job_here(
+    _: object,
+    settings: RestoreSettings,
+    tasks: Sequence[Sequence[RestoreItem]],
+    *,
+    on_done: Callable[[int], None] | None = None,
+) -> list[Restored]:
+    """What Spark does with tasks, one after another: text in, text out."""
+    del on_done
+    answers = [_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
+    return [_restored(values) for answer in answers for values in json.loads(answer)]
+
+
+@contextmanager
+def without_spark(job: Callable[..., list[Restored]] = run_job_here) -> Iterator[None]:
+    @contextmanager
+    def nothing(*_: object) -> Iterator[None]:
+        yield None
+
+    with (
+        patch.object(engine, "run_restore_job", job),
+        patch.object(engine, "open_configured", nothing),
+        patch.object(engine, "parallelism_of", lambda *_: 2),
+    ):
+        yield
+
+
+class Command:
+    """`maxbrod` with one archive and one cluster."""
+
+    def __init__(self, cluster: Cluster, archive: object, capsys: pytest.CaptureFixture[str]) -> None:
+        self._place = ["--bootstrap", cluster.bootstrap, "--archive", str(archive)]
+        self._capsys = capsys
+        self.said = ""
+        """On standard error."""
+
+    def __call__(self, *words: str, exits: int = 0) -> str:
+        code = run([*words, *self._place])
+        told = self._capsys.readouterr()
+        self.said = told.err
+        assert code == exits, told
+        return told.out
+
+    def json(self, *words: str, exits: int = 0) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self(*words, "--json", exits=exits))
+        return document
+
+
+def read_all(cluster: Cluster, topic: str, partition: int = 0) -> list[tuple[int, bytes]]:
+    """What a consumer sees: offsets and values."""
+    where = LibraryPartition(topic, partition)
+    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, enable_auto_commit=False)
+    try:
+        consumer.assign([where])
+        consumer.seek_to_beginning(where)
+        end = consumer.end_offsets([where])[where]
+        found: list[tuple[int, bytes]] = []
+        while consumer.position(where) < end:
+            found += [(each.offset, each.value) for each in consumer.poll(1000).get(where, [])]
+        return found
+    finally:
+        consumer.close()
+
+
+def stand(cluster: Cluster, group_id: str) -> dict[tuple[str, int], int]:
+    """Where a group stands, as Kafka tells another client."""
+    with cluster.admin() as admin:
+        told = admin.list_group_offsets([group_id])[group_id]
+    return {(where.topic, where.partition): each.offset for where, each in told.items()}
+
+
+@contextmanager
+def joined(cluster: Cluster, group_id: str, topic: str) -> Iterator[None]:
+    """A consumer that is a member of its group meanwhile."""
+    consumer = KafkaConsumer(topic, group_id=group_id, bootstrap_servers=cluster.bootstrap, enable_auto_commit=False)
+    try:
+        wait_for("a member", lambda: consumer.poll(1000) is not None and bool(consumer.assignment()), timeout_s=60)
+        yield
+    finally:
+        consumer.close()

@@ -1,0 +1,144 @@
+"""`maxbrod restore` as people and programs use it, against a real cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import pytest
+
+from backup.engine import back_up, config_of
+from maxbrod.api import restore as engine
+from maxbrod.cli.restore_options import parse_rate, parse_settings
+from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
+from maxbrod.sandbox.traffic import numbered, produce
+from restore.engine import Command, read_all, run_job_here, without_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from maxbrod.sandbox.cluster import Cluster
+
+
+@pytest.fixture
+def command(cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """The archive has a topic of two partitions, with 30 and 10 records."""
+    create_topic(cluster, topic, partitions=2)
+    produce(cluster, topic, numbered(30))
+    produce(cluster, topic, numbered(10), partition=1)
+    assert back_up(config_of(cluster, tmp_path / "archive", topic)).complete
+    with without_spark():
+        yield Command(cluster, tmp_path / "archive", capsys)
+
+
+def test_a_topic_that_is_gone_comes_back_with_its_offsets(cluster: Cluster, topic: str, command: Command) -> None:
+    before = read_all(cluster, topic)
+    delete_topic(cluster, topic)
+    told = command("restore")
+    assert "complete" in told
+    assert topic in told
+    assert read_all(cluster, topic) == before
+    assert offsets(cluster, topic, 1) == (0, 10)
+
+
+def test_a_dry_run_changes_nothing_and_tells_what_would_run(cluster: Cluster, topic: str, command: Command) -> None:
+    told = command("restore", "--dry-run", "--suffix", "-new")
+    assert f"{topic}-new" in told.replace("\n", "") or "(new)" in told
+    assert "exact" in told
+    assert "nothing was changed" in told
+    with cluster.admin() as admin:
+        assert f"{topic}-new" not in admin.list_topics()
+
+    planned = command.json("restore", "--dry-run", "--suffix", "-new")
+    done = command.json("restore", "--suffix", "-new")
+    assert (planned["records"], planned["refused"]) == (40, None)
+    assert done["restore_id"] == planned["restore_id"]
+    assert (done["records"], done["complete"]) == (40, True)
+
+
+def test_a_target_that_is_not_empty_is_never_written_to_unasked(cluster: Cluster, topic: str, command: Command) -> None:
+    told = command("restore", "--dry-run", exits=5)
+    assert "target not empty" in told
+    assert "--offsets append" in told, "the hint is told"
+    command("restore", "--yes", exits=5)
+    assert "not empty" in command.said
+    assert offsets(cluster, topic) == (0, 30)
+
+
+def test_append_goes_behind_what_is_there(cluster: Cluster, topic: str, command: Command) -> None:
+    report = command.json("restore", "--offsets", "append", "--partition", "0")
+    assert report["records"] == 30
+    assert [value for _, value in read_all(cluster, topic)[30:]] == [each.value for each in numbered(30)]
+    assert offsets(cluster, topic, 1) == (0, 10), "the other partition was not asked for"
+
+
+def test_rights_that_nobody_knows_are_told_in_a_dry_run_only(command: Command) -> None:
+    assert "right unknown" in command("restore", "--dry-run", "--suffix", "-new")
+    command("restore", "--suffix", "-new")
+    assert command.said == "", "nothing is wrong, so nothing is said"
+
+
+def test_brokers_tell_the_rights_on_topics_that_are_there(topic: str, command: Command) -> None:
+    plan = command.json("restore", "--dry-run", "--offsets", "append", "--topic", topic)
+    assert [each["kind"] for each in plan["obstacles"]] == []
+
+
+def test_the_same_command_goes_on_after_a_failure(cluster: Cluster, topic: str, command: Command) -> None:
+    def dying(*arguments: object, **more: object) -> object:
+        settings, tasks = arguments[1], arguments[2]
+        run_job_here(None, settings, tasks[:1])  # type: ignore[arg-type, index]
+        raise UnavailableError("the lights went out")
+
+    with patch.object(engine, "run_restore_job", dying):
+        command("restore", "--suffix", "-new", exits=1)
+    report = command.json("restore", "--suffix", "-new")
+    assert (report["resumed"], report["complete"]) == (True, True)
+    assert read_all(cluster, f"{topic}-new") == read_all(cluster, topic)
+    assert read_all(cluster, f"{topic}-new", 1) == read_all(cluster, topic, 1)
+
+
+def test_what_the_archive_lacks_is_bad_usage(command: Command) -> None:
+    assert "no topic nonsense" in command("restore", "--dry-run", "--topic", "nonsense", exits=2)
+    command("restore", "--groups", "nobody", "--suffix", "-new", exits=5)
+    assert "no such group" in command.said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--offsets", "roughly"),
+        ("--since", "yesterday"),
+        ("--range", "orders:0"),
+        ("--partition", "5-3"),
+        ("--rename", "nothing"),
+        ("--config-set", "retention.ms"),
+        ("--rate", "fast"),
+        ("--rate", "0"),
+    ],
+)
+def test_words_that_mean_nothing_are_bad_usage(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    from maxbrod.cli.main import run  # noqa: PLC0415 - the other tests go through `Command`
+
+    assert run(["restore", "--archive", "/nowhere", "--bootstrap", "127.0.0.1:1", *words]) == 2
+    assert "hint" in capsys.readouterr().err
+
+
+def test_settings_and_rates_are_read() -> None:
+    assert parse_settings(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    assert parse_rate("50MB") == parse_rate("50MB/s") == 50_000_000
+    with pytest.raises(UsageError, match="a is set to 1 and to 2"):
+        parse_settings(["a=1", "a=2"])
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_restore_on_spark_is_complete(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic, partitions=2)
+    produce(cluster, topic, numbered(50), partition=1)
+    back_up(config_of(cluster, tmp_path, topic))
+    report = Command(cluster, tmp_path, capsys).json("restore", "--prefix", "again-")
+    assert (report["records"], report["complete"]) == (50, True)
+    assert read_all(cluster, f"again-{topic}", 1) == read_all(cluster, topic, 1)
