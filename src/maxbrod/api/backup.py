@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from maxbrod.api.accounting import explain_unread, still_to_read, take, take_mended
 from maxbrod.api.archives import Archive, open_for_writing
-from maxbrod.api.backup_notices import held_back, not_captured, stopped, truncated
+from maxbrod.api.backup_notices import held_back, never_still, not_captured, stopped, truncated
 from maxbrod.api.backup_run import BackupRun, now_ms
+from maxbrod.api.histories import find_mixed
 from maxbrod.api.lookout import Lookout
 from maxbrod.api.meter import Meter
 from maxbrod.api.observing import Observation, choose_topics, observe
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from maxbrod.api.waiting import Waiting
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.planning.items import Outcome
     from maxbrod.planning.states import PartitionPlan
     from maxbrod.planning.tasks import Wave
     from maxbrod.spark.session import Session
@@ -122,7 +124,7 @@ class Backup:
 
     def hurry(self) -> None:
         """A run after a stop, to the end of what is there."""
-        self.stop = threading.Event()
+        self.stop = self._client.stop = threading.Event()
 
     def _run(self, run: BackupRun, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
         self._on_progress(Progress(phase="planning"))
@@ -141,6 +143,8 @@ class Backup:
                 break
             self._commit(run, archive)
             only, run.again, run.stopped = run.again, set(), set()
+        else:
+            run.notices.extend(map(never_still, sorted(only or ())))
         return self._finish(run, archive, cluster)
 
     def _forget(self, error: BaseException) -> None:
@@ -268,8 +272,21 @@ class Backup:
                 continue
             lookout = Lookout(self._kafka, self._client.brokers, then=meter.tasks_done)
             outcomes = run_backup_job(self._spark(), self._settings(run), wave, on_done=lookout.tasks_done)
+            outcomes = self._of_one_history(run, outcomes)
             take(run, self._positions, outcomes)
             meter.wave_done(outcomes)
+
+    def _of_one_history(self, run: BackupRun, outcomes: list[Outcome]) -> list[Outcome]:
+        """Without partitions whose log was cut while it was read: those are planned afresh."""
+        mixed = find_mixed(self._client, self._positions.held, outcomes, patience_s=self._wish.patience)
+        for partition in mixed:
+            run.stopped.add(partition)
+            run.again.add(run.plans[partition].state.topic)
+        return [
+            outcome
+            for outcome in outcomes
+            if PartitionId(topic_id=outcome.item.topic_id, partition=outcome.item.partition) not in mixed
+        ]
 
     def _mend(self, run: BackupRun, archive: Archive) -> None:
         """Read once more what could not be read, or not be explained, before: another replica may lead today."""

@@ -55,6 +55,12 @@ def held_back(state: PartitionState, found: OpenTransaction, *, now_ms: int) -> 
     )
 
 
+def never_still(topic: str) -> Notice:
+    """Its log was cut, or it was deleted, each time that the run had planned it afresh."""
+    message = "it changed under the run again and again, and was not read to its end"
+    return Notice(kind="failed", message=message, topic=topic, hint="run it again", exit_code=EXIT_INCOMPLETE)
+
+
 def storage_failed(topic: str, failure: Failure) -> Notice:
     return Notice(kind="storage", message=failure.message, topic=topic, hint=failure.hint, exit_code=EXIT_FAILED)
 

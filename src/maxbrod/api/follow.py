@@ -41,7 +41,7 @@ class Interval:
     report: BackupReport | None
     error: MaxbrodError | None
     recovery_point_ms: int | None
-    """Of the last run that did not fail."""
+    """Of the last run that was complete."""
     failures: int
     """How many have failed in a row, with this one."""
 
@@ -133,7 +133,8 @@ def _attempt(backup: Backup, last: Interval | None, waiting: Waiting | None) -> 
         finished_at_ms=now_ms(),
         report=report,
         error=failed,
-        recovery_point_ms=point if report is None else report.recovery_point_ms,
+        # What a run could not read is not behind us: the point stays where all was read.
+        recovery_point_ms=report.recovery_point_ms if report is not None and report.complete else point,
         failures=0 if failed is None else 1 + (0 if last is None else last.failures),
     )
 

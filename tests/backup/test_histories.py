@@ -1,0 +1,120 @@
+"""A log that is cut and grows again while it is read is never archived as one history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maxbrod.api import histories
+from maxbrod.api.histories import find_mixed
+from maxbrod.api.observing import Position
+from maxbrod.catalog.rows import PartitionId
+from maxbrod.errors import UnavailableError
+from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.offsets import EpochEnd
+from maxbrod.layouts.kafka.slices import Slice
+from maxbrod.model import TopicPartition
+from maxbrod.planning.items import Outcome, RangeItem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maxbrod.errors import MaxbrodError
+
+WHERE = TopicPartition(topic="t", partition=0)
+PARTITION = PartitionId(topic_id="id", partition=0)
+
+
+def outcome(start: int, end: int, *epochs: tuple[int, int]) -> Outcome:
+    """A range whose slices have these first and last epochs."""
+    step = (end - start) // len(epochs)
+    slices = tuple(
+        Slice(
+            path="p",
+            position=0,
+            bytes=1,
+            raw_bytes=1,
+            codec="none",
+            base_offset=start + number * step,
+            end_offset=start + (number + 1) * step,
+            records=step,
+            min_timestamp=0,
+            max_timestamp=0,
+            first_leader_epoch=first,
+            last_leader_epoch=last,
+            digest="d",
+        )
+        for number, (first, last) in enumerate(epochs)
+    )
+    item = RangeItem(topic="t", topic_id="id", partition=0, start=start, end=end, bytes_estimate=1, packed=False)
+    return Outcome(item=item, slices=slices, reached=end, log_start_offset=0)
+
+
+class Leader:
+    """Answers for the log as it is now: the end of each epoch."""
+
+    def __init__(self, ends: Mapping[int, int]) -> None:
+        self.ends = ends
+        self.asked: list[int] = []
+
+    def epoch_ends(
+        self,
+        _: KafkaClient,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        deadline: object,  # noqa: ARG002 - as the original has it
+        failed: dict[TopicPartition, MaxbrodError],
+    ) -> dict[TopicPartition, EpochEnd]:
+        self.asked += wanted.values()
+        if not self.ends:
+            failed.update(dict.fromkeys(wanted, UnavailableError("gone")))
+            return {}
+        epoch = max(each for each in self.ends if each <= wanted[WHERE])
+        return {WHERE: EpochEnd(leader_epoch=epoch, end_offset=self.ends[epoch])}
+
+
+def mixed(
+    monkeypatch: pytest.MonkeyPatch, leader: Leader, held: Position | None, *outcomes: Outcome
+) -> set[PartitionId]:
+    monkeypatch.setattr(histories, "epoch_ends", leader.epoch_ends)
+    positions = {} if held is None else {PARTITION: held}
+    return set(find_mixed(KafkaClient.__new__(KafkaClient), positions, list(outcomes), patience_s=1))
+
+
+HELD = Position(first_offset=0, end_offset=100, last_leader_epoch=3)
+
+
+def test_nobody_is_asked_while_the_epoch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader({3: 300})
+    assert not mixed(monkeypatch, leader, HELD, outcome(100, 200, (3, 3)), outcome(200, 300, (3, 3)))
+    assert not mixed(monkeypatch, leader, None, outcome(0, 100, (2, 3)))
+    assert leader.asked == []
+
+
+def test_an_epoch_that_rose_cleanly_is_one_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader({3: 100, 4: 300})
+    assert not mixed(monkeypatch, leader, HELD, outcome(100, 200, (4, 4)))
+    assert leader.asked == [3]
+
+
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [({3: 90, 4: 300}, "what is held was cut"), ({2: 100, 4: 300}, "its epoch is not there"), ({}, "nobody answers")],
+)
+def test_what_does_not_continue_what_is_held_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, ends: dict[int, int], why: str
+) -> None:
+    assert mixed(monkeypatch, Leader(ends), HELD, outcome(100, 200, (4, 4))) == {PARTITION}, why
+
+
+def test_two_ranges_of_two_histories_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first was read before the log was cut at 150, the second after it had grown again."""
+    leader = Leader({3: 150, 4: 300})
+    assert mixed(monkeypatch, leader, HELD, outcome(200, 300, (4, 4)), outcome(100, 200, (3, 3))) == {PARTITION}
+
+
+def test_within_a_range_the_broker_has_compared_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader({3: 100, 4: 120, 5: 300})
+    assert not mixed(monkeypatch, leader, HELD, outcome(100, 200, (3, 4), (5, 5)))
+    assert leader.asked == []
