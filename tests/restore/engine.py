@@ -13,6 +13,10 @@ from kafka import TopicPartition as LibraryPartition
 
 from maxbrod.api import restore as engine
 from maxbrod.cli.main import run
+from maxbrod.config import KafkaConfig
+from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.deadline import Deadline
+from maxbrod.kafka.groups import list_groups
 from maxbrod.sandbox.waiting import wait_for
 from maxbrod.spark.restore import _restored, _work
 
@@ -98,10 +102,21 @@ def stand(cluster: Cluster, group_id: str) -> dict[tuple[str, int], int]:
 
 @contextmanager
 def joined(cluster: Cluster, group_id: str, topic: str) -> Iterator[None]:
-    """A consumer that is a member of its group meanwhile."""
+    """A consumer that is a member of its group meanwhile.
+
+    The broker is asked: kafka-python may join before it knows the topic's partitions, and is then given none of them.
+    """
+    config = KafkaConfig(bootstrap=cluster.bootstrap)
     consumer = KafkaConsumer(topic, group_id=group_id, bootstrap_servers=cluster.bootstrap, enable_auto_commit=False)
+
+    def is_member() -> bool:
+        consumer.poll(200)
+        found = list_groups(client, deadline=Deadline.after(30))[0].get(group_id)
+        return found is not None and found.state == "Stable"
+
     try:
-        wait_for("a member", lambda: consumer.poll(1000) is not None and bool(consumer.assignment()), timeout_s=60)
+        with KafkaClient(config) as client:
+            wait_for("a member", is_member, timeout_s=60)
         yield
     finally:
         consumer.close()

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
+import typer
+from rich.console import Console
 
 from backup.engine import back_up, config_of
 from maxbrod.api import restore as engine
@@ -65,6 +67,20 @@ def test_a_target_that_is_not_empty_is_never_written_to_unasked(cluster: Cluster
     command("restore", "--yes", exits=5)
     assert "not empty" in command.said
     assert offsets(cluster, topic) == (0, 30)
+
+
+def test_on_a_terminal_nothing_is_changed_before_somebody_agrees(
+    cluster: Cluster, topic: str, command: Command
+) -> None:
+    with patch.object(Console, "is_terminal", True), patch.object(typer, "confirm", return_value=False) as asked:
+        told = command("restore", "--suffix", "-new", exits=5)
+        assert asked.called
+        assert "Plan" in told
+        with cluster.admin() as admin:
+            assert f"{topic}-new" not in admin.list_topics()
+        asked.reset_mock()
+        command("restore", "--suffix", "-new", "--yes")
+        assert not asked.called
 
 
 def test_append_goes_behind_what_is_there(cluster: Cluster, topic: str, command: Command) -> None:
