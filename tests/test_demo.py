@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_demo_archives_every_acknowledged_record_and_leaves_nothing_behind(
+def test_the_demo_brings_every_acknowledged_record_back_and_leaves_nothing_behind(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -33,6 +33,7 @@ def test_the_demo_archives_every_acknowledged_record_and_leaves_nothing_behind(
         "payments": 600,
     }
     assert all(topic["identical"] and topic["acknowledged"] == topic["records"] for topic in topics.values())
+    assert all(topic["restored"] == topic["records"] for topic in topics.values())
     assert document["run"]["complete"] is True
     assert topics["clicks"]["without_key"] == 1500
     assert topics["customers"]["tombstones"] > 0
@@ -41,9 +42,11 @@ def test_the_demo_archives_every_acknowledged_record_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("records", "identical"), [(9, True), (10, False)])
+@pytest.mark.parametrize(
+    ("records", "identical", "restored"), [(9, True, 10), (10, False, 10), (10, True, 9), (10, True, -1)]
+)
 def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was(
-    capsys: pytest.CaptureFixture[str], records: int, identical: bool
+    capsys: pytest.CaptureFixture[str], records: int, identical: bool, restored: int
 ) -> None:
     inventory = TopicInventory(
         topic="orders",
@@ -73,7 +76,7 @@ def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was(
         recovery_point_ms=0,
     )
     with pytest.raises(IncompleteError, match="orders") as caught:
-        demo._report([found], report, as_json=False)
+        demo._report([found], {"orders": restored}, report, as_json=False)
     assert caught.value.exit_code == 3
     assert "complete" not in capsys.readouterr().out
-    assert all(column.header for column in demo._table([found]).columns)
+    assert all(column.header for column in demo._table([found], {"orders": restored}).columns)

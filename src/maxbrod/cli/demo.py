@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from maxbrod.api.reports import BackupReport
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.inventory import TopicInventory
+    from maxbrod.spark.session import Session
 
 _PARTITIONS: Final = {"orders": 4, "clicks": 2, "customers": 1, "payments": 1}
 _TRANSACTIONS: Final = 8
@@ -39,6 +40,7 @@ class _Archived:
     stored_bytes: int
     identical: bool
     """Every byte of every partition is what the broker has on its disk."""
+    logs: tuple[bytes, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -50,28 +52,40 @@ def demo(
     brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers.")] = 1,
     as_json: JsonFlag = False,
 ) -> None:
-    """Start a real Kafka cluster, fill it with realistic records, back it up, and account for every one of them.
+    """Start a real Kafka cluster, fill it, back it up, lose every topic, restore them, and account for every record.
 
     Cluster and archive live in a temporary folder and are removed at the end. The first run downloads Kafka.
     """
     from maxbrod.api.functions import backup  # noqa: PLC0415 - kafka-python and numba: not for `--help`
+    from maxbrod.config import SparkConfig  # noqa: PLC0415
     from maxbrod.sandbox.cluster import Cluster  # noqa: PLC0415
     from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release  # noqa: PLC0415
+    from maxbrod.sandbox.topics import delete_topic  # noqa: PLC0415
+    from maxbrod.spark.session import open_configured  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="maxbrod-demo-") as folder:
         with _step(f"get Kafka {KAFKA_VERSION} (the first time it is downloaded)"):
             kafka_release()
         with _step(f"start {brokers} broker{'s'[: brokers > 1]}"):
             cluster = Cluster.start(Path(folder) / "cluster", brokers=brokers)
-        with cluster:
+        archive = Path(folder) / "archive"
+        with cluster, ExitStack() as undo:
             with _step("produce"):
                 acknowledged = _produce(cluster, records)
-            archive = Path(folder) / "archive"
-            with _step("back up, on Spark"):
-                report = backup(bootstrap=cluster.bootstrap, archive=archive)
+            with _step("start Spark"):
+                session = undo.enter_context(open_configured(SparkConfig()))
+            with _step("back up"):
+                report = backup(bootstrap=cluster.bootstrap, archive=archive, session=session)
             with _step("read the archive, and the brokers' own logs"):
                 found = _look(cluster, archive, acknowledged)
-    _report(found, report, as_json=as_json)
+            with _step("lose every topic"):
+                for topic in _PARTITIONS:
+                    delete_topic(cluster, topic)
+            with _step("restore them from the archive"):
+                _restore(cluster, archive, session)
+            with _step("compare every record with the archive"):
+                restored = {each.inventory.topic: _compare(cluster, each) for each in found}
+    _report(found, restored, report, as_json=as_json)
 
 
 @contextmanager
@@ -140,9 +154,34 @@ def _look(cluster: Cluster, archive: Path, acknowledged: Mapping[str, int]) -> l
                 acknowledged=acknowledged[topic],
                 stored_bytes=stored_bytes,
                 identical=logs == broker_logs(cluster, topic, partitions=partitions),
+                logs=tuple(logs),
             )
         )
     return found
+
+
+def _restore(cluster: Cluster, archive: Path, session: Session) -> None:
+    from maxbrod.api.restore import Restore  # noqa: PLC0415
+    from maxbrod.config import Config  # noqa: PLC0415
+    from maxbrod.planning.restore.wish import OffsetsMode, Wish  # noqa: PLC0415
+
+    config = Config.model_validate({"archive": str(archive), "kafka": {"bootstrap": cluster.bootstrap}})
+    with Restore(config, Wish(offsets=OffsetsMode.EXACT), session=session) as work:
+        work.run(work.plan())
+
+
+def _compare(cluster: Cluster, archived: _Archived) -> int:
+    """How many records stand in the restored topic as they were, at their old offsets; -1 if one does not."""
+    from maxbrod.sandbox.inventory import broker_logs, visible_records  # noqa: PLC0415
+
+    topic, equal = archived.inventory.topic, 0
+    logs = broker_logs(cluster, topic, partitions=archived.inventory.partitions)
+    for number, (before, now) in enumerate(zip(archived.logs, logs, strict=True)):
+        wanted, found = (visible_records(log, f"{topic}-{number}") for log in (before, now))
+        if not wanted.equals(found):
+            return -1
+        equal += wanted.num_rows
+    return equal
 
 
 def _archived_logs(archive: Archive, topic: str, partitions: int) -> tuple[int, list[bytes]]:
@@ -158,34 +197,45 @@ def _archived_logs(archive: Archive, topic: str, partitions: int) -> tuple[int, 
     return sum(row.bytes for row in rows), logs
 
 
-def _report(found: list[_Archived], report: BackupReport, *, as_json: bool) -> None:
-    lacking = [each.inventory.topic for each in found if not each.complete]
+def _report(found: list[_Archived], restored: Mapping[str, int], report: BackupReport, *, as_json: bool) -> None:
+    lacking = [each.inventory.topic for each in found if not _is_back(each, restored)]
     complete = report.complete and not lacking
     if as_json:
-        print_json({"complete": complete, "topics": [_document(each) for each in found], "run": report.as_dict()})
+        topics = [{**_document(each), "restored": restored[each.inventory.topic]} for each in found]
+        print_json({"complete": complete, "topics": topics, "run": report.as_dict()})
     else:
-        out.print(_table(found))
+        out.print(_table(found, restored))
         print_notices(report, out)
     if not complete:
         what = f"records are missing or not as they were: {', '.join(lacking) or 'see the notices'}"
         raise IncompleteError(what, hint="this is a bug in maxbrod: please report it")
     if not as_json:
         total = sum(each.acknowledged for each in found)
-        text = f": all {total:,} acknowledged records are archived, byte for byte as the brokers have them"
+        text = f": all {total:,} acknowledged records were archived byte for byte, lost, and restored at their offsets"
         out.print(f"[bold green]complete[/bold green]{text}", highlight=False, markup=True, soft_wrap=True)
 
 
+def _is_back(each: _Archived, restored: Mapping[str, int]) -> bool:
+    return each.complete and restored[each.inventory.topic] == each.acknowledged
+
+
 def _document(found: _Archived) -> dict[str, object]:
-    mine = {name: value for name, value in asdict(found).items() if name != "inventory"}
+    mine = {name: getattr(found, name) for name in ("acknowledged", "stored_bytes", "identical")}
     return {**asdict(found.inventory), **mine}
 
 
-def _table(found: list[_Archived]) -> Table:
-    numbers = (">parts", ">acknowledged", ">archived", ">aborted", ">log", ">stored")
-    shown = table("What the archive holds", "topic", *numbers)
+def _table(found: list[_Archived], restored: Mapping[str, int]) -> Table:
+    numbers = (">parts", ">acknowledged", ">archived", ">aborted", ">log", ">stored", ">restored")
+    shown = table("Backed up, lost, restored", "topic", *numbers)
     for each in found:
         held = each.inventory
         counts = (held.partitions, each.acknowledged, held.records, held.aborted)
         sizes = (held.bytes, each.stored_bytes)
-        shown.add_row(held.topic, *(f"{count:,}" for count in counts), *map(human_bytes, sizes))
+        back = restored[held.topic]
+        shown.add_row(
+            held.topic,
+            *(f"{count:,}" for count in counts),
+            *map(human_bytes, sizes),
+            f"{back:,}" if back >= 0 else "differs",
+        )
     return shown

@@ -46,6 +46,14 @@ def broker_logs(cluster: Cluster, topic: str, *, partitions: int) -> list[bytes]
     return [b"".join(log.read_bytes() for log in _logs(cluster, topic, number)) for number in range(partitions)]
 
 
+def visible_records(log: bytes, name: str) -> pa.RecordBatch:
+    """What an application sees of one partition's log: offset, time, key, value and headers of each record."""
+    headers = walk(log, object_name=name)
+    records = decode(log, headers, columns=["offset", "timestamp_ms", "key", "value", "headers"])
+    visible = committed_records(headers, from_markers(log, headers).aborted)
+    return records.take(np.flatnonzero(visible))
+
+
 def take_inventory(topic: str, logs: Sequence[bytes]) -> TopicInventory:
     """Of one log for each partition."""
     parts = [_partition(log, f"{topic}-{partition}") for partition, log in enumerate(logs)]

@@ -141,7 +141,7 @@ def _holds_records(subject: Subject, state: TargetState) -> bool:
 
 
 def _partitions(target: TargetTopic, what: str) -> Obstacle:
-    hint = f"restore under another name, or say --partition-count {target.partition_count} to hash keys anew"
+    hint = "restore under another name; keys are not hashed anew for another number of partitions yet"
     return Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
 
 
