@@ -193,13 +193,15 @@ def retry(
             return action(limit)
         except UnavailableError as error:
             waited_s = time.monotonic() - started
-            if limit.passed or (stop is not None and stop.is_set()):
-                raise gave_up(error, what, waited_s) from error
-            if waited_s >= tell_at_s:
+            if waited_s >= tell_at_s and not limit.passed:
                 # Somebody may be looking at a screen on which nothing moves.
                 _LOG.warning("waiting for %s: %s; giving up in %.0f s", what, error, limit.remaining_s)
                 tell_at_s = waited_s + _TELL_EVERY_S
-        backoff.pause(limit)
+            if stop is None or not stop.is_set():
+                backoff.pause(limit)
+            # A try without time left would only say that there is none, and hide this error.
+            if limit.passed or (stop is not None and stop.is_set()):
+                raise gave_up(error, what, time.monotonic() - started) from error
 
 
 def gave_up(error: UnavailableError, what: str, waited_s: float) -> UnavailableError:
