@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.api.incarnations import select_names
 from maxbrod.api.problems import Problem, ProblemKind, exit_code_of
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.sound_slices import SoundSlices, slice_name
-from maxbrod.catalog.rows import Segment, decode_rows
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.errors import EXIT_INCOMPLETE, UsageError
-from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.spark.check import verify_slices
 from maxbrod.spark.session import open_configured, parallelism_of
 
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
     from maxbrod.api.archives import Archive
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import SparkConfig
+    from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.spark.check import SliceProblem
     from maxbrod.spark.session import Session
 
 WAVE_BYTES: Final = 8 << 30
 _TASK_BYTES: Final = 256 << 20
 _SLICE_COST_BYTES: Final = 64 << 10
-_SLICE_FIELDS: Final = tuple(each.name for each in fields(Slice))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +183,7 @@ def _tasks(wave: Sequence[Segment], parallelism: int) -> list[list[tuple[int, Sl
         if room <= 0:
             tasks.append([])
             room = share
-        tasks[-1].append((number, Slice(**{name: getattr(row, name) for name in _SLICE_FIELDS})))
+        tasks[-1].append((number, slice_of(row)))
         room -= row.raw_bytes + _SLICE_COST_BYTES
     return tasks
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
@@ -27,10 +27,9 @@ from maxbrod.api.restore_state import (
 )
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
-from maxbrod.catalog.rows import Segment, decode_rows
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.kafka.client import KafkaClient
-from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.choosing import choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
@@ -50,12 +49,11 @@ if TYPE_CHECKING:
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.planning.restore.plan import PartitionPlan, TopicPlan
     from maxbrod.planning.restore.wish import Wish
     from maxbrod.spark.restore_task import Restored
     from maxbrod.spark.session import Session
-
-_SLICE_FIELDS: Final = tuple(Slice.__dataclass_fields__)
 
 
 class Restore:
@@ -241,6 +239,4 @@ class Restore:
         source = each.source
         rows = self._archive.catalog.rows(topic_id=source.topic_id, partition=source.partition)
         found: Sequence[object] = decode_rows(rows_to_read(rows, source, self._wish))
-        return tuple(
-            Slice(**{name: getattr(row, name) for name in _SLICE_FIELDS}) for row in found if isinstance(row, Segment)
-        )
+        return tuple(slice_of(row) for row in found if isinstance(row, Segment))

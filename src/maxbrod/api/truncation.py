@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
+from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, slice_of
 from maxbrod.layouts.kafka.cut import cut_slice
 from maxbrod.layouts.kafka.partition import PartitionName
 from maxbrod.layouts.kafka.slices import Slice
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from maxbrod.catalog.rows import Row
 
 _EVERYTHING: Final = 2**63 - 1
-_SLICE_FIELDS: Final = tuple(each.name for each in fields(Slice))
 
 
 def held_rows(archive: Archive, partition: PartitionId) -> list[Row]:
@@ -44,12 +43,12 @@ def _kept(archive: Archive, row: Row, offset: int, *, run_id: str, now_ms: int) 
         case Gap() if row.base_offset < offset:
             return replace(row, end_offset=offset, run_id=run_id, written_at=now_ms)
         case Segment() if row.base_offset < offset:
-            whole = Slice(**{name: getattr(row, name) for name in _SLICE_FIELDS})
+            whole = slice_of(row)
             name = PartitionName(topic=row.topic, topic_id=row.topic_id, partition=row.partition)
             part = cut_slice(archive.storage, whole, offset, name)
             if part is None:
                 return None
-            values = {name: getattr(part, name) for name in _SLICE_FIELDS}
+            values = {each.name: getattr(part, each.name) for each in fields(Slice)}
             return replace(row, **values, run_id=run_id, written_at=now_ms)
         case _:
             return None

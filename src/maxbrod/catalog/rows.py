@@ -6,13 +6,14 @@ Fields are named after columns. Offsets are 64 bits, ends are exclusive, times a
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from maxbrod.catalog.schema import SCHEMA, GapReason, Kind
 from maxbrod.errors import UnsupportedFormatError
+from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -85,6 +86,13 @@ class Run:
 
 
 Row: TypeAlias = Segment | Gap | Run
+_SLICE_FIELDS: Final = tuple(each.name for each in fields(Slice))
+
+
+def slice_of(row: Segment) -> Slice:
+    """What the layout needs to read it."""
+    return Slice(**{name: getattr(row, name) for name in _SLICE_FIELDS})
+
 
 _SHARED: Final = ("run_id", "written_at")
 _RANGE: Final = ("topic", "topic_id", "partition", "base_offset", "end_offset", *_SHARED)
