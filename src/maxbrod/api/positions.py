@@ -6,24 +6,18 @@ ahead of the catalog, or behind a commit that was never heard of: then it is rea
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from maxbrod.api.observing import Position
-from maxbrod.api.snapshots import read_snapshot
+from maxbrod.api.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.catalog.rows import PartitionId, Segment
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from maxbrod.api.archives import Archive
     from maxbrod.planning.assembly import Assembly
-    from maxbrod.planning.snapshot import Snapshot
     from maxbrod.planning.states import PartitionState
-
-_LOG: Final = logging.getLogger(__name__)
-_SNAPSHOTS_TRIED: Final = 20
 
 
 class Positions:
@@ -43,8 +37,10 @@ class Positions:
         """Read it all afresh: from the rows, and from the last snapshot where a partition has no row yet."""
         self.held.clear()
         self.unrecorded = False
-        snapshot = _newest_readable(archive)
-        if snapshot is not None:
+        last = last_snapshot_run(archive.catalog.runs())
+        if last is not None:
+            # A damaged one is not passed over: an older one may not know of a partition that has no row yet.
+            snapshot = read_snapshot(archive.storage, last)
             self._names.update(snapshot.topics)
             self.cluster = snapshot.cluster
             self.compacted |= _compacted_topics(snapshot.cluster)
@@ -118,17 +114,6 @@ class Positions:
     def topics(self) -> dict[str, str]:
         """The name of each topic id."""
         return {each.topic_id: self._names.get(each.topic_id, "") for each in self.held}
-
-
-def _newest_readable(archive: Archive) -> Snapshot | None:
-    """Of the last snapshots. An older one than the last says less: what it does not know of is met as new, and read."""
-    recorded = [run for run in archive.catalog.runs() if run.snapshot is not None]
-    for run in reversed(recorded[-_SNAPSHOTS_TRIED:]):
-        try:
-            return read_snapshot(archive.storage, run)
-        except (CorruptDataError, ObjectNotFoundError) as error:
-            _LOG.warning("%s: an older snapshot is used; see 'maxbrod check'", error)
-    return None
 
 
 def _compacted_topics(cluster: Mapping[str, Any]) -> set[str]:
