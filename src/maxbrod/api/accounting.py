@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from maxbrod.api.backup_notices import storage_failed
 from maxbrod.api.backup_run import now_ms
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.planning.assembly import assemble, check_tiling
 from maxbrod.planning.items import RangeItem, Task, Trouble
 from maxbrod.planning.mending import settle, sort_out
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.backup_run import BackupRun
     from maxbrod.api.positions import Positions
+    from maxbrod.catalog.rows import PartitionId
     from maxbrod.planning.assembly import Assembly
     from maxbrod.planning.items import Outcome
     from maxbrod.planning.mending import Mending
@@ -28,7 +28,7 @@ def still_to_read(run: BackupRun, positions: Positions, wave: Wave) -> list[Task
     """Without partitions that could not be read on; after a batch that reached into this wave, from its end on."""
     tasks = []
     for task in wave:
-        items = [_moved(item, positions) for item in task.items if _id(item) not in run.stopped]
+        items = [_moved(item, positions) for item in task.items if item.id not in run.stopped]
         kept = tuple(item for item in items if item.start < item.end)
         if kept:
             tasks.append(Task(items=kept))
@@ -39,7 +39,7 @@ def take(run: BackupRun, positions: Positions, outcomes: Iterable[Outcome]) -> N
     """Rows of every partition of a wave, proved to tile before any of them may be committed."""
     by_partition: dict[PartitionId, list[Outcome]] = {}
     for outcome in outcomes:
-        by_partition.setdefault(_id(outcome.item), []).append(outcome)
+        by_partition.setdefault(outcome.item.id, []).append(outcome)
     assemblies = [_assembled(run, positions, partition, each) for partition, each in by_partition.items()]
     check_tiling(
         [row for each in assemblies for row in each.rows],
@@ -55,7 +55,7 @@ def explain_unread(run: BackupRun, positions: Positions, plans: Iterable[Partiti
     """Partitions of which nothing can be read, because retention took all that the archive lacks."""
     for plan in plans:
         if plan.gap is not None and plan.start >= plan.end:
-            partition = PartitionId(topic_id=plan.state.topic_id, partition=plan.state.partition)
+            partition = plan.state.id
             _accept(run, positions, _assembled(run, positions, partition, ()))
 
 
@@ -120,8 +120,4 @@ def _tell_failures(run: BackupRun, partition: PartitionId, outcomes: Iterable[Ou
 
 
 def _moved(item: RangeItem, positions: Positions) -> RangeItem:
-    return replace(item, start=max(item.start, min(positions.end_of(_id(item)), item.end)))
-
-
-def _id(item: RangeItem) -> PartitionId:
-    return PartitionId(topic_id=item.topic_id, partition=item.partition)
+    return replace(item, start=max(item.start, min(positions.end_of(item.id), item.end)))

@@ -202,7 +202,7 @@ class Backup:
         appeared = self._positions.appeared(found.states) if at_first else ()
         for state in found.states:
             where = TopicPartition(topic=state.topic, partition=state.partition)
-            partition = PartitionId(topic_id=state.topic_id, partition=state.partition)
+            partition = state.id
             start = Earliest() if partition in appeared else self._start
             plan = plan_partition(state, start, offset_for_time=found.offsets_for_time.get(where, -1))
             run.plan(partition, plan)
@@ -222,7 +222,7 @@ class Backup:
             return plans
         chosen, put_off = waiting.choose(plans, now_ms=run.started_at_ms)
         for plan in put_off:
-            partition = PartitionId(topic_id=plan.state.topic_id, partition=plan.state.partition)
+            partition = plan.state.id
             run.wait(partition, plan.state.high_watermark - plan.first)
         run.recovery_point_ms = waiting.recovery_point_ms(run.started_at_ms)
         return chosen
@@ -249,7 +249,7 @@ class Backup:
         }
         found = open_transactions(self._client, sorted(waiting)) if waiting else {}
         for where, state in sorted(waiting.items()):
-            partition = PartitionId(topic_id=state.topic_id, partition=state.partition)
+            partition = state.id
             run.wait(partition, state.high_watermark - state.end)
             run.notices.extend(held_back(state, each, now_ms=now_ms()) for each in found.get(where, ()))
 
@@ -282,11 +282,7 @@ class Backup:
         for partition in mixed:
             run.stopped.add(partition)
             run.again.add(run.plans[partition].state.topic)
-        return [
-            outcome
-            for outcome in outcomes
-            if PartitionId(topic_id=outcome.item.topic_id, partition=outcome.item.partition) not in mixed
-        ]
+        return [outcome for outcome in outcomes if outcome.item.id not in mixed]
 
     def _mend(self, run: BackupRun, archive: Archive) -> None:
         """Read once more what could not be read, or not be explained, before: another replica may lead today."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.offsets import epoch_ends
 from maxbrod.model import TopicPartition
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.api.observing import Position
+    from maxbrod.catalog.rows import PartitionId
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.client import KafkaClient
     from maxbrod.planning.items import Outcome
@@ -33,7 +33,7 @@ def find_mixed(
         for partition, each in _by_partition(outcomes).items()
         if (found := _seams(held.get(partition), each))
     }
-    topics = {_id(outcome): outcome.item.topic for outcome in outcomes}
+    topics = {outcome.item.id: outcome.item.topic for outcome in outcomes}
     mixed: dict[PartitionId, str] = {}
     while seams:
         asked = {
@@ -56,7 +56,7 @@ def find_mixed(
 def _by_partition(outcomes: Iterable[Outcome]) -> dict[PartitionId, list[Outcome]]:
     found: dict[PartitionId, list[Outcome]] = {}
     for outcome in outcomes:
-        found.setdefault(_id(outcome), []).append(outcome)
+        found.setdefault(outcome.item.id, []).append(outcome)
     return found
 
 
@@ -72,7 +72,3 @@ def _seams(held: Position | None, outcomes: Sequence[Outcome]) -> list[tuple[int
                 found.append((epoch, end))
             epoch, end = each.last_leader_epoch, each.end_offset
     return found
-
-
-def _id(outcome: Outcome) -> PartitionId:
-    return PartitionId(topic_id=outcome.item.topic_id, partition=outcome.item.partition)

@@ -96,11 +96,7 @@ class Positions:
         if self.cluster is None:
             return set()
         before = {topic["topic_id"]: len(topic["replicas"]) for topic in self.cluster["topics"]}
-        return {
-            PartitionId(topic_id=state.topic_id, partition=state.partition)
-            for state in states
-            if state.partition >= before.get(state.topic_id, 0)
-        }
+        return {state.id for state in states if state.partition >= before.get(state.topic_id, 0)}
 
     def recorded(self, cluster: Mapping[str, Any]) -> None:
         """A snapshot with all of this has been committed."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.planning.rolling import due, track_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from maxbrod.catalog.rows import PartitionId
     from maxbrod.planning.rolling import RollLimits
     from maxbrod.planning.states import PartitionPlan
 
@@ -33,7 +33,7 @@ class Waiting:
         chosen: list[PartitionPlan] = []
         put_off: list[PartitionPlan] = []
         for plan in plans:
-            partition = _id(plan)
+            partition = plan.state.id
             waiting_since_ms = since_ms.get(partition)
             if plan.idle or due(plan, waiting_since_ms=waiting_since_ms, now_ms=now_ms, limits=self._limits):
                 chosen.append(plan)
@@ -47,7 +47,3 @@ class Waiting:
     def recovery_point_ms(self, now_ms: int) -> int:
         """The last moment at which nothing waited of any partition that waits now."""
         return min((self._fresh_ms.get(each, since) for each, since in self._since_ms.items()), default=now_ms)
-
-
-def _id(plan: PartitionPlan) -> PartitionId:
-    return PartitionId(topic_id=plan.state.topic_id, partition=plan.state.partition)

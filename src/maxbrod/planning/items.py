@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from maxbrod.catalog.rows import PartitionId
+
 if TYPE_CHECKING:
     from maxbrod.layouts.kafka.slices import Slice
 
@@ -26,6 +28,10 @@ class RangeItem:
     """Holes between batches are nothing strange."""
     floor: int | None = None
     """Of a partition's first range: the batch that `start` lies within is its own, if it begins here or later."""
+
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(topic_id=self.topic_id, partition=self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ def sort_out(
     fresh: list[Outcome] = []
     for outcome in outcomes:
         item = outcome.item
-        candidates = places.get(PartitionId(topic_id=item.topic_id, partition=item.partition), ())
+        candidates = places.get(item.id, ())
         mine = (found for retry, found in candidates if retry.range.start <= item.start < retry.range.end)
         next(mine, fresh).append(outcome)
     return fresh, mended

@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from maxbrod.catalog.rows import PartitionId
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from maxbrod.catalog.rows import PartitionId
     from maxbrod.planning.states import PartitionPlan
 
 
@@ -50,7 +49,5 @@ def track_waiting(
 
     Drop a partition that was read, so that what has come since counts from the next interval on.
     """
-    partitions = (
-        PartitionId(topic_id=plan.state.topic_id, partition=plan.state.partition) for plan in plans if not plan.idle
-    )
+    partitions = (plan.state.id for plan in plans if not plan.idle)
     return {partition: waiting_since_ms.get(partition, now_ms) for partition in partitions}

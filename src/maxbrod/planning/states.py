@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.catalog.rows import PartitionId
 from maxbrod.model import TopicPartition
 from maxbrod.planning.starts import resolve_start
 
@@ -51,6 +52,10 @@ class PartitionState:
     held: Held | None
     bytes_per_offset: float | None
     compacted: bool
+
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(topic_id=self.topic_id, partition=self.partition)
 
     def bytes_of(self, offsets: int) -> int:
         return estimate_bytes(offsets, self.bytes_per_offset)

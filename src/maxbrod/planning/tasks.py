@@ -10,12 +10,13 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.planning.items import RangeItem, Task
 from maxbrod.planning.states import estimate_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from maxbrod.catalog.rows import PartitionId
 
 Wave: TypeAlias = tuple[Task, ...]
 
@@ -87,7 +88,7 @@ def wave_extents(wave: Wave) -> dict[PartitionId, tuple[int, int]]:
     """The offsets [first, end) of each partition that a wave reads."""
     extents: dict[PartitionId, tuple[int, int]] = {}
     for item in (item for task in wave for item in task.items):
-        partition = PartitionId(topic_id=item.topic_id, partition=item.partition)
+        partition = item.id
         first, end = extents.get(partition, (item.start, item.end))
         extents[partition] = min(first, item.start), max(end, item.end)
     return extents
