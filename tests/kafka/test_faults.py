@@ -71,6 +71,7 @@ def test_a_suspended_broker_ends_in_an_error_that_says_what_was_waited_for(clust
                 list(chunks)
         finally:
             cluster.resume(broker)
+            cluster.wait_until_settled()
     assert time.monotonic() - began < 15
     assert topic in str(caught.value)
 
@@ -89,6 +90,7 @@ def test_a_read_completes_after_a_suspended_broker_goes_on(cluster: Cluster, top
             received.extend(chunks)
         finally:
             resume.join()
+            cluster.wait_until_settled()
     assert joined(received) == expected
 
 

@@ -6,6 +6,7 @@ Unlike `traffic` it touches no record on its own, so hundreds of thousands take 
 from __future__ import annotations
 
 import socket
+import time
 from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
 _TIMEOUT_S: Final = 60
+_PAUSE_S: Final = 0.1
+_ELSEWHERE: Final = (3, 5, 6)  # unknown topic, no leader, another leader: a broker that has just come back
 _VERSION: Final = 9  # the last one that names topics by name
 
 
@@ -32,20 +35,42 @@ def produce_records(
     cluster: Cluster, topic: str, records: pa.RecordBatch, *, partition: int = 0, codec: Codec = Codec.LZ4
 ) -> int:
     """Append all records to a partition in batches of up to a megabyte, each acknowledged; returns how many."""
-    leader = replicas(cluster, topic, partition).leader
-    if leader is None:
-        raise UnavailableError("the partition has no leader", object_name=f"{topic}-{partition}")
     data = encode(records, codec=codec)
     # A broker numbers what clients send, and takes a batch only if it says 0.
     headers = patch(data, walk(data, check_crc=False), base_offset=0)
-    port = cluster.spec.broker(leader).ports[PLAINTEXT]
-    with socket.create_connection((HOST, port), timeout=_TIMEOUT_S) as connection:
-        for start, size in zip(headers.position.tolist(), headers.size.tolist(), strict=True):
-            _produce(connection, topic, partition, data[start : start + size].tobytes())
+    deadline = time.monotonic() + _TIMEOUT_S
+    spans = list(zip(headers.position.tolist(), headers.size.tolist(), strict=True))
+    while spans:
+        with _leader(cluster, topic, partition) as connection:
+            while spans:
+                start, size = spans[0]
+                error = _produce(connection, topic, partition, data[start : start + size].tobytes())
+                if error:
+                    break
+                spans.pop(0)
+        if spans:
+            _wait_for_another_leader(error, f"{topic}-{partition}", deadline)
     return int(records.num_rows)
 
 
-def _produce(connection: socket.socket, topic: str, partition: int, batch: bytes) -> None:
+def _leader(cluster: Cluster, topic: str, partition: int) -> socket.socket:
+    leader = replicas(cluster, topic, partition).leader
+    if leader is None:
+        raise UnavailableError("the partition has no leader", object_name=f"{topic}-{partition}")
+    return socket.create_connection((HOST, cluster.spec.broker(leader).ports[PLAINTEXT]), timeout=_TIMEOUT_S)
+
+
+def _wait_for_another_leader(error: int, object_name: str, deadline: float) -> None:
+    """A broker that was away says so before it writes anything: the batch may be sent again."""
+    if error not in _ELSEWHERE or time.monotonic() > deadline:
+        raise MaxbrodError(
+            f"the broker refused a batch with error {error}", operation="produce", object_name=object_name
+        )
+    time.sleep(_PAUSE_S)
+
+
+def _produce(connection: socket.socket, topic: str, partition: int, batch: bytes) -> int:
+    """Sends one batch; returns the broker's error code."""
     topic_class = ProduceRequest.TopicProduceData
     request = ProduceRequest(
         transactional_id=None,
@@ -57,9 +82,4 @@ def _produce(connection: socket.socket, topic: str, partition: int, batch: bytes
         version=_VERSION,
     )
     answer = ask(connection, request, ProduceResponse).responses[0].partition_responses[0]
-    if answer.error_code:
-        raise MaxbrodError(
-            f"the broker refused a batch with error {answer.error_code}: {answer.error_message}",
-            operation="produce",
-            object_name=f"{topic}-{partition}",
-        )
+    return int(answer.error_code)
