@@ -38,6 +38,8 @@ class GapReason(StrEnum):
     TRUNCATED = "truncated"
     PRUNED = "pruned"
     DELETED = "deleted"
+    UNRECORDED = "unrecorded"
+    """Another tool's layout, which does not say why. Never in our own catalogs."""
     CORRUPT = "corrupt"
     UNEXPLAINED = "unexplained"
 

@@ -24,7 +24,7 @@ from maxbrod.kafka.log_ends import log_ends
 from maxbrod.kafka.produce import produce_all
 from maxbrod.kafka.producer_ids import new_producer_id
 from maxbrod.kafka.ranges import read_range
-from maxbrod.layouts.kafka.reading import read_logs
+from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
 from maxbrod.planning.restore.mapping import build_map, encode_map
 from maxbrod.storage.opening import open_storage
