@@ -39,7 +39,7 @@ class GapReason(StrEnum):
     PRUNED = "pruned"
     DELETED = "deleted"
     UNRECORDED = "unrecorded"
-    """Another tool's layout, which does not say why. Never in our own catalogs."""
+    """By the layout of another tool, from which it was converted."""
     CORRUPT = "corrupt"
     UNEXPLAINED = "unexplained"
 
