@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from maxbrod.batch.columns import number_column
 from maxbrod.batch.transactions import from_fetch
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.kafka.client import PATIENCE_S, KafkaClient
@@ -152,8 +153,6 @@ class _Records:
 
     def _within(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """A batch may reach beyond the item on either side."""
-        from maxbrod.batch.columns import number_column  # noqa: PLC0415 - see above: not without records
-
         offsets = number_column(records.column("offset"))
         first, end = offsets.searchsorted([self.item.start, self.item.end]).tolist()
         return records.slice(first, end - first)
