@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.observing import Observation
     from maxbrod.api.progress import OnProgress
+    from maxbrod.api.waiting import Waiting
     from maxbrod.config import Config
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
     from maxbrod.planning.states import PartitionState
@@ -80,6 +81,7 @@ class ForeignBackup:
         self.stop = stop or threading.Event()
         self._given_session = session
         self._session: Session | None = None
+        self._ran = False
         self._undo = ExitStack()
         self._client = self._undo.enter_context(KafkaClient(config.kafka, stop=self.stop))
 
@@ -91,9 +93,16 @@ class ForeignBackup:
     ) -> None:
         self._undo.close()
 
-    def run(self, *, demand_topics: bool = True) -> BackupReport:
-        """Bring the archive up to the present."""
+    def hurry(self) -> None:
+        """Nothing is ever put off."""
+
+    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+        """Bring the archive up to the present. Nothing can be put off: `waiting` is always None."""
+        del waiting
         self.target.demand_acceptance()
+        if self._ran:
+            self.target.look_again()
+        self._ran = True
         self._on_progress(Progress(phase="planning"))
         run_id, started_at_ms = new_run_id(), now_ms()
         patience_s = self._wish.patience

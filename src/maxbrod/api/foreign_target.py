@@ -80,6 +80,10 @@ class ForeignTarget:
         self._layout.publish(self._storage, self.survey, written, self._options, facts)
         self.survey = self._look()
 
+    def look_again(self) -> None:
+        """After a failure the tree may have other contents than were thought."""
+        self.survey = self._look()
+
     def _look(self) -> Survey:
         if next((each for each in self._storage.list() if not each.path.startswith(f"{OWN_FOLDER}/")), None) is None:
             return Survey(layout=self._layout.name, segments=())

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from maxbrod import __version__
-from maxbrod.cli import backup, bench, check, demo, gc, groups, ls, restore, sandbox, show
+from maxbrod.cli import backup, bench, check, convert, demo, gc, groups, ls, restore, sandbox, show
 from maxbrod.cli.output import print_error
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError
 
@@ -24,6 +24,7 @@ app.add_typer(groups.app, name="groups")
 app.command(name="ls")(ls.ls)
 app.command(name="show")(show.show)
 app.command(name="check")(check.check)
+app.command(name="convert")(convert.convert)
 app.command(name="gc")(gc.gc)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(bench.app, name="bench")

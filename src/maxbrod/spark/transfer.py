@@ -7,8 +7,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import TopicPartition
 from maxbrod.spark.backup import decode_slice
+from maxbrod.spark.copy_task import run_copy_task
 from maxbrod.spark.jobs import run_tasks
 from maxbrod.spark.transfer_task import TransferItem, Transferred, TransferSettings, run_transfer_task
 
@@ -33,7 +35,8 @@ def run_transfer_job(
 
 def _work(settings: TransferSettings, payload: str) -> str:
     items = [_item(values) for values in json.loads(payload)]
-    return json.dumps([asdict(each) for each in run_transfer_task(settings, items)])
+    run = run_copy_task if settings.layout == NATIVE else run_transfer_task
+    return json.dumps([asdict(each) for each in run(settings, items)])
 
 
 def _item(values: dict[str, Any]) -> TransferItem:

@@ -66,6 +66,7 @@ class Transferred:
     """What was written of an item, all of it or nothing."""
 
     where: TopicPartition
+    topic_id: str
     segments: tuple[dict[str, Any], ...] = ()
     """As `documents.encode_segment` tells them."""
     records: int = 0
@@ -87,6 +88,13 @@ def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem])
         return [_transfer(settings, target, _Records(settings, item, client=client)) for item in items]
 
 
+def nothing(item: TransferItem, error: MaxbrodError) -> Transferred:
+    """Of an item that could not be read, or not be written."""
+    return Transferred(
+        where=item.where, topic_id=item.topic_id, start=item.start, end=item.start, failure=error.as_dict()
+    )
+
+
 def _transfer(settings: TransferSettings, target: Storage, records: _Records) -> Transferred:
     item = records.item
     try:
@@ -95,9 +103,10 @@ def _transfer(settings: TransferSettings, target: Storage, records: _Records) ->
             survey = decode_survey(item.survey)
             written = layout.write(target, item.where, records, settings.options, survey=survey)
     except MaxbrodError as error:
-        return Transferred(where=item.where, start=item.start, end=item.start, failure=error.as_dict())
+        return nothing(item, error)
     return Transferred(
         where=item.where,
+        topic_id=item.topic_id,
         segments=tuple(encode_segment(each) for each in written),
         records=records.count,
         start=records.start,
