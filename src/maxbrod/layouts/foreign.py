@@ -179,3 +179,9 @@ class Layout(Protocol):
 
         May be repeated after a crash. Ends with the metadata files that the tool itself goes by.
         """
+
+    def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+        """What is not as the layout says, the survey's own faults among it.
+
+        Quick: objects, names and metadata agree. Deep: every record is read, and every checksum that there is.
+        """

@@ -34,7 +34,7 @@ _REASONS: Final = {str(each): each for each in GapReason}
 def topic_id_for(name: str) -> str:
     """Of a topic whose archive knows only its name."""
     digest = hashlib.sha256(f"maxbrod topic {name}".encode()).digest()
-    return topic_id_text(UUID(bytes=digest[:16], version=8))
+    return topic_id_text(UUID(bytes=digest[:16], version=5))
 
 
 def rows_of(survey: Survey) -> list[Row]:
