@@ -73,7 +73,7 @@ class Restore:
         if config.archive is None:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
         self._config, self._kafka, self._wish = config, config.kafka, wish
-        self._archive = open_archive(config.archive, config.storage)
+        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._session = session
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
