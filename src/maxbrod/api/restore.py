@@ -27,7 +27,7 @@ from maxbrod.api.restore_state import (
 )
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
-from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.model import TopicPartition
@@ -210,8 +210,11 @@ class Restore:
 
     def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem]]:
         """Partitions spread over as many tasks as can run at once, the largest first."""
+        slices = self._slices(plan)
         items = [
-            (each.source.bytes, self._item(topic, each, topics)) for topic in plan.topics for each in topic.partitions
+            (each.source.bytes, self._item(topic, each, topics, slices.get(each.source.id, [])))
+            for topic in plan.topics
+            for each in topic.partitions
         ]
         tasks: list[list[RestoreItem]] = [[] for _ in range(min(parallelism, len(items)))]
         loads = [0] * len(tasks)
@@ -221,7 +224,9 @@ class Restore:
             loads[number] += size + 1
         return tasks
 
-    def _item(self, topic: TopicPlan, each: PartitionPlan, topics: TargetTopics) -> RestoreItem:
+    def _item(
+        self, topic: TopicPlan, each: PartitionPlan, topics: TargetTopics, slices: Sequence[Slice]
+    ) -> RestoreItem:
         source, target = each.source, topic.target
         exact = each.offsets.mode is OffsetsMode.EXACT
         return RestoreItem(
@@ -232,11 +237,16 @@ class Restore:
             first_offset=source.first_offset,
             end_offset=source.asked_end,
             batch_bytes_max=topics.batch_bytes_max(target),
-            slices=self._slices(each),
+            slices=tuple(slices),
         )
 
-    def _slices(self, each: PartitionPlan) -> tuple[Slice, ...]:
-        source = each.source
-        rows = self._archive.catalog.rows(topic_id=source.topic_id, partition=source.partition)
-        found: Sequence[object] = decode_rows(rows_to_read(rows, source, self._wish))
-        return tuple(slice_of(row) for row in found if isinstance(row, Segment))
+    def _slices(self, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
+        """Of all sources, in the order of offsets. The catalog is read once, however many partitions there are."""
+        sources = [each.source for topic in plan.topics for each in topic.partitions]
+        ids = {each.topic_id for each in sources}
+        rows = self._archive.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None)
+        found: dict[PartitionId, list[Slice]] = {}
+        for row in decode_rows(rows_to_read(rows, sources, self._wish)):
+            if isinstance(row, Segment):
+                found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
+        return found
