@@ -1,8 +1,8 @@
 """A program that restores, for tests that kill it: `python -m restore.program`
 
-Configuration and wish come in as a line of JSON, then a line for each run: the prefix of the target topics and n. With n
-of 0 or more the run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it ended.
-Forks for each run, so it does nothing by itself.
+Configuration and wish come in as a line of JSON, then a line for each run: the prefix of the target topics and n. With
+n of 0 or more the run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it
+ended. Forks for each run, so it does nothing by itself.
 """
 
 from __future__ import annotations

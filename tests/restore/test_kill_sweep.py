@@ -1,4 +1,4 @@
-"""kill -9 of the driver wherever it has just changed something: the same command goes on, and nothing is there twice."""
+"""kill -9 of the driver wherever it has just changed something: the same command goes on, nothing is there twice."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def test_killed_at_any_point_a_restore_goes_on_without_loss_or_repetition(
             met.append(program.run(prefix, point).get("killed", ""))
             said = program.run(prefix) if met[-1] else {}
             # Killed when all was done: as if it had ended.
-            assert said.get("exit_code", 0) == (EXIT_REFUSED if met[-1] == "put report.json.zst" else 0), (met[-1], said)
+            code = EXIT_REFUSED if met[-1] == "put report.json.zst" else 0
+            assert said.get("exit_code", 0) == code, (met[-1], said)
             for partition, records in enumerate(wanted):
                 base = None if mode == "exact" else 0
                 assert_restored(cluster, target, records, partition=partition, base=base)
