@@ -13,9 +13,8 @@ from convert.engine import back_up_as
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.planning.restore.wish import Wish
 from maxbrod.sandbox.topics import create_topic, delete_topic
-from restore.engine import stand
+from restore.engine import put, stand
 from restore.test_exactly_once import log_of, renamed, restore
-from restore.test_groups import put
 
 if TYPE_CHECKING:
     from pathlib import Path
