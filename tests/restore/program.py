@@ -12,7 +12,7 @@ import os
 import signal
 import struct
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.api_key import ApiKey
 
@@ -24,6 +24,9 @@ from maxbrod.planning.restore.rename import parse_rename
 from maxbrod.planning.restore.wish import OffsetsMode, Wish
 from maxbrod.storage.local import LocalStorage
 from restore.engine import without_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HARMLESS = {
     "ApiVersions",
@@ -54,6 +57,17 @@ def say(out: int, **what: Any) -> None:
     os.write(out, f"{json.dumps(what)}\n".encode())
 
 
+def requests_in(pieces: Any) -> Iterator[tuple[int, int]]:
+    """Of every request that is sent at once, what it is and its number. A piece may begin one."""
+    position = begins = 0
+    for piece in (memoryview(each) for each in pieces):
+        if position == begins:
+            size, key, _, ticket = struct.unpack_from(">ihhi", piece)
+            begins += 4 + size
+            yield key, ticket
+        position += piece.nbytes
+
+
 class Fate:
     """Counts the moments at which something was put, sent or answered, and ends the process at one of them."""
 
@@ -73,13 +87,13 @@ class Fate:
         self._put(storage, path, data)
         self.meet(f"put {path.rpartition('/')[2]}")
 
-    def send(self, connection: Connection, pieces: Any, ticket: int, deadline: Any) -> None:
-        self._send(connection, pieces, ticket, deadline)
-        (key,) = struct.unpack_from(">h", memoryview(pieces[0]), 4)
-        name = next((each.name for each in ApiKey if each.value == key), str(key))
-        if name not in HARMLESS:
-            self._asked[connection, ticket] = name
-            self.meet(f"sent {name}")
+    def send(self, connection: Connection, pieces: Any, deadline: Any) -> None:
+        self._send(connection, pieces, deadline)
+        for key, ticket in requests_in(pieces):
+            name = next((each.name for each in ApiKey if each.value == key), str(key))
+            if name not in HARMLESS:
+                self._asked[connection, ticket] = name
+                self.meet(f"sent {name}")
 
     def receive(self, connection: Connection, ticket: int, deadline: Any) -> Any:
         frame = self._receive(connection, ticket, deadline)
