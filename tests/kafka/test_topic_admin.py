@@ -29,6 +29,7 @@ from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, LoseAnswer
 from maxbrod.sandbox.spec import PLAINTEXT
 from maxbrod.sandbox.topics import create_topic, replicas
+from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +122,9 @@ def test_values_are_set_and_taken_away_and_all_others_stay(cluster: Cluster, cli
     outcomes = alter_configs(client, changes)
     assert outcomes[topic].done
     assert outcomes[f"{topic}-none"].code == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert own_configs(client, topic) == {"segment.ms": "60000", "cleanup.policy": "compact"}
+    expected = {"segment.ms": "60000", "cleanup.policy": "compact"}
+    # The controller answers before the broker that is asked next has heard of it.
+    wait_for("the configuration", lambda: own_configs(client, topic) == expected, timeout_s=30)
     refused = alter_configs(client, {topic: {"segment.ms": "1000000", "cleanup.policy": "burn"}})
     assert "burn" in refused[topic].reason
     assert own_configs(client, topic) == {"segment.ms": "60000", "cleanup.policy": "compact"}
