@@ -28,7 +28,7 @@ from maxbrod.kafka.topics import read_configs
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, LoseAnswer
 from maxbrod.sandbox.spec import PLAINTEXT
-from maxbrod.sandbox.topics import create_topic, replicas
+from maxbrod.sandbox.topics import create_topic, replicas, wait_until_known
 from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def test_what_would_be_is_told_and_nothing_is_created(client: KafkaClient, topic
 def test_replicas_stand_where_they_were_assigned(cluster3: Cluster, topic: str) -> None:
     with client_of(cluster3) as client:
         assert create_topics(client, [NewTopic(name=topic, assignment=[[3, 1], [2, 3]])])[topic].done
+    wait_until_known(cluster3, topic)
     assert replicas(cluster3, topic, 0).replicas == (3, 1)
     assert replicas(cluster3, topic, 1).replicas == (2, 3)
 
@@ -89,6 +90,7 @@ def test_a_change_whose_answer_was_lost_is_done(cluster: Cluster, topic: str, ap
         with KafkaClient(KafkaConfig(bootstrap=proxy.bootstrap)) as client:
             number = proxy.add(LoseAnswer(on=KafkaMatch(api), times=1))
             assert create_topics(client, [NewTopic(name=topic, partitions=2)])[topic].done
+        wait_until_known(cluster, topic)
         with KafkaClient(KafkaConfig(bootstrap=proxy.bootstrap)) as client:
             assert create_partitions(client, {topic: 5})[topic].done
         found = direct.metadata([topic]).topics[topic]
