@@ -36,6 +36,7 @@ format: $(STAMPS)/synced ## Put the code into its standard form
 
 bench: setup ## Measure maxbrod against something anyone can run beside it
 	$(BIN)/maxbrod bench codec
+	$(BIN)/maxbrod bench layouts
 	$(BIN)/maxbrod bench start
 	$(BIN)/maxbrod bench backup
 
