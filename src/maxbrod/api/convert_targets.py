@@ -10,8 +10,8 @@ from maxbrod.api.backup_run import now_ms
 from maxbrod.api.foreign_target import ForeignTarget, facts_of
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.documents import decode_segment, encode_survey, of_partition
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
+from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
 from maxbrod.model import TopicPartition
 from maxbrod.planning.converting import convert_rows
 from maxbrod.planning.snapshot import encode

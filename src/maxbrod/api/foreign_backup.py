@@ -22,7 +22,7 @@ from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UsageError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.deadline import Deadline
-from maxbrod.layouts.documents import decode_segment, encode_survey, of_partition
+from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
 from maxbrod.model import TopicPartition
 from maxbrod.planning.starts import Earliest, parse_start
 from maxbrod.planning.states import plan_partition

@@ -8,9 +8,9 @@ import numpy as np
 
 from maxbrod.batch.headers import walk
 from maxbrod.batch.transactions import committed_batches
-from maxbrod.layouts.documents import segment_of
 from maxbrod.layouts.kafka import reading as native
 from maxbrod.layouts.registry import layout_of
+from maxbrod.layouts.travelling import segment_of
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def read_records(storage: Storage, stored: Slice, *, columns: Sequence[str] | No
 
 
 def read_foreign(storage: Storage, details: str, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The records of a segment that `documents.describe` has described."""
+    """The records of a segment that `travelling.describe` has described."""
     layout, segment = segment_of(details)
     return layout_of(layout).read(storage, segment, columns=columns)
 

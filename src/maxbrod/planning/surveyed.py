@@ -14,7 +14,7 @@ from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
 from maxbrod.catalog.schema import GapReason
 from maxbrod.kafka.cluster_state import ClusterState, CommittedOffset, Group, TopicState, encode_state
 from maxbrod.kafka.cluster_state import Gap as Unknown
-from maxbrod.layouts.documents import describe
+from maxbrod.layouts.travelling import describe
 from maxbrod.model import topic_id_text
 from maxbrod.planning.snapshot import Snapshot
 

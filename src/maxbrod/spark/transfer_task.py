@@ -14,9 +14,9 @@ from maxbrod.batch.transactions import from_fetch
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.kafka.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.ranges import read_range
-from maxbrod.layouts.documents import decode_survey, encode_segment
 from maxbrod.layouts.reading import decode_committed, read_records
 from maxbrod.layouts.registry import layout_of
+from maxbrod.layouts.travelling import decode_survey, encode_segment
 from maxbrod.model import topic_id_of
 from maxbrod.storage.opening import open_storage
 
@@ -57,7 +57,7 @@ class TransferItem:
     start: int
     end: int
     survey: str
-    """What the target has of the partition, as `documents.encode_survey` tells it."""
+    """What the target has of the partition, as `travelling.encode_survey` tells it."""
     slices: tuple[Slice, ...] = ()
 
 
@@ -68,7 +68,7 @@ class Transferred:
     where: TopicPartition
     topic_id: str
     segments: tuple[dict[str, Any], ...] = ()
-    """As `documents.encode_segment` tells them."""
+    """As `travelling.encode_segment` tells them."""
     records: int = 0
     start: int = 0
     """Where the log began when it was read, if that is later than the item."""
