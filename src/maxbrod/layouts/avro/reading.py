@@ -10,7 +10,7 @@ import numpy as np
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.avro import java_values, kernels
+from maxbrod.layouts.avro import header_kernels, java_values, kernels
 from maxbrod.layouts.avro.codecs import decompress
 from maxbrod.layouts.avro.container import Block, Header, read_blocks, read_header
 from maxbrod.layouts.avro.program import Program, compile_schema
@@ -109,7 +109,7 @@ class Reader:
         )
         headers = int(header_ends[rows - 1]) if rows else 0
         header_key, header_value = Parts.empty(headers), Parts.empty(headers)
-        kernels.scan_headers(
+        header_kernels.scan_headers(
             data,
             header_at[:rows],
             header_kind[:rows],
@@ -134,7 +134,7 @@ class Reader:
         others = 0
         # What we wrote ourselves is what it was, though it may look like Java's.
         if MARK not in self.header.metadata and "headers" in self.schema.names:
-            others = kernels.unwrap_java(found.data, found.header_value.at, found.header_value.length)
+            others = header_kernels.unwrap_java(found.data, found.header_value.at, found.header_value.length)
         batch = batch_of(found, self.schema)
         if others:
             column = self.schema.get_field_index("headers")

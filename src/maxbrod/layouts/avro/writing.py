@@ -13,8 +13,8 @@ import numpy as np
 
 from maxbrod.batch.kernels import sealed
 from maxbrod.errors import UsageError
-from maxbrod.layouts.avro import kernels
 from maxbrod.layouts.avro import schema as names
+from maxbrod.layouts.avro import writing_kernels
 from maxbrod.layouts.avro.codecs import check_codec, compress
 from maxbrod.layouts.avro.container import SYNC_BYTES, encode_block, encode_bytes, encode_header, encode_long
 from maxbrod.layouts.avro.names import file_path
@@ -80,9 +80,9 @@ class _PartitionWriter:
     def add(self, batch: pa.RecordBatch) -> None:
         buffers = RecordBuffers(batch)
         text = np.empty(len(buffers.header_key.ends) - 1, np.bool_)
-        kernels.mark_text(buffers.header_key.ends, buffers.header_key.data, text)
+        writing_kernels.mark_text(buffers.header_key.ends, buffers.header_key.data, text)
         sizes = np.empty(buffers.rows, np.int64)
-        kernels.measure(buffers.offset, *buffers.shape(), text, len(self._head), sizes)
+        writing_kernels.measure(buffers.offset, *buffers.shape(), text, len(self._head), sizes)
         for first, last, begins in self._files.pieces(sizes):
             if begins:
                 self.finish()
@@ -124,7 +124,7 @@ class _File:
             if begins:
                 self._pack()
             out = np.empty(int(sizes[first:last].sum()), np.uint8)
-            kernels.write(*buffers.all(), text, head, begin + first, begin + last, out)
+            writing_kernels.write(*buffers.all(), text, head, begin + first, begin + last, out)
             self._open.append(out)
             self._open_records += last - first
         rows = slice(begin, begin + len(sizes))
