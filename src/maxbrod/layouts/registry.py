@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 NATIVE: Final = "kafka"
-FOREIGN: Final = ("parquet", "binlog")
+FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
 """In the order in which they are looked for: those with the most telling names first."""
 
 

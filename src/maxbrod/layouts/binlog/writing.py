@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.errors import ObjectExistsError, UsageError
-from maxbrod.layouts.binlog import kernels
+from maxbrod.layouts.binlog import writing_kernels
 from maxbrod.layouts.binlog.names import INDEX, RECORDS, index_path, segment_path
 from maxbrod.layouts.binlog.schema import MAGIC, encode_segment_index
 from maxbrod.layouts.buffers import RecordBuffers, consumable
@@ -95,7 +95,7 @@ class _PartitionWriter:
     def add(self, batch: pa.RecordBatch) -> None:
         buffers = RecordBuffers(batch)
         sizes = np.empty(buffers.rows, np.int64)
-        kernels.measure(*buffers.shape(), sizes)
+        writing_kernels.measure(*buffers.shape(), sizes)
         for first, last, begins in self._rotation.pieces(sizes):
             if begins:
                 self.finish()
@@ -126,7 +126,7 @@ class _Segment:
 
     def add(self, buffers: RecordBuffers, first: int, last: int, sizes: NDArray[np.int64]) -> None:
         out = np.empty(int(sizes.sum()), np.uint8)
-        kernels.write(*buffers.all(), first, last, out)
+        writing_kernels.write(*buffers.all(), first, last, out)
         self._parts.append(out)
         self._offsets.append(buffers.offset[first:last])
         self._sizes.append(sizes)
