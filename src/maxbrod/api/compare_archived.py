@@ -48,7 +48,7 @@ def pair_archived(archive: Archive, target: LiveCluster, wish: CompareWish) -> l
         restored = named_restore(archive, target, wish)
         target.look(each.topic.target.name for each in restored)
         return [pair for each in restored for pair in _pair_restored(archive, target, wish.selection, each)]
-    topics = list(_measured(archive, wish.selection))
+    topics = list(measure_topics(archive, wish.selection))
     into = {sources[0].topic: wish.selection.rename.apply(sources[0].topic) for sources, _ in topics}
     target.look(into.values())
     known = restored_topics(archive, target) if wish.match is Match.AUTO and not wish.cuts else []
@@ -62,7 +62,7 @@ def pair_archived(archive: Archive, target: LiveCluster, wish: CompareWish) -> l
     return found
 
 
-def _measured(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source], int]]:
+def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source], int]]:
     """Of each topic that is meant, its partitions, and how many it has in all."""
     moment = find_moment(archive.storage, archive.catalog.runs(), wish.as_of)
     rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS))
