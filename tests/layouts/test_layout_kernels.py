@@ -21,7 +21,8 @@ from maxbrod.storage.opening import open_storage
 name = sys.argv[1]
 load = lambda part: importlib.import_module(f"maxbrod.layouts.{name}.{part}")
 layout = load("layout").LAYOUT
-modules = [record_kernels, *(m for n, m in sys.modules.items() if n.startswith(f"maxbrod.layouts.{name}.") and n.endswith("kernels"))]
+mine = [n for n in sys.modules if n.startswith(f"maxbrod.layouts.{name}.") and n.endswith("kernels")]
+modules = [record_kernels, *(sys.modules[n] for n in mine)]
 def compiled():
     found = {(m.__name__, n): f for m in modules for n, f in vars(m).items() if isinstance(f, CPUDispatcher)}
     return {key: len(f.signatures) for key, f in found.items() if f.signatures}

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cramjam
 
-from maxbrod.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError, RefusedError
+from maxbrod.errors import (
+    CorruptDataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    RefusedError,
+    UnsupportedFormatError,
+)
 from maxbrod.planning.restore.document import decode_plan, encode_plan
 
 if TYPE_CHECKING:
@@ -130,6 +136,29 @@ def finished_restores(storage: Storage) -> list[str]:
     """Their ids."""
     names = (each.path.removeprefix(f"{_FOLDER}/").partition("/") for each in storage.list(_FOLDER))
     return [restore_id for restore_id, _, name in names if name == _REPORT]
+
+
+def restores_into(storage: Storage, prefix: str) -> list[str]:
+    """The ids of restores, whole or interrupted, all of whose topics have names that begin like this.
+
+    A plan that cannot be read is not known to be one of them.
+    """
+    found = []
+    for each in list(storage.list(_FOLDER)):
+        restore_id, _, name = each.path.removeprefix(f"{_FOLDER}/").partition("/")
+        if name == _PLAN:
+            with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
+                plan = decode_plan(bytes(storage.get(each.path)), object_name=storage.name_of(each.path))
+                if plan.topics and all(topic.target.name.startswith(prefix) for topic in plan.topics):
+                    found.append(restore_id)
+    return found
+
+
+def delete_restore(storage: Storage, restore_id: str) -> None:
+    """All that is remembered of it, the plan last: without it nobody would find the rest."""
+    paths = [each.path for each in storage.list(f"{_FOLDER}/{restore_id}")]
+    storage.delete(sorted(path for path in paths if not path.endswith(_PLAN)))
+    storage.delete([f"{_FOLDER}/{restore_id}/{_PLAN}"])
 
 
 def store_positions(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:
