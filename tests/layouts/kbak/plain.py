@@ -55,7 +55,7 @@ def _pack(codec: int, body: bytes) -> bytes:
         stream.compress(body)
         return bytes(stream.finish())
     if codec == 2:
-        return struct.pack("<I", len(body)) + lz4.block.compress(body, store_size=False)
+        return struct.pack("<I", len(body)) + bytes(lz4.block.compress(body, store_size=False))
     return body
 
 

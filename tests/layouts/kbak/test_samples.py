@@ -42,8 +42,8 @@ def _without_tracking(record: Record) -> Record:
 
 
 def _as_old(record: Record) -> Record:
-    """Version 0.17 has no null for a header's value: it archives an empty one."""
-    return replace(record, headers=[(key, value or b"") for key, value in record.headers])
+    """Version 0.17 archives a header's null as empty, and of several under one key the last, in the first's place."""
+    return replace(record, headers=list({key: value or b"" for key, value in record.headers}.items()))
 
 
 def _is_marker(record: Record) -> bool:
@@ -87,7 +87,7 @@ def test_of_several_backups_under_one_root_one_must_be_named() -> None:
     assert LAYOUT.detect(storage)
     with pytest.raises(UsageError, match=r"several backups here: .*0\.25\.2-zstd"):
         LAYOUT.survey(storage)
-    named = layout_of("kbak").survey(storage, backup_id="0.25.2-zstd")  # type: ignore[call-arg] - of this layout
+    named = LAYOUT.survey(storage, backup_id="0.25.2-zstd")
     assert {segment.path.split("/")[0] for segment in named.segments} == {"0.25.2-zstd"}
     assert len(archives.read(storage, named.segments[0])) == named.segments[0].records
 

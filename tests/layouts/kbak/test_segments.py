@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -63,7 +63,7 @@ def test_any_records_come_back_and_a_plain_reader_finds_the_same(
     shelf: Callable[[], Storage], codec: str, records: list[Record], data: st.DataObject
 ) -> None:
     storage = shelf()
-    limits = {"segment_records_max": data.draw(st.none() | st.integers(1, 5))}
+    limits: dict[str, Any] = {"segment_records_max": data.draw(st.none() | st.integers(1, 5))}
     written = archives.write(storage, records, codec=codec, **limits)
 
     assert [record for segment in written for record in archives.read(storage, segment)] == records
@@ -220,7 +220,7 @@ def test_records_that_do_not_rise_are_refused(storage: Storage) -> None:
         ({"extra": {"backup_id": "../x"}}, "cannot be the id"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(storage: Storage, options: dict[str, object], complaint: str) -> None:
+def test_options_that_make_no_sense_are_refused(storage: Storage, options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         archives.write(storage, some(0, 1), **options)
 

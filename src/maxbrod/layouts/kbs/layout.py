@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Layout, Survey, WriteOptions
+    from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
@@ -74,4 +74,4 @@ class KbsLayout:
         publish(storage, survey, written, options, facts)
 
 
-LAYOUT: Final[Layout] = KbsLayout()
+LAYOUT: Final = KbsLayout()
