@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignSegment, Layout, Survey, WriteOptions
+    from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignSegment, Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
@@ -80,4 +80,4 @@ class KbsLayout:
         yield from check(storage, survey, deep=deep)
 
 
-LAYOUT: Final[Layout] = KbsLayout()
+LAYOUT: Final = KbsLayout()
