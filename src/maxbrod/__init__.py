@@ -14,18 +14,22 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from maxbrod.api.compare_report import CompareReport as CompareReport
     from maxbrod.api.functions import backup as backup
+    from maxbrod.api.functions import compare as compare
     from maxbrod.api.reports import BackupReport as BackupReport
     from maxbrod.errors import MaxbrodError as MaxbrodError
 
-__all__ = ["BackupReport", "MaxbrodError", "__version__", "backup"]
+__all__ = ["BackupReport", "CompareReport", "MaxbrodError", "__version__", "backup", "compare"]
 
 __version__: Final = version("maxbrod")
 
 _HOMES: Final = {
     "BackupReport": "maxbrod.api.reports",
+    "CompareReport": "maxbrod.api.compare_report",
     "MaxbrodError": "maxbrod.errors",
     "backup": "maxbrod.api.functions",
+    "compare": "maxbrod.api.functions",
 }
 
 # Whoever wants to read along sets a handler up; without one, a library is silent.

@@ -11,12 +11,9 @@ from backup.engine import back_up, config_of
 from maxbrod.api.group_moves import Movement
 from maxbrod.api.groups import find_restore
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import CommittedOffset
-from maxbrod.kafka.group_offsets import commit_offsets
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, joined, read_all, stand, without_spark
+from restore.engine import Command, joined, put, read_all, stand, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,17 +32,6 @@ def command(cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.Capture
     assert back_up(config_of(cluster, tmp_path / "archive", topic)).complete
     with without_spark():
         yield Command(cluster, tmp_path / "archive", capsys)
-
-
-def put(cluster: Cluster, group_id: str, where: dict[tuple[str, int], int]) -> None:
-    wanted = [
-        CommittedOffset(topic=name, topic_id=None, partition=number, offset=offset, leader_epoch=-1, metadata="")
-        for (name, number), offset in where.items()
-    ]
-    config = config_of(cluster, "/nowhere").kafka
-    assert config is not None
-    with KafkaClient(config) as client:
-        assert all(each.done for each in commit_offsets(client, group_id, wanted).values())
 
 
 def positions(document: dict[str, Any], name: str = "groups") -> dict[int, tuple[int, int, str]]:

@@ -18,7 +18,9 @@ from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_report import RestoreReport, report_of
 from maxbrod.api.restore_state import (
+    find_finished,
     find_interrupted,
+    keep_producers,
     next_id,
     read_topics,
     store_plan,
@@ -30,11 +32,13 @@ from maxbrod.api.snapshots import find_moment, read_cluster
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.producer_ids import new_producer_id
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.choosing import choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal
 from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
+from maxbrod.planning.restore.resume import done_before
 from maxbrod.planning.restore.sources import rows_to_read
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 from maxbrod.spark.restore import run_restore_job
@@ -42,7 +46,7 @@ from maxbrod.spark.restore_task import RestoreItem, RestoreSettings
 from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from maxbrod.api.group_moves import GroupPosition
@@ -50,7 +54,9 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.planning.restore.obstacles import Obstacle
     from maxbrod.planning.restore.plan import PartitionPlan, TopicPlan
+    from maxbrod.planning.restore.targets import TargetState
     from maxbrod.planning.restore.wish import Wish
     from maxbrod.spark.restore_task import Restored
     from maxbrod.spark.session import Session
@@ -73,7 +79,7 @@ class Restore:
         if config.archive is None:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
         self._config, self._kafka, self._wish = config, config.kafka, wish
-        self._archive = open_archive(config.archive, config.storage)
+        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._session = session
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
@@ -128,7 +134,14 @@ class Restore:
             target=target,
             now_ms=now_ms(),
         )
-        return replace(plan, obstacles=in_order([*plan.obstacles, *missing_groups(plan.groups, self._snapshot)]))
+        obstacles = [*plan.obstacles, *missing_groups(plan.groups, self._snapshot), *self._done_before(command, target)]
+        return replace(plan, obstacles=in_order(obstacles))
+
+    def _done_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
+        storage = self._archive.storage
+        finished = find_finished(storage, command)
+        if finished is not None:
+            yield from done_before(finished, read_topics(storage, finished.restore_id), target.cluster.topic)
 
     def run(self, plan: RestorePlan) -> RestoreReport:
         """Do what the plan says. Run again after any failure: it goes on where the target is."""
@@ -151,12 +164,13 @@ class Restore:
         self._on_progress(Progress(phase="preparing topics"))
         created = read_topics(storage, plan.restore_id)
         topics.prepare(plan, created)
-        if not created:
-            # Before the first record: from then on only its id tells such a topic from one that somebody else made.
-            made = {each.target.name for each in plan.topics if not each.target.exists}
-            store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
-        topics.fill_starts(plan)
-        restored = self._append(plan, topics)
+        # Before the first record: from then on only its id tells such a topic from one that somebody else made.
+        made = {each.target.name for each in plan.topics if not each.target.exists}
+        store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
+        # One id serves all partitions: brokers count sequence numbers for each of them.
+        producers = keep_producers(storage, plan.restore_id, lambda: new_producer_id(self._client).producer_id)
+        topics.fill_starts(plan, producers.fillers)
+        restored = self._append(plan, topics, producers.records)
         failed = [each for each in restored if each.failure is not None]
         if failed:
             return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
@@ -175,7 +189,7 @@ class Restore:
         movement = Movement(self._client, self._archive.storage, plan, patience_s=self._config.backup.patience)
         return movement.apply(moves)
 
-    def _append(self, plan: RestorePlan, topics: TargetTopics) -> list[Restored]:
+    def _append(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> list[Restored]:
         spark = self._config.spark
         self._on_progress(Progress(phase="starting Spark"))
         with open_configured(spark, self._session) as session:
@@ -187,6 +201,7 @@ class Restore:
                 archive_url=self._archive.url,
                 kafka=self._kafka,
                 storage=self._config.storage,
+                producer_id=producer_id,
                 since_ms=plan.since_ms,
                 until_ms=plan.until_ms,
                 markers=topics.markers_allowed,

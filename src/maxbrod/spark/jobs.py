@@ -52,6 +52,34 @@ def run_tasks(
     return [answers[number] for number in range(count)]
 
 
+@contextmanager
+def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]:
+    """Within the block, all jobs of the session end as soon as `stop` is set: with UnavailableError, where they run.
+
+    Spark Connect has no way to do so: there, a job that runs comes to its end.
+    """
+    context = _context(session)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            if stop.wait(_POLL_S) and not over.is_set():
+                # Again and again: the next job may be about to start.
+                with suppress(UnavailableError), _errors_of_spark():
+                    context.cancelAllJobs()
+                over.wait(_POLL_S)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if context is not None:
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if context is not None:
+            watcher.join()
+
+
 def _answer(
     function: Callable[[str], str], payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
