@@ -16,6 +16,7 @@ from maxbrod.api.backup_run import now_ms
 from maxbrod.api.group_moves import Movement, missing_groups, plan_moves
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
+from maxbrod.api.restore_lock import alone
 from maxbrod.api.restore_report import RestoreReport, report_of
 from maxbrod.api.restore_state import (
     find_finished,
@@ -145,6 +146,10 @@ class Restore:
 
     def run(self, plan: RestorePlan) -> RestoreReport:
         """Do what the plan says. Run again after any failure: it goes on where the target is."""
+        with alone(plan.restore_id):
+            return self._run(plan)
+
+    def _run(self, plan: RestorePlan) -> RestoreReport:
         storage = self._archive.storage
         started_at_ms = now_ms()
         resumed = find_interrupted(storage, plan.command) is not None

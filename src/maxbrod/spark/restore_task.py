@@ -25,7 +25,7 @@ from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.filling import fill_by_transactions
 from maxbrod.kafka.log_ends import log_ends
 from maxbrod.kafka.log_tails import next_sequence, read_tail
-from maxbrod.kafka.produce import produce_all
+from maxbrod.kafka.produce import produce_all, prove_topic
 from maxbrod.kafka.producer_ids import ProducerIdentity
 from maxbrod.layouts.kafka.reading import REQUEST_BYTES
 from maxbrod.layouts.reading import read_logs
@@ -171,6 +171,7 @@ def _restore_without_markers(
         if isinstance(append, Hole):
             flush()
             end += append.count
+            prove_topic(client, where, reading.topic_id, deadline=Deadline.after(settings.patience_s))
             transactional_id = f"maxbrod-{settings.restore_id}-{where}"
             fill_by_transactions(
                 client, {where: end}, transactional_id=transactional_id, patience_s=settings.patience_s
