@@ -38,6 +38,18 @@ def cluster3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One broker with ACLs: by `bootstrap` everything is allowed, by SASL alice may do what a test allows her."""
+    from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.sandbox.description import write_client_files
+    from maxbrod.sandbox.spec import SASL_PLAINTEXT
+
+    with Cluster.start(tmp_path_factory.mktemp("fenced"), listeners=(SASL_PLAINTEXT,), authorizer=True) as started:
+        write_client_files(started)
+        yield started
+
+
+@pytest.fixture(scope="session")
 def java() -> Iterator[JavaOracle]:
     """Kafka's own Java classes."""
     from java_oracle import JavaOracle

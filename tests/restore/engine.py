@@ -17,6 +17,7 @@ from maxbrod.config import KafkaConfig
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.groups import list_groups
+from maxbrod.sandbox.spec import CLIENTS_DIR, SASL_PLAINTEXT
 from maxbrod.sandbox.waiting import wait_for
 from maxbrod.spark.restore import _restored, _work
 
@@ -59,8 +60,15 @@ def without_spark(job: Callable[..., list[Restored]] = run_job_here) -> Iterator
 class Command:
     """`maxbrod` with one archive and one cluster."""
 
-    def __init__(self, cluster: Cluster, archive: object, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, cluster: Cluster, archive: object, capsys: pytest.CaptureFixture[str], *, user: str | None = None
+    ) -> None:
+        """`user`: who logs in by SASL; without one it is whoever may do everything."""
         self._place = ["--bootstrap", cluster.bootstrap, "--archive", str(archive)]
+        if user is not None:
+            properties = cluster.directory / CLIENTS_DIR / f"sasl_plaintext-{user}.properties"
+            self._place[1] = cluster.bootstrap_for(SASL_PLAINTEXT)
+            self._place += ["--command-config", str(properties)]
         self._capsys = capsys
         self.said = ""
         """On standard error."""

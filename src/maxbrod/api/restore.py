@@ -16,7 +16,9 @@ from maxbrod.api.backup_run import now_ms
 from maxbrod.api.group_moves import Movement, missing_groups, plan_moves
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
+from maxbrod.api.restore_access import restore_acls, restore_quotas
 from maxbrod.api.restore_report import RestoreReport, report_of
+from maxbrod.api.restore_rights import missing_transactions
 from maxbrod.api.restore_state import (
     find_interrupted,
     next_id,
@@ -31,11 +33,12 @@ from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.choosing import choose_incarnations
+from maxbrod.planning.restore.choosing import choose_groups, choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal
 from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
 from maxbrod.planning.restore.sources import rows_to_read
+from maxbrod.planning.restore.targets import Right
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 from maxbrod.spark.restore import run_restore_job
 from maxbrod.spark.restore_task import RestoreItem, RestoreSettings
@@ -108,7 +111,10 @@ class Restore:
         present = set() if self._snapshot is None else {each.topic_id for each in self._snapshot.topics}
         chosen = choose_incarnations(self._wish, topics, newest_ids(incarnations, present))
         names = {self._wish.rename.apply(name) for name in chosen.topics.values()}
-        target = look_at_target(self._client, names, patience_s=self._config.backup.patience)
+        archived_groups = () if self._snapshot is None else self._snapshot.groups
+        groups = {group.group_id for group in choose_groups(self._wish.groups, archived_groups)[0]}
+        patience_s = self._config.backup.patience
+        target = look_at_target(self._client, names, groups, patience_s=patience_s)
         command = command_digest(self._wish, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
         begun = find_interrupted(storage, command)
         if begun is not None:
@@ -128,7 +134,10 @@ class Restore:
             target=target,
             now_ms=now_ms(),
         )
-        return replace(plan, obstacles=in_order([*plan.obstacles, *missing_groups(plan.groups, self._snapshot)]))
+        obstacles = [*plan.obstacles, *missing_groups(plan.groups, self._snapshot)]
+        if not target.rights.get(Right.CLUSTER_ACTION):
+            obstacles += missing_transactions(self._client, plan, patience_s=patience_s)
+        return replace(plan, obstacles=in_order(obstacles))
 
     def run(self, plan: RestorePlan) -> RestoreReport:
         """Do what the plan says. Run again after any failure: it goes on where the target is."""
@@ -155,6 +164,7 @@ class Restore:
             # Before the first record: from then on only its id tells such a topic from one that somebody else made.
             made = {each.target.name for each in plan.topics if not each.target.exists}
             store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
+        restore_acls(self._client, plan, patience_s=self._config.backup.patience)
         topics.fill_starts(plan)
         restored = self._append(plan, topics)
         failed = [each for each in restored if each.failure is not None]
@@ -162,6 +172,7 @@ class Restore:
             return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
         self._on_progress(Progress(phase="releasing topics"))
         topics.release(plan)
+        restore_quotas(self._client, plan, patience_s=self._config.backup.patience)
         report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
         if plan.groups:
             # Before the report, which ends the restore: killed here, the same command comes by once more.

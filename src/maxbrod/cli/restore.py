@@ -42,6 +42,8 @@ from maxbrod.cli.restore_options import (
     TopicIdOption,
     TopicOption,
     UntilOption,
+    WithAclsOption,
+    WithQuotasOption,
     YesOption,
     wish_of,
 )
@@ -79,6 +81,8 @@ def restore(
     accept_gaps: AcceptGapsOption = False,
     rate: RateOption = None,
     groups: GroupsOption = None,
+    with_acls: WithAclsOption = False,
+    with_quotas: WithQuotasOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     patience: PatienceOption = None,
@@ -121,6 +125,8 @@ def restore(
         accept_gaps=accept_gaps,
         rate=rate,
         groups=groups,
+        with_acls=with_acls,
+        with_quotas=with_quotas,
     )
     code = _run(settings, wish, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
     raise typer.Exit(code)
@@ -130,6 +136,7 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
     from maxbrod.api.restore import Restore  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.restore_summary import refusal_document  # noqa: PLC0415
 
     with showing_log(quiet=quiet):
         with progress_bar(shown=not quiet) as on_progress, Restore(settings, wish, on_progress=on_progress) as work:
@@ -140,6 +147,9 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
         asks = out.is_terminal and not (yes or quiet or as_json)
         if not as_json:
             _tell(plan, quiet=quiet, whole=asks)
+        if refused is not None and as_json:
+            print_json(refusal_document(plan, refused))
+            return refused.exit_code
         if refused is not None:
             raise refused
         if asks and not typer.confirm("Restore this?", default=False):

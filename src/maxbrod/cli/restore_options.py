@@ -80,6 +80,11 @@ GroupsOption = Annotated[
     list[str] | None,
     _option(_HOW, "--groups", "Put these groups where they stood; a name, glob or /regex/; repeatable.", "PATTERN"),
 ]
+WithAclsOption = Annotated[
+    bool,
+    _option(_HOW, "--with-acls", "Also the ACLs about what is restored, under its new names; never more than was."),
+]
+WithQuotasOption = Annotated[bool, _option(_HOW, "--with-quotas", "Also client quotas that the cluster does not have.")]
 DryRunOption = Annotated[bool, _option(_HOW, "--dry-run", "Print the plan and what stands in its way; change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is changed.")]
 
@@ -103,6 +108,8 @@ def wish_of(
     accept_gaps: bool,
     rate: str | None,
     groups: Sequence[str] | None,
+    with_acls: bool,
+    with_quotas: bool,
 ) -> Wish:
     """UsageError: words that mean nothing, or contradict each other."""
     from maxbrod.planning.restore import wish as words  # noqa: PLC0415 - numpy: not for `--help`
@@ -124,6 +131,8 @@ def wish_of(
         accept_gaps=accept_gaps,
         rate_bytes_per_s=None if rate is None else parse_rate(rate),
         groups=tuple(groups or ()),
+        with_acls=with_acls,
+        with_quotas=with_quotas,
     )
 
 

@@ -92,6 +92,11 @@ class Restored:
     failure: dict[str, Any] | None = None
 
 
+def transactional_id_of(restore_id: str, where: str) -> str:
+    """By which holes of a partition are closed where markers are not allowed."""
+    return f"maxbrod-{restore_id}-{where}"
+
+
 def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) -> list[Restored]:
     """Restore some partitions. What goes wrong with the target or the archive is told for all of them."""
     readings = [_Reading(item, settings) for item in items]
@@ -139,7 +144,7 @@ def _restore_without_markers(
         if isinstance(append, Hole):
             flush()
             end += append.count
-            transactional_id = f"maxbrod-{settings.restore_id}-{where}"
+            transactional_id = transactional_id_of(settings.restore_id, str(where))
             fill_by_transactions(
                 client, {where: end}, transactional_id=transactional_id, patience_s=settings.patience_s
             )

@@ -141,7 +141,7 @@ def test_of_an_existing_topic_its_own_retention_counts() -> None:
 def test_a_right_that_is_denied_is_fatal_and_one_that_is_unknown_is_told() -> None:
     denied = target(rights={**ALL_RIGHTS, Right.CREATE: False})
     assert kinds(into=denied) == [("permission", True)]
-    assert kinds(into=target(rights={})) == [("right unknown", False)] * 3
+    assert kinds(into=target(rights={})) == [("right unknown", False)] * 4
     leading = [segment(50, 60, **FRESH)]
     unable = target(rights={**ALL_RIGHTS, Right.DELETE: False})
     assert kinds(rows=leading, into=unable) == [("permission", True)]
