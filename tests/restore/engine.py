@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,11 @@ from maxbrod.config import KafkaConfig
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.groups import list_groups
+from maxbrod.sandbox.classes import archive_options
+from maxbrod.sandbox.jars import kafka_release
+from maxbrod.sandbox.jvm import QUICK_OPTIONS, QUIET_OPTIONS, java_command
 from maxbrod.sandbox.spec import CLIENTS_DIR, SASL_PLAINTEXT
+from maxbrod.sandbox.tools import CONSOLE_CONSUMER
 from maxbrod.sandbox.waiting import wait_for
 from maxbrod.spark.restore import _restored, _work
 
@@ -128,3 +133,29 @@ def joined(cluster: Cluster, group_id: str, topic: str) -> Iterator[None]:
         yield
     finally:
         consumer.close()
+
+
+@contextmanager
+def joined_by_the_newer_protocol(cluster: Cluster, group_id: str, topic: str) -> Iterator[None]:
+    """Kafka's own console consumer, a member of its group meanwhile."""
+    release = kafka_release()
+    words = ("--bootstrap-server", cluster.bootstrap, "--topic", topic, "--group", group_id)
+    command = java_command(
+        release.jars,
+        CONSOLE_CONSUMER,
+        *(*words, "--command-property", "group.protocol=consumer"),
+        options=(*QUIET_OPTIONS, *QUICK_OPTIONS, *archive_options(release)),
+    )
+
+    def is_member() -> bool:
+        found = list_groups(client, deadline=Deadline.after(30))[0].get(group_id)
+        return found is not None and (found.type, found.state) == ("consumer", "Stable")
+
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+            wait_for("a member", is_member, timeout_s=120)
+        yield
+    finally:
+        process.kill()
+        process.wait()

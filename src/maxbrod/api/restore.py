@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
-from maxbrod.api.group_moves import Movement, missing_groups, plan_moves
+from maxbrod.api.group_movement import Movement
+from maxbrod.api.group_moves import active_groups, missing_groups, plan_moves
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_access import restore_acls, restore_quotas
@@ -134,7 +135,12 @@ class Restore:
             target=target,
             now_ms=now_ms(),
         )
-        obstacles = [*plan.obstacles, *missing_groups(plan.groups, self._snapshot)]
+        forced = self._wish.force_groups
+        obstacles = [
+            *plan.obstacles,
+            *missing_groups(plan.groups, self._snapshot),
+            *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),
+        ]
         if not target.rights.get(Right.CLUSTER_ACTION):
             obstacles += missing_transactions(self._client, plan, patience_s=patience_s)
         return replace(plan, obstacles=in_order(obstacles))
@@ -183,7 +189,13 @@ class Restore:
 
     def _move_groups(self, plan: RestorePlan, report: RestoreReport) -> tuple[GroupPosition, ...]:
         moves = plan_moves(self._archive, plan, report.partitions, plan.groups)
-        movement = Movement(self._client, self._archive.storage, plan, patience_s=self._config.backup.patience)
+        movement = Movement(
+            self._client,
+            self._archive.storage,
+            plan,
+            patience_s=self._config.backup.patience,
+            force=self._wish.force_groups,
+        )
         return movement.apply(moves)
 
     def _append(self, plan: RestorePlan, topics: TargetTopics) -> list[Restored]:

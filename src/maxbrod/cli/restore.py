@@ -29,6 +29,7 @@ from maxbrod.cli.restore_options import (
     ConfigSetOption,
     DryRunOption,
     ExcludeOption,
+    ForceGroupsOption,
     GroupsOption,
     OffsetsOption,
     PartitionOption,
@@ -81,6 +82,7 @@ def restore(
     accept_gaps: AcceptGapsOption = False,
     rate: RateOption = None,
     groups: GroupsOption = None,
+    force_groups: ForceGroupsOption = False,
     with_acls: WithAclsOption = False,
     with_quotas: WithQuotasOption = False,
     dry_run: DryRunOption = False,
@@ -125,6 +127,7 @@ def restore(
         accept_gaps=accept_gaps,
         rate=rate,
         groups=groups,
+        force_groups=force_groups,
         with_acls=with_acls,
         with_quotas=with_quotas,
     )

@@ -80,6 +80,9 @@ GroupsOption = Annotated[
     list[str] | None,
     _option(_HOW, "--groups", "Put these groups where they stood; a name, glob or /regex/; repeatable.", "PATTERN"),
 ]
+ForceGroupsOption = Annotated[
+    bool, _option(_HOW, "--force-groups", "Groups with members, too: these are removed, come back, and read on there.")
+]
 WithAclsOption = Annotated[
     bool,
     _option(_HOW, "--with-acls", "Also the ACLs about what is restored, under its new names; never more than was."),
@@ -108,6 +111,7 @@ def wish_of(
     accept_gaps: bool,
     rate: str | None,
     groups: Sequence[str] | None,
+    force_groups: bool,
     with_acls: bool,
     with_quotas: bool,
 ) -> Wish:
@@ -131,6 +135,7 @@ def wish_of(
         accept_gaps=accept_gaps,
         rate_bytes_per_s=None if rate is None else parse_rate(rate),
         groups=tuple(groups or ()),
+        force_groups=force_groups,
         with_acls=with_acls,
         with_quotas=with_quotas,
     )

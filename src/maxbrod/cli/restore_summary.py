@@ -177,7 +177,7 @@ def print_groups(groups: Sequence[GroupPosition]) -> None:
             f"{each.topic}-{each.partition}",
             "" if each.source_offset is None else f"{each.source_offset}",
             "" if each.offset is None else f"{each.offset}",
-            each.refused or each.why or each.move,
+            each.refused or each.why or (f"{each.move}, members removed" if each.forced else each.move),
         )
     out.print(shown)
     if len(groups) > LINES_SHOWN_MAX:
