@@ -27,6 +27,7 @@ from maxbrod.sandbox.waiting import wait_for
 from maxbrod.spark.restore import _restored, _work
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator, Sequence
 
     import pytest
@@ -41,9 +42,10 @@ def run_job_here(
     tasks: Sequence[Sequence[RestoreItem]],
     *,
     on_done: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> list[Restored]:
     """What Spark does with tasks, one after another: text in, text out."""
-    del on_done
+    del on_done, stop
     answers = [_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
     return [_restored(values) for answer in answers for values in json.loads(answer)]
 

@@ -18,7 +18,8 @@ from maxbrod.api.group_moves import active_groups, missing_groups, plan_moves
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_access import restore_acls, restore_quotas
-from maxbrod.api.restore_report import RestoreReport, report_of
+from maxbrod.api.restore_meter import RestoreMeter
+from maxbrod.api.restore_report import AGAIN, RestoreReport, report_of
 from maxbrod.api.restore_rights import missing_transactions
 from maxbrod.api.restore_state import (
     find_interrupted,
@@ -31,7 +32,7 @@ from maxbrod.api.restore_state import (
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.errors import RefusedError, UsageError
+from maxbrod.errors import IncompleteError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.choosing import choose_groups, choose_incarnations
@@ -146,7 +147,23 @@ class Restore:
         return replace(plan, obstacles=in_order(obstacles))
 
     def run(self, plan: RestorePlan) -> RestoreReport:
-        """Do what the plan says. Run again after any failure: it goes on where the target is."""
+        """Do what the plan says. Run again after any failure: it goes on where the target is.
+
+        IncompleteError: `stop` was set before all was done.
+        """
+        try:
+            return self._run(plan)
+        except UnavailableError as error:
+            if self.stop.is_set():
+                raise IncompleteError(
+                    "stopped before everything was restored",
+                    operation="restore",
+                    object_name=plan.restore_id,
+                    hint=AGAIN,
+                ) from error
+            raise
+
+    def _run(self, plan: RestorePlan) -> RestoreReport:
         storage = self._archive.storage
         started_at_ms = now_ms()
         resumed = find_interrupted(storage, plan.command) is not None
@@ -200,10 +217,11 @@ class Restore:
 
     def _append(self, plan: RestorePlan, topics: TargetTopics) -> list[Restored]:
         spark = self._config.spark
+        if self.stop.is_set():
+            raise UnavailableError("nobody waits for it any more", operation="restore")
         self._on_progress(Progress(phase="starting Spark"))
         with open_configured(spark, self._session) as session:
             tasks = self._tasks(plan, topics, parallelism_of(spark.master, session))
-            total = plan.bytes
             rate = plan.rate_bytes_per_s
             settings = RestoreSettings(
                 restore_id=plan.restore_id,
@@ -216,20 +234,10 @@ class Restore:
                 rate_bytes_per_s=None if rate is None else rate / max(len(tasks), 1),
                 patience_s=self._config.backup.patience,
             )
-
-            def hear(done: int) -> None:
-                self._on_progress(
-                    Progress(
-                        phase="restoring",
-                        bytes_done=total * done // max(len(tasks), 1),
-                        bytes_total=total,
-                        tasks_done=done,
-                        tasks_total=len(tasks),
-                    )
-                )
-
-            hear(0)
-            return run_restore_job(session, settings, tasks, on_done=hear) if tasks else []
+            if not tasks:
+                return []
+            with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:
+                return run_restore_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
 
     def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem]]:
         """Partitions spread over as many tasks as can run at once, the largest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.api.backup_run import now_ms
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from maxbrod.planning.restore.access import AccessPlan
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.spark.restore_task import Restored
+AGAIN: Final = "run the same command again: it goes on where the target is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

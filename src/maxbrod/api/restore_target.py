@@ -116,7 +116,8 @@ class TargetTopics:
             if ends[where] < first
         ]
         for acknowledged in produce_all(self._client, feeds, patience_s=self._patience_s):
-            del acknowledged
+            if self._client.stop is not None and self._client.stop.is_set():
+                raise UnavailableError("nobody waits for it any more", object_name=str(acknowledged.where))
         _, failed = delete_records(self._client, wanted, deadline=self._deadline())
         for error in failed.values():
             raise error

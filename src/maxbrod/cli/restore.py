@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.planning.restore.wish import Wish
+_MEANWHILE: Final = "what was written stays, and the same command goes on from there"
 
 
 def restore(
@@ -140,6 +142,7 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.restore_summary import refusal_document  # noqa: PLC0415
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
 
     with showing_log(quiet=quiet):
         with progress_bar(shown=not quiet) as on_progress, Restore(settings, wish, on_progress=on_progress) as work:
@@ -157,7 +160,12 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
             raise refused
         if asks and not typer.confirm("Restore this?", default=False):
             raise RefusedError("nothing was changed", hint="say --yes to be asked no more")
-        with progress_bar(shown=not quiet) as on_progress, Restore(settings, wish, on_progress=on_progress) as work:
+        stop = threading.Event()
+        with (
+            progress_bar(shown=not quiet) as on_progress,
+            stopping_by_signals(stop, _MEANWHILE),
+            Restore(settings, wish, on_progress=on_progress, stop=stop) as work,
+        ):
             report = work.run(plan)
     _show_report(report, quiet=quiet, as_json=as_json)
     return report.exit_code

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from maxbrod.api.restore_report import AGAIN
 from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
 from maxbrod.planning.restore.access_preflight import describe_acl, describe_quota
 from maxbrod.planning.restore.obstacles import ObstacleKind
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 LINES_SHOWN_MAX: Final = 60
 OBSTACLES_SHOWN_MAX: Final = 10
 """Of each kind."""
-AGAIN: Final = "run the same command again: it goes on where the target is"
 
 
 def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, Any]:

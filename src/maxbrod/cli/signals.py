@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_MESSAGE: Final = b"\nstopping: what is being read is finished and committed first; once more ends it at once\n"
+_READING: Final = "what is being read is finished and committed first"
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 @contextmanager
-def stopping_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Within the block, the first signal sets `stop`."""
+def stopping_by_signals(stop: threading.Event, meanwhile: str = _READING) -> Iterator[None]:
+    """Within the block, the first signal sets `stop`, and says what happens before it ends."""
+    message = f"\nstopping: {meanwhile}; once more ends it at once\n".encode()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -31,7 +32,7 @@ def stopping_by_signals(stop: threading.Event) -> Iterator[None]:
         if stop.is_set():
             _end_at_once(number)
         stop.set()
-        _say(_MESSAGE)
+        _say(message)
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:

@@ -14,6 +14,7 @@ from maxbrod.spark.jobs import run_tasks
 from maxbrod.spark.restore_task import Restored, RestoreItem, RestoreSettings, run_restore_task
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
@@ -25,8 +26,9 @@ def run_restore_job(
     tasks: Sequence[Sequence[RestoreItem]],
     *,
     on_done: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> list[Restored]:
-    """What became of every item of every task."""
+    """What became of every item of every task. UnavailableError where `stop` was set before they were done."""
     if str(session.conf.get("spark.speculation", "false")).lower() == "true":
         raise RefusedError(
             "this Spark session speculates: two tasks would write to one partition",
@@ -35,7 +37,7 @@ def run_restore_job(
         )
     payloads = [json.dumps([asdict(item) for item in task]) for task in tasks]
     name = f"restore-{settings.restore_id}"
-    answers = run_tasks(session, partial(_work, settings), payloads, name=name, on_done=on_done)
+    answers = run_tasks(session, partial(_work, settings), payloads, name=name, on_done=on_done, stop=stop)
     return [_restored(values) for answer in answers for values in json.loads(answer)]
 
 
