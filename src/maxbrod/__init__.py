@@ -2,6 +2,7 @@
 
     report = maxbrod.backup(bootstrap="broker1:9092", archive="s3://backups/kafka", topics=["orders-*"])
     assert report.complete
+    maxbrod.restore(archive="s3://backups/kafka", bootstrap="broker1:9092", topics=["orders-*"], groups=["*"])
 
 Importing this is cheap: Kafka, Arrow and Spark are loaded when something is asked of them.
 """
@@ -15,17 +16,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from maxbrod.api.functions import backup as backup
+    from maxbrod.api.functions import restore as restore
     from maxbrod.api.reports import BackupReport as BackupReport
+    from maxbrod.api.restore_report import RestoreReport as RestoreReport
     from maxbrod.errors import MaxbrodError as MaxbrodError
 
-__all__ = ["BackupReport", "MaxbrodError", "__version__", "backup"]
+__all__ = ["BackupReport", "MaxbrodError", "RestoreReport", "__version__", "backup", "restore"]
 
 __version__: Final = version("maxbrod")
 
 _HOMES: Final = {
     "BackupReport": "maxbrod.api.reports",
     "MaxbrodError": "maxbrod.errors",
+    "RestoreReport": "maxbrod.api.restore_report",
     "backup": "maxbrod.api.functions",
+    "restore": "maxbrod.api.functions",
 }
 
 # Whoever wants to read along sets a handler up; without one, a library is silent.

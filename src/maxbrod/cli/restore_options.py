@@ -130,7 +130,7 @@ def wish_of(
         topic_ids=frozenset(topic_id or ()),
         rename=parse_rename(rename or (), prefix=prefix, suffix=suffix),
         configs=parse_settings(config_set or ()),
-        offsets=_offsets(offsets),
+        offsets=words.parse_offsets(offsets),
         strict=strict,
         accept_gaps=accept_gaps,
         rate_bytes_per_s=None if rate is None else parse_rate(rate),
@@ -163,12 +163,3 @@ def parse_rate(word: str) -> int:
     except ValueError:
         raise UsageError(f"--rate {word!r} is no rate", hint="give bytes a second, such as 50MB") from None
     return found
-
-
-def _offsets(word: str) -> Any:  # noqa: ANN401 - the type is imported late
-    from maxbrod.planning.restore.wish import OffsetsMode  # noqa: PLC0415
-
-    try:
-        return OffsetsMode(word)
-    except ValueError:
-        raise UsageError(f"--offsets {word!r} is unknown", hint="give auto, exact or append") from None

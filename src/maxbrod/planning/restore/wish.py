@@ -102,6 +102,13 @@ def parse_time_ms(word: str) -> int:
     return found
 
 
+def parse_offsets(word: str) -> OffsetsMode:
+    try:
+        return OffsetsMode(word)
+    except ValueError:
+        raise _wrong(f"--offsets {word!r} is unknown", "give auto, exact or append") from None
+
+
 def parse_range(word: str) -> OffsetRange:
     """`topic:partition:first..end`, either of which may be left out."""
     match = _RANGE.fullmatch(word)
