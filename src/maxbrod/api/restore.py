@@ -31,6 +31,7 @@ from maxbrod.api.restore_state import (
 )
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
+from maxbrod.batch.provenance import Provenance
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.errors import IncompleteError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
@@ -242,7 +243,9 @@ class Restore:
     def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem]]:
         """Partitions spread over as many tasks as can run at once, the largest first."""
         items = [
-            (each.source.bytes, self._item(topic, each, topics)) for topic in plan.topics for each in topic.partitions
+            (each.source.bytes, self._item(plan, topic, each, topics))
+            for topic in plan.topics
+            for each in topic.partitions
         ]
         tasks: list[list[RestoreItem]] = [[] for _ in range(min(parallelism, len(items)))]
         loads = [0] * len(tasks)
@@ -252,7 +255,7 @@ class Restore:
             loads[number] += size + 1
         return tasks
 
-    def _item(self, topic: TopicPlan, each: PartitionPlan, topics: TargetTopics) -> RestoreItem:
+    def _item(self, plan: RestorePlan, topic: TopicPlan, each: PartitionPlan, topics: TargetTopics) -> RestoreItem:
         source, target = each.source, topic.target
         exact = each.offsets.mode is OffsetsMode.EXACT
         return RestoreItem(
@@ -264,6 +267,7 @@ class Restore:
             end_offset=source.asked_end,
             batch_bytes_max=topics.batch_bytes_max(target),
             slices=self._slices(each),
+            provenance=_provenance(plan, topic, source.partition),
         )
 
     def _slices(self, each: PartitionPlan) -> tuple[Slice, ...]:
@@ -271,3 +275,14 @@ class Restore:
         rows = self._archive.catalog.rows(topic_id=source.topic_id, partition=source.partition)
         found: Sequence[object] = decode_rows(rows_to_read(rows, source, self._wish))
         return tuple(slice_of(row) for row in found if isinstance(row, Segment))
+
+
+def _provenance(plan: RestorePlan, topic: TopicPlan, partition: int) -> Provenance | None:
+    if not plan.provenance:
+        return None
+    return Provenance(
+        topic=topic.target.source_topic,
+        partition=partition,
+        cluster_id=plan.source_cluster_id,
+        restore_id=plan.restore_id,
+    )

@@ -35,6 +35,7 @@ from maxbrod.cli.restore_options import (
     OffsetsOption,
     PartitionOption,
     PrefixOption,
+    ProvenanceOption,
     RangeOption,
     RateOption,
     RenameOption,
@@ -83,6 +84,7 @@ def restore(
     strict: StrictOption = False,
     accept_gaps: AcceptGapsOption = False,
     rate: RateOption = None,
+    provenance: ProvenanceOption = False,
     groups: GroupsOption = None,
     force_groups: ForceGroupsOption = False,
     with_acls: WithAclsOption = False,
@@ -130,6 +132,7 @@ def restore(
         rate=rate,
         groups=groups,
         force_groups=force_groups,
+        provenance=provenance,
         with_acls=with_acls,
         with_quotas=with_quotas,
     )

@@ -88,6 +88,10 @@ WithAclsOption = Annotated[
     _option(_HOW, "--with-acls", "Also the ACLs about what is restored, under its new names; never more than was."),
 ]
 WithQuotasOption = Annotated[bool, _option(_HOW, "--with-quotas", "Also client quotas that the cluster does not have.")]
+ProvenanceOption = Annotated[
+    bool,
+    _option(_HOW, "--provenance", "Headers in every record that say where it came from. All are encoded anew for it."),
+]
 DryRunOption = Annotated[bool, _option(_HOW, "--dry-run", "Print the plan and what stands in its way; change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is changed.")]
 
@@ -112,6 +116,7 @@ def wish_of(
     rate: str | None,
     groups: Sequence[str] | None,
     force_groups: bool,
+    provenance: bool,
     with_acls: bool,
     with_quotas: bool,
 ) -> Wish:
@@ -136,6 +141,7 @@ def wish_of(
         rate_bytes_per_s=None if rate is None else parse_rate(rate),
         groups=tuple(groups or ()),
         force_groups=force_groups,
+        provenance=provenance,
         with_acls=with_acls,
         with_quotas=with_quotas,
     )

@@ -46,6 +46,7 @@ def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, 
         "lines": [asdict(line) for line in describe(plan)],
         "groups": list(plan.groups),
         "access": asdict(plan.access),
+        "provenance": plan.provenance,
         "obstacles": [asdict(each) for each in plan.obstacles],
         "refused": None if refused is None else refused.as_dict(),
     }
@@ -79,6 +80,8 @@ def print_plan(plan: RestorePlan) -> None:
         print_line(f"only records before {human_time(plan.until_ms)}")
     if plan.groups:
         print_line(f"groups: {', '.join(plan.groups)}")
+    if plan.provenance:
+        print_line("every record gets headers 'maxbrod.source.…' that say where it came from")
     _print_access(plan.access, done=False)
 
 

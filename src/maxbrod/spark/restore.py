@@ -7,6 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from maxbrod.batch.provenance import Provenance
 from maxbrod.errors import RefusedError
 from maxbrod.model import TopicPartition
 from maxbrod.spark.backup import decode_slice
@@ -48,7 +49,9 @@ def _work(settings: RestoreSettings, payload: str) -> str:
 
 def _item(values: dict[str, Any]) -> RestoreItem:
     slices = tuple(decode_slice(each) for each in values["slices"])
-    return RestoreItem(**{**values, "where": TopicPartition(**values["where"]), "slices": slices})
+    provenance = values["provenance"] and Provenance(**values["provenance"])
+    where = TopicPartition(**values["where"])
+    return RestoreItem(**{**values, "where": where, "slices": slices, "provenance": provenance})
 
 
 def _restored(values: dict[str, Any]) -> Restored:

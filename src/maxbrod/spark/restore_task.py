@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from maxbrod.batch.provenance import Provenance
     from maxbrod.batch.replay import Replayed
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.kafka.appends import Append
@@ -79,6 +80,8 @@ class RestoreItem:
     """Source offsets from here on are not restored."""
     batch_bytes_max: int
     slices: tuple[Slice, ...]
+    provenance: Provenance | None = None
+    """What every record is told to say of its source, in headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +247,7 @@ class _Reading:
                     batch_bytes_max=item.batch_bytes_max,
                     codec=Codec[stored.codec.upper()],
                     position=position,
+                    provenance=item.provenance,
                     object_name=storage.name_of(stored.path),
                 )
                 for oversized in replayed.oversized:

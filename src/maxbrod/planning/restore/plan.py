@@ -77,6 +77,9 @@ class RestorePlan:
     obstacles: tuple[Obstacle, ...]
     access: AccessPlan = field(default_factory=AccessPlan)
     """The ACLs and quotas that come back."""
+    provenance: bool = False
+    source_cluster_id: str | None = None
+    """Of the cluster that was archived, where its snapshot knows it."""
 
     @property
     def records(self) -> int:
@@ -154,6 +157,8 @@ def plan_restore(
         with_acls=wish.with_acls,
         with_quotas=wish.with_quotas,
         access=access,
+        provenance=wish.provenance,
+        source_cluster_id=None if snapshot is None else snapshot.cluster_id,
         obstacles=in_order(obstacles),
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.batch.provenance import PROVENANCE_BYTES_MAX
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.configs import TopicConfigs, plan_existing_configs, plan_new_configs
 
@@ -109,6 +110,7 @@ def plan_target(
     present = state.cluster.topic(name)
     partitions = wish.partition_count or count
     batch_bytes_max = max(source.slice_bytes_max for source in sources)
+    batch_bytes_max += PROVENANCE_BYTES_MAX if wish.provenance else 0
     wanted = FACTOR_DEFAULT if archived is None or not archived.replication_factor else archived.replication_factor
     configs: TopicConfigs | None
     if present is not None:

@@ -78,6 +78,8 @@ class Wish:
     groups: tuple[str, ...] = ()
     force_groups: bool = False
     """Move groups that have members, too."""
+    provenance: bool = False
+    """Tell in headers of every record where it came from."""
     with_acls: bool = False
     with_quotas: bool = False
 
