@@ -92,10 +92,10 @@ class Command:
         return document
 
 
-def read_all(cluster: Cluster, topic: str, partition: int = 0) -> list[tuple[int, bytes]]:
-    """What a consumer sees: offsets and values."""
+def read_all(cluster: Cluster, topic: str, partition: int = 0, **config: object) -> list[tuple[int, bytes]]:
+    """What a consumer sees: offsets and values. `config` is kafka-python's."""
     where = LibraryPartition(topic, partition)
-    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, enable_auto_commit=False)
+    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, enable_auto_commit=False, **config)
     try:
         consumer.assign([where])
         consumer.seek_to_beginning(where)

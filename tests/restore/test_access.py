@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
@@ -18,13 +18,14 @@ from maxbrod.kafka.deadline import Deadline
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.sandbox.waiting import wait_for
-from restore.engine import Command, without_spark
+from restore.engine import Command, run_job_here, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.spark.restore_task import Restored
 
 
 def acl(name: str, operation: str = "READ", *, pattern: str = "LITERAL", permission: str = "ALLOW") -> Acl:
@@ -117,6 +118,21 @@ def test_a_quota_comes_back_and_one_that_the_target_has_is_never_overwritten(
     assert any("another quota" in each for each in report["warnings"])
     wait_for("the quota", lambda: rates(client).get(f"{topic}-other") == 2e6, timeout_s=60)
     assert rates(client)[topic] == 7e6
+
+
+def test_a_quota_that_somebody_sets_meanwhile_is_never_overwritten(
+    client: KafkaClient, topic: str, command: Command
+) -> None:
+    remove_quota(client, f"{topic}-other")
+
+    def job(*arguments: Any, **more: Any) -> list[Restored]:
+        set_quotas(client, [quota(f"{topic}-other", 9e6)])
+        wait_for("the quota", lambda: rates(client).get(f"{topic}-other") == 9e6, timeout_s=60)
+        return run_job_here(*arguments, **more)
+
+    with patch.object(engine, "run_restore_job", job):
+        assert command.json("restore", "--suffix", "-new", "--with-quotas")["complete"]
+    assert rates(client)[f"{topic}-other"] == 9e6
 
 
 def remove_quota(client: KafkaClient, user: str) -> None:

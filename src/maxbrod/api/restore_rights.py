@@ -28,6 +28,11 @@ _OF_CLUSTER: Final = {
 }
 _OF_TOPICS: Final = (Right.WRITE, Right.READ, Right.DELETE, Right.ALTER_CONFIGS)
 
+_HOLES_HINT: Final = (
+    "allow ClusterAction and Describe on the cluster, or Write on transactional ids that begin with 'maxbrod-'; "
+    "or say --offsets append"
+)
+
 Rights = tuple[dict[Right, bool], dict[Right, tuple[str, ...]]]
 
 
@@ -80,16 +85,17 @@ def _judge(
 
 
 def missing_transactions(client: KafkaClient, plan: RestorePlan, *, patience_s: float) -> Iterator[Obstacle]:
-    """Whether holes can be closed by empty transactions, where nothing else is left for it."""
-    where = next(
-        (
-            f"{topic.target.name}-{each.source.partition}"
-            for topic in plan.topics
-            for each in topic.partitions
-            if each.offsets.mode is OffsetsMode.EXACT and each.offsets.cost.holes
-        ),
-        None,
-    )
+    """Whether holes can be closed by empty transactions, for those who may not write markers.
+
+    Of the holes that committed transactions leave, the catalog knows nothing: they are met, or they are not.
+    """
+    exact = [
+        (f"{topic.target.name}-{each.source.partition}", each.offsets.cost.holes)
+        for topic in plan.topics
+        for each in topic.partitions
+        if each.offsets.mode is OffsetsMode.EXACT
+    ]
+    where, holes = max(exact, key=lambda each: each[1], default=(None, 0))
     if where is None:
         return
     transactional_id = transactional_id_of(plan.restore_id, where)
@@ -98,11 +104,11 @@ def missing_transactions(client: KafkaClient, plan: RestorePlan, *, patience_s: 
     except MaxbrodError:
         return  # nobody knows
     if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        what = "this user may neither write markers into holes nor use a transactional id instead"
         yield Obstacle(
-            kind=ObstacleKind.PERMISSION,
+            kind=ObstacleKind.PERMISSION if holes else ObstacleKind.RIGHT_UNKNOWN,
             where=where,
-            what="this user may neither write markers into holes nor use a transactional id instead",
-            hint="allow ClusterAction on the cluster, or Write on transactional ids that begin with 'maxbrod-'; "
-            "or say --offsets append",
-            fatal=True,
+            what=what if holes else f"{what}, which is needed if transactions were written to it",
+            hint=_HOLES_HINT,
+            fatal=bool(holes),
         )
