@@ -90,14 +90,16 @@ def test_an_active_group_is_never_moved(cluster: Cluster, client: KafkaClient, t
         assert {each.offset for each in standing(client, topic)} == {5}
 
 
+@pytest.mark.parametrize("instance_id", [None, "always-the-same"])
 def test_a_member_that_was_removed_comes_back_and_reads_on_where_the_group_was_put(
-    cluster: Cluster, client: KafkaClient, topic: str
+    cluster: Cluster, client: KafkaClient, topic: str, instance_id: str | None
 ) -> None:
     create_topic(cluster, topic)
     produce(cluster, topic, numbered(5))
     consumer = KafkaConsumer(
         topic,
         group_id=topic,
+        group_instance_id=instance_id,
         bootstrap_servers=cluster.bootstrap,
         auto_offset_reset="earliest",
         enable_auto_commit=False,

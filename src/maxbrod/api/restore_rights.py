@@ -28,6 +28,8 @@ _OF_CLUSTER: Final = {
 }
 _OF_TOPICS: Final = (Right.WRITE, Right.READ, Right.DELETE, Right.ALTER_CONFIGS)
 
+_COORDINATORS_S: Final = 30.0
+"""A coordinator that is away is no reason to put a plan off: what it would tell is unknown then."""
 _HOLES_HINT: Final = (
     "allow ClusterAction and Describe on the cluster, or Write on transactional ids that begin with 'maxbrod-'; "
     "or say --offsets append"
@@ -63,7 +65,8 @@ def look_at_rights(
     else:
         of_missing = {name: allowed for name, allowed in of_topics.items() if name in missing}
         _judge(Right.CREATE, "CREATE", of_missing, missing, found, denied)
-    of_groups = group_operations(client, groups, deadline=Deadline.after(patience_s)) if groups else {}
+    limit = Deadline.after(min(patience_s, _COORDINATORS_S))
+    of_groups = group_operations(client, groups, deadline=limit) if groups else {}
     _judge(Right.READ_GROUPS, "READ", of_groups, groups, found, denied)
     return found, denied
 

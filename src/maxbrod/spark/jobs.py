@@ -124,6 +124,7 @@ def _watched(
             watcher.join()
         if stop is not None and stop.is_set():
             _await_tasks(job)
+        job.end()
 
 
 def _watch(job: _Job, on_done: TasksDone | None, stop: threading.Event | None, ended: threading.Event) -> None:
@@ -150,6 +151,8 @@ class _Job(Protocol):
 
     def begin(self) -> None: ...
 
+    def end(self) -> None: ...
+
     def cancel(self) -> None: ...
 
     def tasks_done(self) -> int: ...
@@ -164,6 +167,9 @@ class _ClassicJob:
 
     def begin(self) -> None:
         self._context.setJobGroup(self._name, self._name)
+
+    def end(self) -> None:
+        """The group is that of this thread, and the next job has another."""
 
     def cancel(self) -> None:
         self._context.cancelJobGroup(self._name)
@@ -192,6 +198,9 @@ class _ConnectJob:
 
     def begin(self) -> None:
         self._session.addTag(self._name)
+
+    def end(self) -> None:
+        self._session.removeTag(self._name)
 
     def cancel(self) -> None:
         self._session.interruptTag(self._name)
