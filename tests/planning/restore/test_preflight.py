@@ -113,6 +113,11 @@ def test_another_partition_count_is_refused_unless_it_is_said() -> None:
     assert kinds(Wish(partition_count=2), into=state) == [("offsets", False)]
 
 
+def test_provenance_is_never_left_out_in_silence_where_partitions_change() -> None:
+    assert kinds(Wish(provenance=True, partition_count=2)) == [("partition count", True), ("offsets", False)]
+    assert kinds(Wish(provenance=True)) == []
+
+
 def test_too_few_brokers_are_a_warning_and_under_strict_a_refusal() -> None:
     arguments: dict[str, Any] = {"archived": topic(factor=3), "into": target(brokers=2)}
     assert kinds(**arguments) == [("brokers", False)]

@@ -45,6 +45,7 @@ class Subject:
 def find_obstacles(wish: Wish, subjects: Sequence[Subject], state: TargetState, *, now_ms: int) -> Iterator[Obstacle]:
     """In no particular order; what the archive lacks of the wish's names is told where topics are chosen."""
     yield from _names(subjects, state)
+    yield from _provenance(wish, subjects)
     for each in subjects:
         yield from _archive(wish, each.sources)
         yield from _target(wish, each, state)
@@ -95,6 +96,14 @@ def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle
             yield Obstacle(kind=ObstacleKind.NAME, where=target.source_topic, what=why, hint=hint, fatal=True)
         taken.setdefault(target.name, target.source_topic)
         alike.setdefault(folded, target.name)
+
+
+def _provenance(wish: Wish, subjects: Sequence[Subject]) -> Iterator[Obstacle]:
+    """Never without the headers that were asked for."""
+    for target in (each.target for each in subjects if wish.provenance and each.target.repartitioned):
+        what = "records that change their partition cannot be told to say where they came from yet"
+        hint = "restore without --provenance, or with the archived number of partitions"
+        yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
 
 
 def _target(wish: Wish, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
