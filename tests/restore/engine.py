@@ -15,8 +15,11 @@ from kafka import TopicPartition as LibraryPartition
 from maxbrod.api import restore as engine
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig
+from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.cluster_state import CommittedOffset
 from maxbrod.kafka.deadline import Deadline
+from maxbrod.kafka.group_offsets import commit_offsets
 from maxbrod.kafka.groups import list_groups
 from maxbrod.sandbox.classes import archive_options
 from maxbrod.sandbox.jars import kafka_release
@@ -113,6 +116,23 @@ def stand(cluster: Cluster, group_id: str) -> dict[tuple[str, int], int]:
     with cluster.admin() as admin:
         told = admin.list_group_offsets([group_id])[group_id]
     return {(where.topic, where.partition): each.offset for where, each in told.items()}
+
+
+def put(cluster: Cluster, group_id: str, where: dict[tuple[str, int], int]) -> None:
+    """Commit these offsets for a group."""
+    wanted = [
+        CommittedOffset(topic=name, topic_id=None, partition=number, offset=offset, leader_epoch=-1, metadata="")
+        for (name, number), offset in where.items()
+    ]
+    with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+        assert all(each.done for each in commit_offsets(client, group_id, wanted).values())
+
+
+def configs_of(cluster: Cluster, topic: str) -> dict[str, str | None] | None:
+    """What is set on the topic itself."""
+    with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+        state = capture(client, [topic]).topic(topic)
+    return None if state is None or state.configs is None else dict(state.configs)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from maxbrod.planning.restore.wish import OffsetsMode, Wish
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
+from maxbrod.sandbox.waiting import wait_for
 from maxbrod.spark import restore_task
 from restore.engine import without_spark
 
@@ -48,7 +49,14 @@ def renamed(mode: str = "exact", **more: Any) -> Wish:
 def log_of(cluster: Cluster, topic: str, partition: int = 0) -> dict[int, Record]:
     """What the broker has on its disk, without control records."""
     folder = cluster.log_dir(cluster.broker_ids[0]) / f"{topic}-{partition}"
-    data = b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+    def segments() -> list[bytes] | None:
+        # The cleaner and retention may take a file away meanwhile, and put another one in its place.
+        with suppress(FileNotFoundError):
+            return [b"", *(path.read_bytes() for path in sorted(folder.glob("*.log")))]
+        return None
+
+    data = b"".join(wait_for("a log that stays for a moment", segments, timeout_s=30))
     return {offset: record for batch in read_log(data) if not batch.control for offset, record in batch.records.items()}
 
 

@@ -13,15 +13,13 @@ from maxbrod.api.group_movement import Movement
 from maxbrod.api.groups import find_restore
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import CommittedOffset
 from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.group_offsets import commit_offsets
 from maxbrod.kafka.groups import ListedGroup, read_offsets
 from maxbrod.kafka.share_group_offsets import set_share_offsets
 from maxbrod.model import TopicPartition
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, joined, joined_by_the_newer_protocol, read_all, stand, without_spark
+from restore.engine import Command, joined, joined_by_the_newer_protocol, put, read_all, stand, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,15 +38,6 @@ def command(cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.Capture
     assert back_up(config_of(cluster, tmp_path / "archive", topic)).complete
     with without_spark():
         yield Command(cluster, tmp_path / "archive", capsys)
-
-
-def put(cluster: Cluster, group_id: str, where: dict[tuple[str, int], int]) -> None:
-    wanted = [
-        CommittedOffset(topic=name, topic_id=None, partition=number, offset=offset, leader_epoch=-1, metadata="")
-        for (name, number), offset in where.items()
-    ]
-    with client_of(cluster) as client:
-        assert all(each.done for each in commit_offsets(client, group_id, wanted).values())
 
 
 def positions(document: dict[str, Any], name: str = "groups") -> dict[int, tuple[int, int, str]]:

@@ -37,7 +37,7 @@ class RestoredGroups:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
         patience_s = config.backup.patience
         self._undo = ExitStack()
-        self._archive = open_archive(config.archive, config.storage)
+        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         storage = self._archive.storage
         self.restore_id = find_restore(finished_restores(storage), restore)
         self._plan, self._report = read_restore(storage, self.restore_id)

@@ -22,7 +22,9 @@ from maxbrod.api.restore_meter import RestoreMeter
 from maxbrod.api.restore_report import AGAIN, RestoreReport, report_of
 from maxbrod.api.restore_rights import missing_transactions
 from maxbrod.api.restore_state import (
+    find_finished,
     find_interrupted,
+    keep_producers,
     next_id,
     read_topics,
     store_plan,
@@ -32,14 +34,16 @@ from maxbrod.api.restore_state import (
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
 from maxbrod.batch.provenance import Provenance
-from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import IncompleteError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.producer_ids import new_producer_id
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.choosing import choose_groups, choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal
 from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
+from maxbrod.planning.restore.resume import done_before
 from maxbrod.planning.restore.sources import rows_to_read
 from maxbrod.planning.restore.targets import Right
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
@@ -48,7 +52,7 @@ from maxbrod.spark.restore_task import RestoreItem, RestoreSettings
 from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from maxbrod.api.group_moves import GroupPosition
@@ -56,7 +60,9 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.planning.restore.obstacles import Obstacle
     from maxbrod.planning.restore.plan import PartitionPlan, TopicPlan
+    from maxbrod.planning.restore.targets import TargetState
     from maxbrod.planning.restore.wish import Wish
     from maxbrod.spark.restore_task import Restored
     from maxbrod.spark.session import Session
@@ -79,7 +85,7 @@ class Restore:
         if config.archive is None:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
         self._config, self._kafka, self._wish = config, config.kafka, wish
-        self._archive = open_archive(config.archive, config.storage)
+        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._session = session
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
@@ -142,10 +148,17 @@ class Restore:
             *plan.obstacles,
             *missing_groups(plan.groups, self._snapshot),
             *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),
+            *self._done_before(command, target),
         ]
         if not target.rights.get(Right.CLUSTER_ACTION):
             obstacles += missing_transactions(self._client, plan, patience_s=patience_s)
         return replace(plan, obstacles=in_order(obstacles))
+
+    def _done_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
+        storage = self._archive.storage
+        finished = find_finished(storage, command)
+        if finished is not None:
+            yield from done_before(finished, read_topics(storage, finished.restore_id), target.cluster.topic)
 
     def run(self, plan: RestorePlan) -> RestoreReport:
         """Do what the plan says. Run again after any failure: it goes on where the target is.
@@ -184,13 +197,14 @@ class Restore:
         self._on_progress(Progress(phase="preparing topics"))
         created = read_topics(storage, plan.restore_id)
         topics.prepare(plan, created)
-        if not created:
-            # Before the first record: from then on only its id tells such a topic from one that somebody else made.
-            made = {each.target.name for each in plan.topics if not each.target.exists}
-            store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
+        # Before the first record: from then on only its id tells such a topic from one that somebody else made.
+        made = {each.target.name for each in plan.topics if not each.target.exists}
+        store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
         restore_acls(self._client, plan, patience_s=self._config.backup.patience)
-        topics.fill_starts(plan)
-        restored = self._append(plan, topics)
+        # One id serves all partitions: brokers count sequence numbers for each of them.
+        producers = keep_producers(storage, plan.restore_id, lambda: new_producer_id(self._client).producer_id)
+        topics.fill_starts(plan, producers.fillers)
+        restored = self._append(plan, topics, producers.records)
         failed = [each for each in restored if each.failure is not None]
         if failed:
             return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
@@ -216,7 +230,7 @@ class Restore:
         )
         return movement.apply(moves)
 
-    def _append(self, plan: RestorePlan, topics: TargetTopics) -> list[Restored]:
+    def _append(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> list[Restored]:
         spark = self._config.spark
         if self.stop.is_set():
             raise UnavailableError("nobody waits for it any more", operation="restore")
@@ -229,6 +243,7 @@ class Restore:
                 archive_url=self._archive.url,
                 kafka=self._kafka,
                 storage=self._config.storage,
+                producer_id=producer_id,
                 since_ms=plan.since_ms,
                 until_ms=plan.until_ms,
                 markers=topics.markers_allowed,
@@ -242,8 +257,9 @@ class Restore:
 
     def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem]]:
         """Partitions spread over as many tasks as can run at once, the largest first."""
+        slices = self._slices(plan)
         items = [
-            (each.source.bytes, self._item(plan, topic, each, topics))
+            (each.source.bytes, self._item(plan, topic, each, topics, slices.get(each.source.id, [])))
             for topic in plan.topics
             for each in topic.partitions
         ]
@@ -255,7 +271,14 @@ class Restore:
             loads[number] += size + 1
         return tasks
 
-    def _item(self, plan: RestorePlan, topic: TopicPlan, each: PartitionPlan, topics: TargetTopics) -> RestoreItem:
+    def _item(
+        self,
+        plan: RestorePlan,
+        topic: TopicPlan,
+        each: PartitionPlan,
+        topics: TargetTopics,
+        slices: Sequence[Slice],
+    ) -> RestoreItem:
         source, target = each.source, topic.target
         exact = each.offsets.mode is OffsetsMode.EXACT
         return RestoreItem(
@@ -266,15 +289,20 @@ class Restore:
             first_offset=source.first_offset,
             end_offset=source.asked_end,
             batch_bytes_max=topics.batch_bytes_max(target),
-            slices=self._slices(each),
+            slices=tuple(slices),
             provenance=_provenance(plan, topic, source.partition),
         )
 
-    def _slices(self, each: PartitionPlan) -> tuple[Slice, ...]:
-        source = each.source
-        rows = self._archive.catalog.rows(topic_id=source.topic_id, partition=source.partition)
-        found: Sequence[object] = decode_rows(rows_to_read(rows, source, self._wish))
-        return tuple(slice_of(row) for row in found if isinstance(row, Segment))
+    def _slices(self, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
+        """Of all sources, in the order of offsets. The catalog is read once, however many partitions there are."""
+        sources = [each.source for topic in plan.topics for each in topic.partitions]
+        ids = {each.topic_id for each in sources}
+        rows = self._archive.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None)
+        found: dict[PartitionId, list[Slice]] = {}
+        for row in decode_rows(rows_to_read(rows, sources, self._wish)):
+            if isinstance(row, Segment):
+                found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
+        return found
 
 
 def _provenance(plan: RestorePlan, topic: TopicPlan, partition: int) -> Provenance | None:

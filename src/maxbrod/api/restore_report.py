@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.api.backup_run import now_ms
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
+from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
@@ -74,9 +75,7 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
     partitions = []
     for topic in plan.topics:
         for each in topic.partitions:
-            where = next(
-                key for key in found if (key.topic, key.partition) == (topic.target.name, each.source.partition)
-            )
+            where = TopicPartition(topic=topic.target.name, partition=each.source.partition)
             partitions.append(
                 PartitionReport(
                     source=topic.target.source_topic,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.api.restore_rights import look_at_rights
 from maxbrod.errors import RefusedError, UnavailableError
-from maxbrod.kafka.appends import Feed
+from maxbrod.kafka.appends import Feed, sequence_after
 from maxbrod.kafka.capture import NO_AUTHORIZER, capture
 from maxbrod.kafka.client import retry
 from maxbrod.kafka.deadline import Deadline
@@ -14,7 +14,7 @@ from maxbrod.kafka.filling import fillers
 from maxbrod.kafka.log_ends import log_ends
 from maxbrod.kafka.offsets import EARLIEST, list_offsets
 from maxbrod.kafka.produce import produce_all
-from maxbrod.kafka.producer_ids import new_producer_id
+from maxbrod.kafka.producer_ids import ProducerIdentity
 from maxbrod.kafka.rights import may_write_markers
 from maxbrod.kafka.topic_admin import NewTopic, alter_configs, create_topics, delete_records
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
@@ -93,8 +93,14 @@ class TargetTopics:
         self._alter({each.target.name: each.target.configs.hold for each in plan.topics if each.target.configs})
         self._learn_ids(topic.target for topic in plan.topics)
 
-    def fill_starts(self, plan: RestorePlan) -> None:
+    def fill_starts(self, plan: RestorePlan, producer_id: int) -> None:
         """Bring logs that are to begin later than at 0 to their first offset, and delete the fillers."""
+        identity = ProducerIdentity(producer_id=producer_id, epoch=0)
+        bases = {
+            TopicPartition(topic=topic.target.name, partition=number): base
+            for topic in plan.topics
+            for number, base in enumerate(topic.target.bases)
+        }
         wanted = {
             TopicPartition(topic=topic.target.name, partition=each.source.partition): each.source.first_offset
             for topic in plan.topics
@@ -104,21 +110,27 @@ class TargetTopics:
         }
         if not wanted:
             return
-        ends = log_ends(self._client, wanted, deadline=self._deadline())
+        found = _extents(self._client, list(wanted), self._patience_s)
         feeds = [
             Feed(
                 where=where,
                 topic_id=topic_id_of(self.ids[where.topic]),
-                first_offset=ends[where],
-                appends=fillers(first - ends[where], new_producer_id(self._client)),
+                first_offset=found[where].end,
+                appends=fillers(
+                    first - found[where].end,
+                    identity,
+                    first_sequence=sequence_after(0, found[where].end - bases[where]),
+                ),
             )
             for where, first in wanted.items()
-            if ends[where] < first
+            if found[where].end < first
         ]
         for acknowledged in produce_all(self._client, feeds, patience_s=self._patience_s):
             if self._client.stop is not None and self._client.stop.is_set():
                 raise UnavailableError("nobody waits for it any more", object_name=str(acknowledged.where))
-        _, failed = delete_records(self._client, wanted, deadline=self._deadline())
+        # Only where there are any: a topic that has its own configuration again may refuse this.
+        begun = {where: first for where, first in wanted.items() if found[where].start < first}
+        _, failed = delete_records(self._client, begun, deadline=self._deadline())
         for error in failed.values():
             raise error
 

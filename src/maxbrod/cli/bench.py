@@ -44,6 +44,27 @@ def codec(
 
 
 @app.command()
+def layouts(
+    records: Annotated[int, typer.Option(min=1000, help="How many records to measure with.")] = 400_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count; the best of them is shown.")] = 5,
+    only: Annotated[list[str] | None, typer.Option(help="Measure only this layout; may be repeated.")] = None,
+    codec: Annotated[str | None, typer.Option(help="Compress with this instead of each layout's own default.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Each layout of another tool: records of about 270 bytes written and read, per core."""
+    from maxbrod.bench.layouts import measure  # noqa: PLC0415 - as above
+
+    measurements = measure(records=records, rounds=rounds, only=only or (), codec=codec)
+    if json:
+        print_json([asdict(measurement) for measurement in measurements])
+        return
+    shown = table("Layouts of other tools, per core", "what", ">measured", ">wanted", "")
+    for each in measurements:
+        shown.add_row(each.name, _figure(each.unit, each.rate), _figure(each.unit, each.wanted), each.note)
+    out.print(shown)
+
+
+@app.command()
 def start(
     rounds: Annotated[int, typer.Option(min=1, help="How often each way is tried.")] = 5,
     json: JsonFlag = False,

@@ -12,6 +12,7 @@ from maxbrod.cli.backup_options import MasterOption  # noqa: TC001 - typer reads
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
@@ -41,6 +42,7 @@ def check(
         typer.Argument(metavar="[TOPIC]...", help="Names or patterns; all without.", show_default=False),
     ] = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -91,8 +93,8 @@ def check(
     from maxbrod.api.checking import check_archive  # noqa: PLC0415
 
     part = None if sample is None else _part(sample)
-    place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    opened = open_archive(place.url, place.storage)
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    opened = open_archive(place.url, place.storage, layout=place.config.layout)
     quick = check_archive(opened, patterns or ())
     found = None
     if deep or part is not None:

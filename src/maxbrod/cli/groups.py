@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -47,7 +47,7 @@ ForceOption = Annotated[
 class _Place:
     """What all three verbs are told."""
 
-    def __init__(self, config: Path | None, archive: str | None, **s3: object) -> None:
+    def __init__(self, config: Path | None, archive: str | None, **s3: Any) -> None:  # noqa: ANN401 - flags
         self._place = find_place(archive, config, **s3)
 
     def open(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.progress import OnProgress, Progress
 
-_MEASURED: Final = frozenset({"reading", "restoring"})
+_MEASURED: Final = frozenset({"reading", "restoring", "comparing"})
 
 
 @contextmanager

@@ -166,7 +166,7 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
         stop = threading.Event()
         with (
             progress_bar(shown=not quiet) as on_progress,
-            stopping_by_signals(stop, _MEANWHILE),
+            stopping_by_signals(stop, what=_MEANWHILE),
             Restore(settings, wish, on_progress=on_progress, stop=stop) as work,
         ):
             report = work.run(plan)

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_READING: Final = "what is being read is finished and committed first"
+COMMITTING: Final = "what is being read is finished and committed first"
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 @contextmanager
-def stopping_by_signals(stop: threading.Event, meanwhile: str = _READING) -> Iterator[None]:
-    """Within the block, the first signal sets `stop`, and says what happens before it ends."""
-    message = f"\nstopping: {meanwhile}; once more ends it at once\n".encode()
+def stopping_by_signals(stop: threading.Event, *, what: str = COMMITTING) -> Iterator[None]:
+    """Within the block, the first signal sets `stop`. `what` is done before it ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -32,7 +31,7 @@ def stopping_by_signals(stop: threading.Event, meanwhile: str = _READING) -> Ite
         if stop.is_set():
             _end_at_once(number)
         stop.set()
-        _say(message)
+        _say(f"\nstopping: {what}; once more ends it at once\n".encode())
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:

@@ -18,7 +18,7 @@ from maxbrod.kafka.appends import Acknowledged, Append, Batch, Feed, Hole
 from maxbrod.kafka.client import PATIENCE_S
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.error_codes import Code, Reaction, code_name, reaction
-from maxbrod.kafka.lane import Answer, Flight, Lane
+from maxbrod.kafka.lane import Flight, Lane
 from maxbrod.kafka.log_ends import log_end
 from maxbrod.kafka.produce_errors import OPERATION, gap_in_sequence, gone, misplaced, refusal
 from maxbrod.kafka.producer_ids import new_producer_id
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from maxbrod.kafka.client import KafkaClient
+    from maxbrod.kafka.produce_answer import Answer
     from maxbrod.kafka.producer_ids import ProducerIdentity
     from maxbrod.model import TopicPartition
 
@@ -40,6 +41,8 @@ _BROKER_SHARE: Final = 0.6
 _IDLE_S: Final = 0.5
 _BREATH_S: Final = 0.001
 _SETTLING_S: Final = 0.2
+# Nothing that could be under way waits longer for company.
+_TOGETHER_S: Final = 0.005
 
 
 def produce(
@@ -77,14 +80,15 @@ def produce_all(
     queues = [AppendQueue(feed, in_flight_max=in_flight, patience_s=patience_s) for feed in feeds]
     with closing(ProduceStream(client, queues, in_flight_max=in_flight, request_bytes=request_bytes)) as stream:
         while stream.busy:
-            for acknowledged in stream.step():
+            done = stream.step()
+            if done:
                 began = time.monotonic()
-                yield acknowledged
+                yield from done
                 stream.forgive(time.monotonic() - began)
 
 
 class ProduceStream:
-    """The loop: send what may be sent, wait for the oldest answer."""
+    """The loop: send what may be sent, wait for the oldest answer, take those that came with it."""
 
     def __init__(
         self, client: KafkaClient, queues: Sequence[AppendQueue], *, in_flight_max: int, request_bytes: int
@@ -115,7 +119,7 @@ class ProduceStream:
                 queue.renew_patience()
 
     def step(self) -> list[Acknowledged]:
-        """Send what may be sent, then take the answer that is due first."""
+        """Send what may be sent, then take the answer that is due first, and all that are here with it."""
         recovered = self._send()
         if recovered:
             return recovered
@@ -123,7 +127,10 @@ class ProduceStream:
         if lane is None:
             self._rest()
             return []
-        return self._receive(lane)
+        done = self._receive(lane)
+        while lane.at_hand:
+            done += self._receive(lane)
+        return done
 
     def _rest(self) -> None:
         """Nothing is under way, and nothing may be sent yet."""
@@ -131,6 +138,9 @@ class ProduceStream:
         time.sleep(min([*pauses, _IDLE_S]) if pauses else 0)
         for queue in self._queues:
             queue.check_patience()
+
+    def _request_deadline(self) -> Deadline:
+        return Deadline.after(self._client.request_timeout_s)
 
     # Sending
 
@@ -145,9 +155,19 @@ class ProduceStream:
             lane = self._lane(node_id, queues)
             if lane is None or (lane.connection.throttled and lane.flights):
                 continue
-            while lane.room and self._send_one(lane, queues):
-                pass
+            self._send_all(lane, queues)
         return recovered
+
+    def _send_all(self, lane: Lane, queues: list[AppendQueue]) -> None:
+        """As many requests as there is room for, by one system call, unless their batches take long to come."""
+        began = time.monotonic()
+        while lane.room and self._put_one(lane, queues):
+            if time.monotonic() - began > _TOGETHER_S:
+                break
+        try:
+            lane.flush(self._request_deadline())
+        except UnavailableError as error:
+            self._lose(lane, error)
 
     def _ready_by_leader(self) -> dict[int, list[AppendQueue]]:
         groups: dict[int, list[AppendQueue]] = defaultdict(list)
@@ -196,7 +216,7 @@ class ProduceStream:
         self._lanes[node_id] = lane
         return lane
 
-    def _send_one(self, lane: Lane, queues: list[AppendQueue]) -> bool:
+    def _put_one(self, lane: Lane, queues: list[AppendQueue]) -> bool:
         """One request with one batch, or one hole, of each partition that has one; whether there was any."""
         batches: list[tuple[AppendQueue, Entry]] = []
         holes: list[tuple[AppendQueue, Entry]] = []
@@ -216,39 +236,36 @@ class ProduceStream:
         chosen = batches or holes
         if not chosen:
             return False
+        try:
+            self._put(lane, chosen)
+        except UnavailableError as error:
+            self._lose(lane, error, [queue for queue, _ in chosen])
+            return False
         for queue, _ in chosen:
             queue.sent()
-        try:
-            self._dispatch(lane, chosen)
-        except UnavailableError as error:
-            for queue, _ in chosen:
-                queue.in_flight -= 1
-            self._lose(lane, [queue for queue, _ in chosen], error)
-            return False
         return True
 
-    def _dispatch(self, lane: Lane, chosen: Sequence[tuple[AppendQueue, Entry]]) -> None:
-        deadline = Deadline.after(self._client.request_timeout_s)
+    def _put(self, lane: Lane, chosen: Sequence[tuple[AppendQueue, Entry]]) -> None:
+        deadline = self._request_deadline()
         if isinstance(chosen[0][1].append, Batch):
-            lane.send_batches(chosen, deadline)
+            lane.put_batches(chosen, deadline)
             return
         if self._marker_identity is None:
             self._marker_identity = new_producer_id(self._client, deadline=chosen[0][0].deadline)
-        lane.send_holes(chosen, self._marker_identity, self._coordinator_epoch, deadline)
+        lane.put_holes(chosen, self._marker_identity, self._coordinator_epoch, deadline)
 
     # Answers
 
     def _receive(self, lane: Lane) -> list[Acknowledged]:
         try:
-            flight, answers = lane.receive(Deadline.after(self._client.request_timeout_s))
+            flight, answers = lane.receive(self._request_deadline())
         except UnavailableError as error:
-            self._lose(lane, [], error)
+            self._lose(lane, error)
             return []
-        missing = Answer(Code.NETWORK_EXCEPTION)
         done: list[Acknowledged] = []
         for place, (queue, entry) in enumerate(flight.entries):
             queue.in_flight -= 1
-            self._settle(queue, entry, answers.get(queue.where, missing), _asked(flight, place))
+            self._settle(queue, entry, answers[place], _asked(flight, place))
             done += queue.acknowledged()
         return done
 
@@ -302,7 +319,7 @@ class ProduceStream:
 
     # Failures
 
-    def _lose(self, lane: Lane, queues: Sequence[AppendQueue], error: UnavailableError) -> None:
+    def _lose(self, lane: Lane, error: UnavailableError, queues: Sequence[AppendQueue] = ()) -> None:
         """The connection is gone, and nobody knows which of the requests on it were carried out."""
         lane.close()
         self._lanes.pop(lane.node_id, None)

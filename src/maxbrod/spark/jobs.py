@@ -57,6 +57,34 @@ def run_tasks(
     return [answers[number] for number in range(count)]
 
 
+@contextmanager
+def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]:
+    """Within the block, all jobs of the session end as soon as `stop` is set: with UnavailableError, where they run.
+
+    Spark Connect has no way to do so: there, a job that runs comes to its end.
+    """
+    context = _context(session)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            if stop.wait(_POLL_S) and not over.is_set():
+                # Again and again: the next job may be about to start.
+                with suppress(UnavailableError), _errors_of_spark():
+                    context.cancelAllJobs()
+                over.wait(_POLL_S)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if context is not None:
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if context is not None:
+            watcher.join()
+
+
 def _answer(
     function: Callable[[str], str], payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
@@ -213,9 +241,15 @@ class _ConnectJob:
 
 
 def _job(session: SparkSession, name: str) -> _Job:
+    context = _context(session)
+    return _ConnectJob(session, name) if context is None else _ClassicJob(context, name)
+
+
+def _context(session: SparkSession) -> Any:  # noqa: ANN401 - a SparkContext
+    """None of Spark Connect."""
     try:
-        return _ClassicJob(session.sparkContext, name)
+        return session.sparkContext
     except Exception as error:
         if type(error).__module__.startswith("pyspark"):
-            return _ConnectJob(session, name)
+            return None
         raise

@@ -23,6 +23,7 @@ class ObstacleKind(StrEnum):
     UNEXPLAINED = "unexplained"
     INCOMPLETE = "incomplete"
     NAME = "name"
+    DONE_BEFORE = "done before"
     TARGET_NOT_EMPTY = "target not empty"
     PARTITION_COUNT = "partition count"
     OFFSETS = "offsets"
