@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOSSES: Final = (
     Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
     Loss(what="transaction markers, and which records were written in a transaction", real=False),
-    Loss(what="the timestamp type: all times come back as create times", real=False),
+    Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
 )
 
 
