@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(batches=batches_of_records(), codec=st.sampled_from([None, "zstd", "none"]), records_max=st.integers(1, 12))
 def test_any_records_come_back_equal(batches: list[pa.RecordBatch], codec: str | None, records_max: int) -> None:
     with scratch() as storage:
