@@ -6,7 +6,7 @@ import struct
 import zlib
 
 import cramjam
-import lz4.block
+import lz4.block  # type: ignore[import-untyped]
 from reference import Record
 
 
