@@ -104,6 +104,8 @@ def test_a_member_that_was_removed_comes_back_and_reads_on_where_the_group_was_p
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         heartbeat_interval_ms=200,
+        # It may join before it knows the topic's partitions, is then given none of them, and must look again.
+        metadata_max_age_ms=500,
     )
     read: list[int] = []
 

@@ -19,6 +19,7 @@ from maxbrod.kafka.share_group_offsets import set_share_offsets
 from maxbrod.model import TopicPartition
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.sandbox.waiting import wait_for
 from restore.engine import Command, joined, joined_by_the_newer_protocol, put, read_all, stand, without_spark
 
 if TYPE_CHECKING:
@@ -153,12 +154,11 @@ def test_a_share_group_begins_where_it_stood_and_can_be_put_back(
     produce(cluster, topic, numbered(30))
     share = f"share-{topic}"
     with client_of(cluster) as client:
-        done = set_share_offsets(client, share, {at(topic, 0): 12, at(topic, 1): 0})
-        assert all(each.done for each in done.values())
+        put_share(client, share, {at(topic, 0): 12, at(topic, 1): 0})
         back_up(config_of(cluster, tmp_path, topic))
         command = Command(cluster, tmp_path, capsys)
         create_topic(cluster, f"{topic}-new", partitions=2)
-        set_share_offsets(client, share, {at(f"{topic}-new", 1): 0})
+        put_share(client, share, {at(f"{topic}-new", 1): 0})
         before = share_stand(client, share)
         with without_spark():
             report = command.json("restore", "--offsets", "append", "--suffix", "-new", "--groups", share)
@@ -175,7 +175,7 @@ def test_a_share_group_that_is_gone_comes_back(
     produce(cluster, topic, numbered(30))
     share = f"share-{topic}"
     with client_of(cluster) as client:
-        set_share_offsets(client, share, {at(topic, 0): 12})
+        put_share(client, share, {at(topic, 0): 12})
         back_up(config_of(cluster, tmp_path, topic))
         delete_topic(cluster, topic)
         with cluster.admin() as admin:
@@ -196,6 +196,15 @@ def client_of(cluster: Cluster) -> Iterator[KafkaClient]:
 
 def at(topic: str, partition: int) -> TopicPartition:
     return TopicPartition(topic=topic, partition=partition)
+
+
+def put_share(client: KafkaClient, group_id: str, where: dict[TopicPartition, int]) -> None:
+    """A coordinator may hear of a topic a moment after others have."""
+
+    def done() -> bool:
+        return all(each.done for each in set_share_offsets(client, group_id, where).values())
+
+    wait_for("the coordinator to know the topic", done, timeout_s=60)
 
 
 def share_stand(client: KafkaClient, group_id: str) -> dict[TopicPartition, int]:
