@@ -65,7 +65,7 @@ def test_a_point_in_time_is_decided_by_record(
     assert [each for _, each in sorted(log_of(cluster, f"new-{topic}").items())] == wanted
 
 
-@pytest.mark.parametrize("layout", ["binlog"])
+@pytest.mark.parametrize("layout", ["kbak", "binlog"])
 def test_groups_stand_where_they_stood(
     layout: str, ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ class Comparison:
         self._patience_s = config.backup.patience
         self._archive: Archive | None = None
         if source is None and config.archive is not None:
-            self._archive = open_archive(config.archive, config.storage)
+            self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._settings = CompareSettings(
             target=config.kafka,
             source=source,

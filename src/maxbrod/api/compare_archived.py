@@ -186,7 +186,7 @@ def _notes(source: Source) -> tuple[str, ...]:
 def _with_slices(archive: Archive, source: Source, pair: Pair) -> ArchivedPair:
     rows = archive.catalog.rows(topic_id=source.topic_id, partition=source.partition)
     wish = Wish(since_ms=pair.times.since_ms, until_ms=pair.times.until_ms)
-    found = decode_rows(rows_to_read(rows, source, wish))
+    found = decode_rows(rows_to_read(rows, [source], wish))
     slices = tuple(slice_of(row) for row in found if isinstance(row, Segment))
     splits, size = [], 0
     for each in slices:

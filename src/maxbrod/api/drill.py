@@ -106,7 +106,7 @@ class Drill:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
         self._config, self._wish, self._session = config, wish, session
         self._kafka: KafkaConfig = config.kafka
-        self._archive = open_archive(config.archive, config.storage)
+        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._on_progress = on_progress
         self._patience_s = config.backup.patience
         self.stop = stop or threading.Event()

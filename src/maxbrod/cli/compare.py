@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -123,7 +123,7 @@ def compare(
     raise typer.Exit(_run(settings, wish, cluster, quiet=quiet, as_json=as_json))
 
 
-def _settings(config: Path | None, archive: str | None, *, live: bool, **s3: str | bool | None) -> Config:
+def _settings(config: Path | None, archive: str | None, *, live: bool, **s3: Any) -> Config:  # noqa: ANN401 - flags
     from maxbrod.config import Config, load_config  # noqa: PLC0415 - pydantic: not for `--help`
 
     if live:

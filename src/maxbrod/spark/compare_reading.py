@@ -19,7 +19,7 @@ from maxbrod.batch.transactions import committed_batches, from_fetch
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.ranges import read_range
-from maxbrod.layouts.kafka.reading import read_logs
+from maxbrod.layouts.reading import read_logs
 from maxbrod.model import TimestampType, topic_id_of
 from maxbrod.planning.compare.pairs import translate_all
 from maxbrod.planning.compare.parts import Side
