@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnavailableError, UsageError
@@ -65,11 +66,13 @@ def produce_all(
     feeds: Iterable[Feed],
     *,
     in_flight: int = IN_FLIGHT_MAX,
+    at_once: int | None = None,
     request_bytes: int = REQUEST_BYTES,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Acknowledged]:
     """Append all feeds side by side; what is acknowledged comes out, in order for each partition.
 
+    With `at_once`, no more than so many; one that is done makes room for the next, whose appends are asked for then.
     Batches are sent again, with their sequence numbers, until they are acknowledged, so that each stands in the log
     once. Raises UnavailableError when for `patience_s` seconds a partition takes nothing, TopicGoneError when a topic
     is deleted or recreated, RefusedError when something else is where a batch should be, and what `produce_errors`
@@ -77,8 +80,9 @@ def produce_all(
     """
     if not 1 <= in_flight <= IN_FLIGHT_MAX:
         raise UsageError(f"from 1 to {IN_FLIGHT_MAX} requests may be under way, not {in_flight}")
-    queues = [AppendQueue(feed, in_flight_max=in_flight, patience_s=patience_s) for feed in feeds]
-    with closing(ProduceStream(client, queues, in_flight_max=in_flight, request_bytes=request_bytes)) as stream:
+    queues = (AppendQueue(feed, in_flight_max=in_flight, patience_s=patience_s) for feed in feeds)
+    stream = ProduceStream(client, queues, in_flight_max=in_flight, at_once=at_once, request_bytes=request_bytes)
+    with closing(stream):
         while stream.busy:
             done = stream.step()
             if done:
@@ -91,10 +95,18 @@ class ProduceStream:
     """The loop: send what may be sent, wait for the oldest answer, take those that came with it."""
 
     def __init__(
-        self, client: KafkaClient, queues: Sequence[AppendQueue], *, in_flight_max: int, request_bytes: int
+        self,
+        client: KafkaClient,
+        queues: Iterable[AppendQueue],
+        *,
+        in_flight_max: int,
+        at_once: int | None,
+        request_bytes: int,
     ) -> None:
         self._client = client
-        self._queues = list(queues)
+        self._waiting = iter(queues)
+        self._at_once = at_once
+        self._queues = list(islice(self._waiting, at_once))
         self._lanes: dict[int, Lane] = {}
         self._in_flight_max = in_flight_max
         self._request_bytes = request_bytes
@@ -185,6 +197,8 @@ class ProduceStream:
                 if end != queue.acknowledged_to:
                     raise misplaced(queue.where, queue.source_offset, landed=end, expected=queue.acknowledged_to)
         self._queues = [queue for queue in self._queues if not queue.finished]
+        if self._at_once is not None:
+            self._queues += islice(self._waiting, self._at_once - len(self._queues))
 
     def _leader(self, queue: AppendQueue) -> int | None:
         if queue.leader is None:

@@ -15,6 +15,7 @@ from maxbrod.model import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -31,11 +32,19 @@ _DECODED_BYTES: Final = 2 << 20
 
 
 def read_logs(
-    storage: Storage, stored: Slice, *, check_crc: bool = True
+    storage: Storage,
+    stored: Slice,
+    *,
+    check_crc: bool = True,
+    request_bytes: int = native.REQUEST_BYTES,
+    ahead: Executor | None = None,
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    """The log of a slice in pieces of whole batches, each with its headers. The same slice gives the same bytes."""
+    """The log of a slice in pieces of whole batches, each with its headers. The same slice gives the same bytes.
+
+    `request_bytes` and `ahead` are for slices of the native layout: see there.
+    """
     if stored.details is None:
-        yield from native.read_logs(storage, stored, check_crc=check_crc)
+        yield from native.read_logs(storage, stored, check_crc=check_crc, request_bytes=request_bytes, ahead=ahead)
         return
     # Only here are records looked at one by one.
     from maxbrod.batch.encode import encode  # noqa: PLC0415

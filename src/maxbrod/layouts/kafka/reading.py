@@ -21,6 +21,7 @@ from maxbrod.layouts.kafka.names import is_framed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from concurrent.futures import Executor
 
     from numpy.typing import NDArray
 
@@ -64,12 +65,20 @@ def read_log(storage: Storage, stored: Stored) -> NDArray[np.uint8]:
 
 
 def read_logs(
-    storage: Storage, stored: Stored, *, request_bytes: int = REQUEST_BYTES, check_crc: bool = True
+    storage: Storage,
+    stored: Stored,
+    *,
+    request_bytes: int = REQUEST_BYTES,
+    check_crc: bool = True,
+    ahead: Executor | None = None,
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    """The same in pieces of whole batches, each with its headers. Consumes about `request_bytes` at a time."""
+    """The same in pieces of whole batches, each with its headers. Consumes about `request_bytes` at a time.
+
+    With `ahead`, the next piece is on its way while the one at hand is used.
+    """
     with _about(storage, stored):
         digest, size = Digest(), 0
-        parts = _log(storage, stored, digest, request_bytes)
+        parts = _log(_parts(storage, stored, request_bytes, ahead), digest, framed=is_framed(stored.path))
         for data, headers in _whole_batches(parts, check_crc=check_crc):
             size += headers.end
             yield data, headers
@@ -77,13 +86,31 @@ def read_logs(
         _check_size(stored, size)
 
 
-def _log(storage: Storage, stored: Stored, digest: Digest, request_bytes: int) -> Iterator[NDArray[np.uint8]]:
-    """The log, cut anywhere."""
-    framed = is_framed(stored.path)
-    frames = FrameDecoder()
+def _parts(storage: Storage, stored: Stored, request_bytes: int, ahead: Executor | None) -> Iterator[memoryview]:
+    """The bytes of a slice, as they are stored."""
     end = stored.position + stored.bytes
-    for start in range(stored.position, end, request_bytes):
-        part = storage.get_range(stored.path, start, min(request_bytes, end - start))
+
+    def get(start: int) -> memoryview:
+        return storage.get_range(stored.path, start, min(request_bytes, end - start))
+
+    starts = range(stored.position, end, request_bytes)
+    if ahead is None:
+        yield from map(get, starts)
+        return
+    if not starts:
+        return
+    coming = ahead.submit(get, starts[0])
+    for start in starts[1:]:
+        part = coming.result()
+        coming = ahead.submit(get, start)
+        yield part
+    yield coming.result()
+
+
+def _log(parts: Iterable[memoryview], digest: Digest, *, framed: bool) -> Iterator[NDArray[np.uint8]]:
+    """The log, cut anywhere."""
+    frames = FrameDecoder()
+    for part in parts:
         data = np.frombuffer(part, np.uint8)
         digest.add(data)
         if framed:
