@@ -6,7 +6,7 @@ import struct
 import zlib
 
 import cramjam
-import lz4.block  # type: ignore[import-untyped]
+import lz4.block
 from reference import Record
 
 

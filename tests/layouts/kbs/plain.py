@@ -6,7 +6,7 @@ import struct
 import zlib
 
 import cramjam
-import lz4.frame  # type: ignore[import-untyped]
+import lz4.frame
 from reference import Record, blob, varint
 
 _POLYNOMIAL = 0xC96C5795D7870F42
