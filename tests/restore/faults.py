@@ -18,7 +18,7 @@ from maxbrod.kafka.produce import produce_all
 from maxbrod.planning.restore.rename import parse_rename
 from maxbrod.planning.restore.wish import OffsetsMode, Wish
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.sandbox.traffic import numbered, produce_transaction
+from maxbrod.sandbox.traffic import numbered
 from maxbrod.spark import restore_task
 from restore.engine import without_spark
 
@@ -54,9 +54,7 @@ def archive(
     ledger = Ledger()
     for partition in range(partitions):
         ledger.write(cluster, topic, records // 2, partition=partition, batch=20)
-        produce_transaction(
-            cluster, topic, numbered(3), transactional_id=f"no-{topic}", partition=partition, commit=False
-        )
+        ledger.transact(cluster, topic, numbered(3), partition=partition, commit=False)
         ledger.write(cluster, topic, records // 2, partition=partition, batch=20)
     config = config_of(cluster, place, topic, **options)
     assert back_up(config).complete

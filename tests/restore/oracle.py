@@ -37,5 +37,10 @@ def assert_restored(
     start = offsets(cluster, topic, partition)[0] if base is None else base
     found = {at: each for at, each in log_of(cluster, topic, partition, broker=broker).items() if at >= start}
     expected = wanted if base is None else dict(enumerate(wanted.values(), base))
-    assert list(found) == list(expected), "offsets"
+    assert list(found) == list(expected), f"from {start}: {_differences(found, expected)}"
     assert found == expected
+
+
+def _differences(found: dict[int, Record], expected: dict[int, Record]) -> str:
+    missing, more = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    return f"{len(missing)} missing ({missing[:3]} …), {len(more)} too many ({more[:3]} …)"
