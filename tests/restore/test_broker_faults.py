@@ -9,9 +9,11 @@ import pytest
 
 from backup.engine import back_up, config_of
 from backup.ledger import Ledger
+from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync
+from maxbrod.sandbox.traffic import numbered
 from restore.engine import put, stand
-from restore.faults import KEEP, archive, renamed, restore, when_acknowledged
+from restore.faults import KEEP, archive, lost_answers, renamed, restore, when_acknowledged
 from restore.oracle import assert_restored
 
 if TYPE_CHECKING:
@@ -86,6 +88,30 @@ def test_too_few_replicas_are_waited_for(cluster3: Cluster, topic: str, tmp_path
         cluster3.wait_until_settled()
     assert (report.exit_code, report.records) == (0, 600), report.partitions[0].failure
     assert_on_all(cluster3, f"new-{topic}", wanted)
+
+
+@pytest.mark.parametrize("mode", ["exact", "append"])
+def test_answers_that_get_lost_when_all_was_done_cost_nothing(
+    cluster: Cluster, topic: str, tmp_path: Path, mode: str
+) -> None:
+    """Of every request that changes something."""
+    create_topic(cluster, topic, config=KEEP)
+    ledger = Ledger()
+    ledger.write(cluster, topic, 60, batch=20)
+    delete_records(cluster, topic, before_offset=20)
+    ledger.forget(next(iter(ledger.records)), range(20))
+    ledger.transact(cluster, topic, numbered(3), commit=False)
+    ledger.write(cluster, topic, 200, batch=20)
+    put(cluster, topic, {(topic, 0): 64})
+    config = config_of(cluster, tmp_path, topic)
+    assert back_up(config).complete
+    lost = {"CreateTopics": 1, "InitProducerId": 2, "Produce": 6, "IncrementalAlterConfigs": 1, "OffsetCommit": 1}
+    with lost_answers(lost | ({"DeleteRecords": 1, "WriteTxnMarkers": 1} if mode == "exact" else {})):
+        report = restore(config, renamed(mode, groups=(topic,)))
+    assert report.exit_code == 0, report
+    wanted = dict(ledger.of(cluster, topic))
+    assert_restored(cluster, f"new-{topic}", wanted, base=None if mode == "exact" else 0)
+    assert stand(cluster, topic)[f"new-{topic}", 0] == (64 if mode == "exact" else 40)
 
 
 def test_a_broker_that_hangs_for_a_while_costs_nothing(cluster: Cluster, topic: str, tmp_path: Path) -> None:
