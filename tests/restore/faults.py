@@ -22,6 +22,7 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered
 from maxbrod.spark import restore_task
 from restore.engine import without_spark
+from restore.program import requests_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -85,10 +86,10 @@ def lost_answers(apis: Mapping[str, int]) -> Iterator[None]:
     left, asked = dict(apis), dict[tuple[Connection, int], str]()
     send_really, receive_really = Connection._send, Connection.receive
 
-    def send(connection: Connection, pieces: Any, ticket: int, deadline: Any) -> None:
-        send_really(connection, pieces, ticket, deadline)
-        key = struct.unpack_from(">h", memoryview(pieces[0]), 4)[0]
-        asked[connection, ticket] = next((name for name in apis if ApiKey[name].value == key), "")
+    def send(connection: Connection, pieces: Any, deadline: Any) -> None:
+        send_really(connection, pieces, deadline)
+        for key, ticket in requests_in(pieces):
+            asked[connection, ticket] = next((name for name in apis if ApiKey[name].value == key), "")
 
     def receive(connection: Connection, ticket: int, deadline: Any) -> Any:
         frame = receive_really(connection, ticket, deadline)

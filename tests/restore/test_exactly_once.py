@@ -137,7 +137,7 @@ def test_records_that_say_where_they_came_from_are_recognised_after_a_crash(
     cluster: Cluster, topic: str, config: Config, busy: dict[int, Record], mode: str
 ) -> None:
     wish = renamed(mode, provenance=True)
-    with crash_after(1), pytest.raises(Crash):
+    with crash_after(1), pytest.raises(CrashError):
         restore(config, wish)
     report = restore(config, wish)
     assert (report.exit_code, report.resumed) == (0, True)
