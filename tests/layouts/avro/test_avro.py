@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from reference import varint
 
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.layouts.avro.codecs import CODECS
 from maxbrod.layouts.avro.layout import LAYOUT
+from maxbrod.layouts.avro.options import CODECS
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, WriteOptions
 from maxbrod.model import TopicPartition
 
