@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from maxbrod.api import convert as converting
+from maxbrod.api import convert_proof as proving
 from maxbrod.api import foreign_backup as backing_up
 from maxbrod.api.backups import target_wish
 from maxbrod.api.foreign_target import TargetWish
 from maxbrod.config import Config, SparkConfig, StorageConfig
 from maxbrod.spark.transfer import _transferred, _work
+from maxbrod.spark.verify import _verified
+from maxbrod.spark.verify import _work as verify_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from maxbrod.api.convert_report import ConvertReport
     from maxbrod.api.reports import BackupReport
     from maxbrod.spark.transfer_task import TransferItem, Transferred, TransferSettings
+    from maxbrod.spark.verify_task import Verified, VerifyItem, VerifySettings
 
 
 def run_job_here(
@@ -36,6 +40,11 @@ def run_job_here(
     return [_transferred(values) for answer in answers for values in json.loads(answer)]
 
 
+def verify_here(_: object, settings: VerifySettings, tasks: Sequence[Sequence[VerifyItem]]) -> list[Verified]:
+    answers = [verify_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
+    return [_verified(values) for answer in answers for values in json.loads(answer)]
+
+
 @contextmanager
 def without_spark(job: Callable[..., list[Transferred]] = run_job_here) -> Iterator[None]:
     @contextmanager
@@ -45,6 +54,7 @@ def without_spark(job: Callable[..., list[Transferred]] = run_job_here) -> Itera
     with (
         patch.object(converting, "run_transfer_job", job),
         patch.object(backing_up, "run_transfer_job", job),
+        patch.object(proving, "run_verify_job", verify_here),
         patch.object(converting, "open_configured", nothing),
         patch.object(backing_up, "open_configured", nothing),
         patch.object(converting, "parallelism_of", lambda *_: 2),

@@ -74,3 +74,16 @@ def test_groups_stand_where_they_stood(
     config = archived(cluster, topic, layout, tmp_path / layout)
     assert restore(config, Wish(rename=renamed().rename, groups=(f"readers-{topic}",))).complete
     assert stand(cluster, f"readers-{topic}")[f"new-{topic}", 0] == 33
+
+
+@pytest.mark.parametrize("layout", ["avro", "parquet"])
+def test_groups_are_found_in_kafkas_own_topic_of_them(
+    layout: str, ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    del ledger
+    put(cluster, f"readers-{topic}", {(topic, 0): 33})
+    config = config_of(cluster, tmp_path / layout, topic, "__consumer_offsets", internal=True)
+    assert back_up_as(config, layout, accept_loss=True).complete
+    wish = Wish(topics=(topic,), rename=renamed().rename, groups=(f"readers-{topic}",))
+    assert restore(config, wish).complete
+    assert stand(cluster, f"readers-{topic}")[f"new-{topic}", 0] == 33

@@ -169,6 +169,28 @@ def test_after_a_crash_anywhere_the_same_command_goes_on_without_loss_or_repetit
 
 
 @pytest.mark.parametrize("mode", ["exact", "append"])
+def test_records_that_say_where_they_came_from_are_recognised_after_a_crash(
+    cluster: Cluster, topic: str, config: Config, busy: dict[int, Record], mode: str
+) -> None:
+    wish = renamed(mode, provenance=True)
+    with crash_after(1), pytest.raises(Crash):
+        restore(config, wish)
+    report = restore(config, wish)
+    assert (report.exit_code, report.resumed) == (0, True)
+    found = log_of(cluster, f"new-{topic}")
+    assert list(found) == (list(busy) if mode == "exact" else list(range(len(busy))))
+    for record, (offset, source) in zip(found.values(), busy.items(), strict=True):
+        own, told = record.headers[:-6], dict(record.headers[-6:])
+        assert record._replace(headers=own) == source
+        assert told[b"maxbrod.source.topic"] == topic.encode()
+        assert told[b"maxbrod.source.partition"] == b"0"
+        assert told[b"maxbrod.source.offset"] == b"%d" % offset
+        assert told[b"maxbrod.source.timestamp_ms"] == b"%d" % source.timestamp_ms
+        assert told[b"maxbrod.source.cluster_id"] == report.cluster_id.encode(), "it goes back to where it came from"
+        assert told[b"maxbrod.restore_id"] == report.restore_id.encode()
+
+
+@pytest.mark.parametrize("mode", ["exact", "append"])
 def test_a_foreign_write_into_the_target_is_refused(cluster: Cluster, topic: str, config: Config, mode: str) -> None:
     with crash_after(3), pytest.raises(Crash):
         restore(config, renamed(mode))

@@ -6,13 +6,17 @@ store that keeps conditional puts, and a place that is an archive already or emp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.config import StorageConfig
 from maxbrod.errors import RefusedError, UsageError
+from maxbrod.layouts.last_records import COLUMNS
+from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
+from maxbrod.layouts.offsets_topic import read_offsets_topic
 from maxbrod.layouts.registry import NATIVE, detect_layout, layout_of
 from maxbrod.planning.snapshot import encode as encode_snapshot
 from maxbrod.planning.surveyed import SNAPSHOT_PATH, rows_of, snapshot_of
@@ -70,7 +74,7 @@ def open_native(url: str, options: StorageConfig | None = None) -> Archive:
 
 
 def _open_foreign(storage: Storage, options: StorageConfig, layout: Layout) -> Archive:
-    survey = layout.survey(storage)
+    survey = _with_groups(storage, layout, layout.survey(storage))
     snapshot = encode_snapshot(snapshot_of(survey))
     return Archive(
         url=storage.url,
@@ -79,6 +83,18 @@ def _open_foreign(storage: Storage, options: StorageConfig, layout: Layout) -> A
         catalog=SurveyedCatalog(storage.url, rows_of(survey)),
         survey=survey,
     )
+
+
+def _with_groups(storage: Storage, layout: Layout, survey: Survey) -> Survey:
+    """Layouts that keep no groups may still hold the topic in which Kafka keeps them."""
+    segments = [each for each in survey.segments if each.where.topic == OFFSETS_TOPIC]
+    if survey.groups or not segments:
+        return survey
+    by_partition = groupby(segments, key=lambda each: each.where)
+    partitions = (
+        (batch for each in group for batch in layout.read(storage, each, columns=COLUMNS)) for _, group in by_partition
+    )
+    return replace(survey, groups=read_offsets_topic(partitions, committed=True).groups())
 
 
 def open_for_writing(url: str, options: StorageConfig | None = None, *, single_writer: bool = False) -> Archive:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import new_run_id, now_ms
+from maxbrod.api.convert_proof import prove
 from maxbrod.api.convert_report import ConvertReport, TopicCounts, failed
 from maxbrod.api.convert_targets import NativeTarget, OtherTarget, Part
 from maxbrod.api.incarnations import Incarnation, newest_ids, select_names
@@ -103,7 +104,8 @@ class Convert:
         started_at_ms = now_ms()
         self._on_progress(Progress(phase="planning"))
         self._tell_faults()
-        parts = [part.after(self._target.position(part)) for part in self._parts()]
+        whole = list(self._parts())
+        parts = [part.after(self._target.position(part)) for part in whole]
         parts = [part for part in parts if part.rows]
         total, done = sum(part.bytes for part in parts), 0
         for wave in _waves(parts, self._wish.commit_bytes):
@@ -115,6 +117,8 @@ class Convert:
             done += sum(part.bytes for part in wave)
         else:
             self._target.finish(self._moment, started_at_ms=started_at_ms)
+            if self._wish.verify and whole:
+                self._prove(whole)
         return ConvertReport(
             run_id=self._run_id,
             source=self._source.url,
@@ -204,6 +208,20 @@ class Convert:
             counts = self._counts[each.where.topic]
             counts.records += each.records
             counts.bytes += sum(int(fields["bytes"]) for fields in each.segments)
+
+    def _prove(self, parts: Sequence[Part]) -> None:
+        self._on_progress(Progress(phase="comparing both sides"))
+        wish, session = self._wish, self._spark()
+        self._notices += prove(
+            session,
+            self._source,
+            open_archive(wish.target_url, wish.target, layout=wish.to.layout),
+            parts,
+            self._counts,
+            ignored=[each.field for each in self._target.losses if each.field is not None],
+            parallelism=parallelism_of(self._spark_config.master, session),
+            run_id=self._run_id,
+        )
 
     def _item(self, part: Part) -> TransferItem:
         held = self._target.position(part)

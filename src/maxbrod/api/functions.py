@@ -66,7 +66,7 @@ def backup(
     wish = {"topics": tuple(topics), "exclude": tuple(exclude)}
     changed = {
         "archive": str(archive) if archive is not None else base.archive,
-        "kafka": _kafka(base.kafka, kafka, bootstrap),
+        "kafka": kafka_config(base.kafka, kafka, bootstrap),
         "storage": storage or base.storage,
         "backup": _section(base.backup, {**{name: each for name, each in wish.items() if each}, **options}),
     }
@@ -127,7 +127,7 @@ def compare(
     base = config if isinstance(config, Config) else Config() if config is None else load_config(Path(config))
     changed = {
         "archive": str(archive) if archive is not None else base.archive,
-        "kafka": _kafka(base.kafka, kafka, bootstrap),
+        "kafka": kafka_config(base.kafka, kafka, bootstrap),
         "storage": storage or base.storage,
     }
     renamed = parse_rename(rename, prefix=prefix, suffix=suffix)
@@ -138,13 +138,13 @@ def compare(
         differences=differences,
         restore=restore,
     )
-    other = KafkaConfig(bootstrap=source) if isinstance(source, str) else _kafka(None, source, None)
+    other = KafkaConfig(bootstrap=source) if isinstance(source, str) else kafka_config(None, source, None)
     whole = base.model_copy(update=changed)
     with Comparison(whole, wish, source=other, session=session, on_progress=on_progress) as work:
         return work.run()
 
 
-def _kafka(
+def kafka_config(
     base: KafkaConfig | None, given: KafkaConfig | Mapping[str, str] | None, bootstrap: str | None
 ) -> KafkaConfig | None:
     if given is not None and not isinstance(given, KafkaConfig):

@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING, Self
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
-from maxbrod.api.group_moves import Movement, missing_groups, plan_moves
+from maxbrod.api.group_movement import Movement
+from maxbrod.api.group_moves import active_groups, missing_groups, plan_moves
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
-from maxbrod.api.restore_report import RestoreReport, report_of
+from maxbrod.api.restore_access import restore_acls, restore_quotas
+from maxbrod.api.restore_lock import alone
+from maxbrod.api.restore_meter import RestoreMeter
+from maxbrod.api.restore_report import AGAIN, RestoreReport, report_of
+from maxbrod.api.restore_rights import missing_transactions
 from maxbrod.api.restore_state import (
     find_finished,
     find_interrupted,
@@ -29,17 +34,19 @@ from maxbrod.api.restore_state import (
 )
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
+from maxbrod.batch.provenance import Provenance
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
-from maxbrod.errors import RefusedError, UsageError
+from maxbrod.errors import IncompleteError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.producer_ids import new_producer_id
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.choosing import choose_incarnations
+from maxbrod.planning.restore.choosing import choose_groups, choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal
 from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
 from maxbrod.planning.restore.resume import done_before
 from maxbrod.planning.restore.sources import rows_to_read
+from maxbrod.planning.restore.targets import Right
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 from maxbrod.spark.restore import run_restore_job
 from maxbrod.spark.restore_task import RestoreItem, RestoreSettings
@@ -114,7 +121,10 @@ class Restore:
         present = set() if self._snapshot is None else {each.topic_id for each in self._snapshot.topics}
         chosen = choose_incarnations(self._wish, topics, newest_ids(incarnations, present))
         names = {self._wish.rename.apply(name) for name in chosen.topics.values()}
-        target = look_at_target(self._client, names, patience_s=self._config.backup.patience)
+        archived_groups = () if self._snapshot is None else self._snapshot.groups
+        groups = {group.group_id for group in choose_groups(self._wish.groups, archived_groups)[0]}
+        patience_s = self._config.backup.patience
+        target = look_at_target(self._client, names, groups, patience_s=patience_s)
         command = command_digest(self._wish, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
         begun = find_interrupted(storage, command)
         if begun is not None:
@@ -134,7 +144,15 @@ class Restore:
             target=target,
             now_ms=now_ms(),
         )
-        obstacles = [*plan.obstacles, *missing_groups(plan.groups, self._snapshot), *self._done_before(command, target)]
+        forced = self._wish.force_groups
+        obstacles = [
+            *plan.obstacles,
+            *missing_groups(plan.groups, self._snapshot),
+            *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),
+            *self._done_before(command, target),
+        ]
+        if not target.rights.get(Right.CLUSTER_ACTION):
+            obstacles += missing_transactions(self._client, plan, patience_s=patience_s)
         return replace(plan, obstacles=in_order(obstacles))
 
     def _done_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
@@ -144,7 +162,24 @@ class Restore:
             yield from done_before(finished, read_topics(storage, finished.restore_id), target.cluster.topic)
 
     def run(self, plan: RestorePlan) -> RestoreReport:
-        """Do what the plan says. Run again after any failure: it goes on where the target is."""
+        """Do what the plan says. Run again after any failure: it goes on where the target is.
+
+        IncompleteError: `stop` was set before all was done.
+        """
+        try:
+            with alone(plan.restore_id):
+                return self._run(plan)
+        except UnavailableError as error:
+            if self.stop.is_set():
+                raise IncompleteError(
+                    "stopped before everything was restored",
+                    operation="restore",
+                    object_name=plan.restore_id,
+                    hint=AGAIN,
+                ) from error
+            raise
+
+    def _run(self, plan: RestorePlan) -> RestoreReport:
         storage = self._archive.storage
         started_at_ms = now_ms()
         resumed = find_interrupted(storage, plan.command) is not None
@@ -167,6 +202,7 @@ class Restore:
         # Before the first record: from then on only its id tells such a topic from one that somebody else made.
         made = {each.target.name for each in plan.topics if not each.target.exists}
         store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
+        restore_acls(self._client, plan, patience_s=self._config.backup.patience)
         # One id serves all partitions: brokers count sequence numbers for each of them.
         producers = keep_producers(storage, plan.restore_id, lambda: new_producer_id(self._client).producer_id)
         topics.fill_starts(plan, producers.fillers)
@@ -176,6 +212,7 @@ class Restore:
             return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
         self._on_progress(Progress(phase="releasing topics"))
         topics.release(plan)
+        restore_quotas(self._client, plan, patience_s=self._config.backup.patience)
         report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
         if plan.groups:
             # Before the report, which ends the restore: killed here, the same command comes by once more.
@@ -186,15 +223,22 @@ class Restore:
 
     def _move_groups(self, plan: RestorePlan, report: RestoreReport) -> tuple[GroupPosition, ...]:
         moves = plan_moves(self._archive, plan, report.partitions, plan.groups)
-        movement = Movement(self._client, self._archive.storage, plan, patience_s=self._config.backup.patience)
+        movement = Movement(
+            self._client,
+            self._archive.storage,
+            plan,
+            patience_s=self._config.backup.patience,
+            force=self._wish.force_groups,
+        )
         return movement.apply(moves)
 
     def _append(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> list[Restored]:
         spark = self._config.spark
+        if self.stop.is_set():
+            raise UnavailableError("nobody waits for it any more", operation="restore")
         self._on_progress(Progress(phase="starting Spark"))
         with open_configured(spark, self._session) as session:
             tasks = self._tasks(plan, topics, parallelism_of(spark.master, session))
-            total = plan.bytes
             rate = plan.rate_bytes_per_s
             settings = RestoreSettings(
                 restore_id=plan.restore_id,
@@ -208,26 +252,16 @@ class Restore:
                 rate_bytes_per_s=None if rate is None else rate / max(len(tasks), 1),
                 patience_s=self._config.backup.patience,
             )
-
-            def hear(done: int) -> None:
-                self._on_progress(
-                    Progress(
-                        phase="restoring",
-                        bytes_done=total * done // max(len(tasks), 1),
-                        bytes_total=total,
-                        tasks_done=done,
-                        tasks_total=len(tasks),
-                    )
-                )
-
-            hear(0)
-            return run_restore_job(session, settings, tasks, on_done=hear) if tasks else []
+            if not tasks:
+                return []
+            with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:
+                return run_restore_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
 
     def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem]]:
         """Partitions spread over as many tasks as can run at once, the largest first."""
         slices = self._slices(plan)
         items = [
-            (each.source.bytes, self._item(topic, each, topics, slices.get(each.source.id, [])))
+            (each.source.bytes, self._item(plan, topic, each, topics, slices.get(each.source.id, [])))
             for topic in plan.topics
             for each in topic.partitions
         ]
@@ -240,7 +274,12 @@ class Restore:
         return tasks
 
     def _item(
-        self, topic: TopicPlan, each: PartitionPlan, topics: TargetTopics, slices: Sequence[Slice]
+        self,
+        plan: RestorePlan,
+        topic: TopicPlan,
+        each: PartitionPlan,
+        topics: TargetTopics,
+        slices: Sequence[Slice],
     ) -> RestoreItem:
         source, target = each.source, topic.target
         exact = each.offsets.mode is OffsetsMode.EXACT
@@ -253,6 +292,7 @@ class Restore:
             end_offset=source.asked_end,
             batch_bytes_max=topics.batch_bytes_max(target),
             slices=tuple(slices),
+            provenance=_provenance(plan, topic, source.partition),
         )
 
     def _slices(self, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
@@ -265,3 +305,14 @@ class Restore:
             if isinstance(row, Segment):
                 found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
         return found
+
+
+def _provenance(plan: RestorePlan, topic: TopicPlan, partition: int) -> Provenance | None:
+    if not plan.provenance:
+        return None
+    return Provenance(
+        topic=topic.target.source_topic,
+        partition=partition,
+        cluster_id=plan.source_cluster_id,
+        restore_id=plan.restore_id,
+    )

@@ -38,6 +38,10 @@ GroupOption = Annotated[
         "--group", metavar="PATTERN", help="A name, a glob or /a regex/; may be repeated. As restored, or all."
     ),
 ]
+ForceOption = Annotated[
+    bool,
+    typer.Option("--force", help="Groups with members, too: these are removed, come back, and read on there."),
+]
 
 
 class _Place:
@@ -47,7 +51,13 @@ class _Place:
         self._place = find_place(archive, config, **s3)
 
     def open(
-        self, bootstrap: str | None, command_config: Path | None, patience: str | None, restore: str | None
+        self,
+        bootstrap: str | None,
+        command_config: Path | None,
+        patience: str | None,
+        restore: str | None,
+        *,
+        force: bool = False,
     ) -> RestoredGroups:
         from maxbrod.api.groups import RestoredGroups  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
 
@@ -59,7 +69,7 @@ class _Place:
             start=None,
             patience=patience,
         ).model_copy(update={"archive": self._place.url, "storage": self._place.storage})
-        return RestoredGroups(settings, restore)
+        return RestoredGroups(settings, restore, force=force)
 
 
 @app.command()
@@ -94,14 +104,16 @@ def apply(
     s3_region: S3RegionOption = None,
     s3_path_style: S3PathStyleOption = None,
     patience: PatienceOption = None,
+    force: ForceOption = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Put groups at the record that they would have read next.
 
-    Groups with members are left alone, and the command ends with 5. Where groups stood before is kept for 'rollback'.
+    Groups with members are left alone, and the command ends with 5; unless it is forced, which Kafka allows for
+    groups of the classic protocol. Where groups stood before is kept for 'rollback'.
     """
     place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    with place.open(bootstrap, command_config, patience, restore) as work:
+    with place.open(bootstrap, command_config, patience, restore, force=force) as work:
         _tell(work, lambda: work.apply(group or ()), "'maxbrod groups rollback' puts them back", as_json=as_json)
 
 
@@ -116,11 +128,12 @@ def rollback(
     s3_region: S3RegionOption = None,
     s3_path_style: S3PathStyleOption = None,
     patience: PatienceOption = None,
+    force: ForceOption = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Put groups back to where they stood before the restore moved them."""
     place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    with place.open(bootstrap, command_config, patience, restore) as work:
+    with place.open(bootstrap, command_config, patience, restore, force=force) as work:
         _tell(work, work.roll_back, "groups stand where they stood before", as_json=as_json)
 
 

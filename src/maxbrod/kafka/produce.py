@@ -44,6 +44,8 @@ _BREATH_S: Final = 0.001
 _SETTLING_S: Final = 0.2
 # Nothing that could be under way waits longer for company.
 _TOGETHER_S: Final = 0.005
+# Markers go to whatever topic has the name; it is asked so often, at most, whether that is still the one that is meant.
+_TRUSTED_S: Final = 0.1
 
 
 def produce(
@@ -91,6 +93,17 @@ def produce_all(
                 stream.forgive(time.monotonic() - began)
 
 
+def prove_topic(
+    client: KafkaClient, where: TopicPartition, topic_id: UUID, *, deadline: Deadline | None = None
+) -> None:
+    """Before a request that names the topic: TopicGoneError if another one has the name now."""
+    found = client.metadata([where.topic], deadline=deadline).topics.get(where.topic)
+    if found is None:
+        raise UnavailableError("there is no such topic now", operation=OPERATION, object_name=str(where))
+    if found.topic_id != topic_id:
+        raise gone(where, None, recreated=True)
+
+
 class ProduceStream:
     """The loop: send what may be sent, wait for the oldest answer, take those that came with it."""
 
@@ -112,6 +125,7 @@ class ProduceStream:
         self._request_bytes = request_bytes
         self._marker_identity: ProducerIdentity | None = None
         self._coordinator_epoch = 0
+        self._proven_at: dict[str, float] = {}
 
     @property
     def busy(self) -> bool:
@@ -264,9 +278,16 @@ class ProduceStream:
         if isinstance(chosen[0][1].append, Batch):
             lane.put_batches(chosen, deadline)
             return
+        for queue, _ in chosen:
+            self._prove_topic(queue)
         if self._marker_identity is None:
             self._marker_identity = new_producer_id(self._client, deadline=chosen[0][0].deadline)
         lane.put_holes(chosen, self._marker_identity, self._coordinator_epoch, deadline)
+
+    def _prove_topic(self, queue: AppendQueue) -> None:
+        if time.monotonic() - self._proven_at.get(queue.where.topic, 0.0) > _TRUSTED_S:
+            prove_topic(self._client, queue.where, queue.feed.topic_id, deadline=queue.deadline)
+            self._proven_at[queue.where.topic] = time.monotonic()
 
     # Answers
 
@@ -357,6 +378,10 @@ class ProduceStream:
         try:
             if queue.head is not None and isinstance(queue.head.append, Hole):
                 self._look_into(queue, queue.head)
+        except UsageError as error:
+            self._check_topic(queue)
+            queue.failed = False
+            queue.fail(UnavailableError(error.message, operation=OPERATION, object_name=str(queue.where)))
         except UnavailableError as error:
             queue.failed = False
             queue.fail(error)

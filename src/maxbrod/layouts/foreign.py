@@ -101,6 +101,8 @@ class Loss:
 
     what: str
     real: bool
+    field: str | None = None
+    """The field of a record that comes back otherwise, by its name in `batch.digest.Field`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.filling import fill_by_transactions
 from maxbrod.kafka.log_ends import log_ends
 from maxbrod.kafka.log_tails import next_sequence, read_tail
-from maxbrod.kafka.produce import produce_all
+from maxbrod.kafka.produce import produce_all, prove_topic
 from maxbrod.kafka.producer_ids import ProducerIdentity
 from maxbrod.layouts.kafka.reading import REQUEST_BYTES
 from maxbrod.layouts.reading import read_logs
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from maxbrod.batch.provenance import Provenance
     from maxbrod.batch.replay import Replayed
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.kafka.appends import Append
@@ -92,6 +93,8 @@ class RestoreItem:
     """Source offsets from here on are not restored."""
     batch_bytes_max: int
     slices: tuple[Slice, ...]
+    provenance: Provenance | None = None
+    """What every record is told to say of its source, in headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,11 @@ class Restored:
     records: int
     map: dict[str, Any]
     failure: dict[str, Any] | None = None
+
+
+def transactional_id_of(restore_id: str, where: str) -> str:
+    """By which holes of a partition are closed where markers are not allowed."""
+    return f"maxbrod-{restore_id}-{where}"
 
 
 def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) -> list[Restored]:
@@ -171,7 +179,8 @@ def _restore_without_markers(
         if isinstance(append, Hole):
             flush()
             end += append.count
-            transactional_id = f"maxbrod-{settings.restore_id}-{where}"
+            prove_topic(client, where, reading.topic_id, deadline=Deadline.after(settings.patience_s))
+            transactional_id = transactional_id_of(settings.restore_id, str(where))
             fill_by_transactions(
                 client, {where: end}, transactional_id=transactional_id, patience_s=settings.patience_s
             )
@@ -320,6 +329,7 @@ class _Reading:
                     batch_bytes_max=item.batch_bytes_max,
                     codec=Codec[stored.codec.upper()],
                     position=position,
+                    provenance=item.provenance,
                     object_name=storage.name_of(stored.path),
                 )
                 for oversized in replayed.oversized:

@@ -77,7 +77,7 @@ def test_any_records_come_back_equal_and_a_plain_reader_agrees(
         assert plain == records
         assert survey.faults == ()
         assert list(LAYOUT.check(storage, survey, deep=True)) == []
-        assert survey.positions == ({WHERE: records[-1].offset + 1} if records else {})
+        assert survey.positions == {WHERE: records[-1].offset + 1 if records else 0}
 
 
 @settings(max_examples=30)
@@ -139,6 +139,16 @@ def test_segments_of_the_tool_are_gone_on_with() -> None:
         store(storage, [FEW[2:]])
         assert load(storage) == FEW
         assert bytes(storage.get(f"{prefix}_records")) == records
+
+
+def test_a_partition_without_records_is_known_as_the_tool_knows_it() -> None:
+    with fresh_storage() as storage:
+        store(storage, [[]])
+        prefix = "orders/segment_partition_003_from_offset_0000000000"
+        empty = {f"{prefix}_records": b"\x01", f"{prefix}_index": b"\x01"}
+        assert contents(storage) == {**empty, "orders/index_partition_003": partition_index(3, [0])}
+        store(storage, [FEW])
+        assert load(storage) == FEW
 
 
 def test_the_tools_empty_first_segment_is_filled() -> None:

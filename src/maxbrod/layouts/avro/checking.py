@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.batch.columns import number_column
-from maxbrod.errors import MaxbrodError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.layouts.avro.names import parse_name
 from maxbrod.layouts.avro.reading import read
 from maxbrod.layouts.foreign import Fault
@@ -43,7 +43,7 @@ def _check_records(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]
             offset = number_column(batch.column("offset"))
             first = int(offset[0]) if first is None else first
             records, last = records + len(offset), int(offset[-1])
-    except MaxbrodError as error:
+    except (CorruptDataError, RefusedError, ObjectNotFoundError) as error:
         yield Fault(path=segment.path, message=error.message, offset=error.offset)
         return
     trimmed = "from_offset" in segment.details

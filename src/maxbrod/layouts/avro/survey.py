@@ -10,11 +10,12 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.batch.columns import number_column
 from maxbrod.batch.schema import project
-from maxbrod.errors import CorruptDataError, MaxbrodError, UnsupportedFormatError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UnsupportedFormatError
 from maxbrod.layouts.avro import schema as names
 from maxbrod.layouts.avro.container import Header, read_blocks, read_header, read_last_block
 from maxbrod.layouts.avro.facts import PATH, Facts, read_facts
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 WHOLE_BYTES: Final = 1 << 20
 _TAIL_BYTES_MAX: Final = 64 << 20
+_DAMAGE: Final = (CorruptDataError, RefusedError, ObjectNotFoundError)
+"""What is told of a file; a storage that does not answer is no file's fault."""
 _REQUESTS: Final = 16
 """At a time: a cloud answers each after some ten milliseconds."""
 
@@ -121,7 +124,7 @@ def _look(storage: Storage, file: tuple[FileName, ObjectInfo]) -> tuple[ForeignS
             segment = _by_its_ends(storage, name, info, header)
             if segment is not None:
                 return segment, None
-    except MaxbrodError as error:
+    except _DAMAGE as error:
         return None, Fault(path=info.path, message=error.message, offset=name.first_offset)
     return _by_reading(storage, name, info)
 
@@ -152,8 +155,8 @@ def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Hea
     reader = partial(Reader, storage.name_of(info.path), name.where, header, project(["offset"]))
     if first is None:
         reading = reader()
-        block = next(read_blocks(storage, info.path, info.size, header))
-        batches = [*reading.add(block), *reading.flush()]
+        blocks = islice(read_blocks(storage, info.path, info.size, header), 1)
+        batches = [*(batch for block in blocks for batch in reading.add(block)), *reading.flush()]
         first = int(number_column(batches[0].column("offset"))[0]) if batches else None
     tail, last = WHOLE_BYTES, None
     while last is None and tail <= _TAIL_BYTES_MAX:
@@ -184,7 +187,7 @@ def _by_reading(storage: Storage, name: FileName, info: ObjectInfo) -> tuple[For
             timestamp = number_column(batch.column("timestamp_ms"))
             times = (int(timestamp.min()), int(timestamp.max()))
             bounds.append((int(offset[0]), int(offset[-1]) + 1, len(offset), *times))
-    except MaxbrodError as error:
+    except _DAMAGE as error:
         fault = Fault(path=info.path, message=error.message, offset=error.offset)
     if not bounds:
         return None, fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.batch.columns import number_column
-from maxbrod.errors import CorruptDataError, MaxbrodError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.layouts.binlog.reading import read
 from maxbrod.layouts.foreign import Fault
 
@@ -40,11 +40,8 @@ def _check_records(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]
             if int(offset[0]) <= last:
                 yield Fault(path=segment.path, message="has offsets that do not rise", offset=int(offset[0]))
             records, last = records + len(offset), int(offset[-1])
-    except CorruptDataError as error:
-        yield Fault(path=segment.path, message=error.message, offset=error.offset)
-        return
-    except MaxbrodError as error:
-        yield Fault(path=segment.path, message=error.message, offset=last + 1)
+    except (CorruptDataError, RefusedError, ObjectNotFoundError) as error:
+        yield Fault(path=segment.path, message=error.message, offset=last + 1 if error.offset is None else error.offset)
         return
     if segment.records is not None and (records != segment.records or last + 1 != segment.end_offset):
         message = f"has {records} records up to offset {last}, where the index tells of {segment.records}"

@@ -6,11 +6,12 @@ longer then. Here offsets are numbers.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maxbrod.errors import CorruptDataError, MaxbrodError
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.binlog.entries import Entries, SegmentFiles, entries
 from maxbrod.layouts.binlog.names import INDEX, RECORDS, PartitionObjects, arrange, index_path, segment_path
 from maxbrod.layouts.binlog.schema import (
@@ -70,7 +71,7 @@ def _repair_segment(
         pieces.extend(entries(storage, files))
     except CorruptDataError as error:
         faults.append(Fault(path=files.records, message=error.message, offset=error.offset))
-    except MaxbrodError as error:
+    except UnsupportedFormatError as error:
         faults.append(Fault(path=files.records, message=error.message, offset=start_offset))
         return None
     index = _index_of(pieces)
@@ -95,16 +96,19 @@ def _chosen(
     where: TopicPartition, spans: dict[int, tuple[int, int]], listed: set[int], faults: list[Fault]
 ) -> list[int]:
     """The segments that go into the partition index: those that it had first, then all that fit between them."""
-    chosen: dict[int, tuple[int, int]] = {}
+    taken: list[tuple[int, int, int]] = []
     for start_offset in sorted(spans, key=lambda start: (start not in listed, start)):
         base, end = spans[start_offset]
-        overlaps = any(base < other_end and other_base < end for other_base, other_end in chosen.values())
-        covered = base == end and any(other_base <= base < other_end for other_base, other_end in chosen.values())
-        if not overlaps and not covered:
-            chosen[start_offset] = (base, end)
+        at = bisect_left(taken, (base,))
+        rivals = [
+            *(each for each in taken[max(at - 1, 0) : at] if each[1] > base),
+            *(each for each in taken[at : at + 1] if each[0] < max(end, base + 1)),
+        ]
+        if not rivals:
+            taken.insert(at, (base, end, start_offset))
             continue
-        held = any(other_base <= base and end <= other_end for other_base, other_end in chosen.values())
+        held = any(other_base <= base and end <= other_end for other_base, other_end, _ in rivals)
         message = f"holds offsets {base} to {end - 1} of which others hold {'all' if held else 'some'}; it is left out"
         path = segment_path(where, start_offset, RECORDS)
         faults.append(Fault(path=path, message=message, offset=base, fatal=not held))
-    return sorted(chosen)
+    return sorted(start_offset for _, _, start_offset in taken)

@@ -6,9 +6,10 @@ and only one that is of no use makes its records be walked.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, Foreign
 from maxbrod.storage.interface import ByteRange
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
@@ -32,36 +33,34 @@ _REQUESTS: Final = 16
 
 def survey(storage: Storage) -> Survey:
     tree = arrange(storage.list())
-    segments: list[ForeignSegment] = []
+    backed_up = [where for where, objects in tree.items() if objects.backed_up]
     faults: list[Fault] = []
+    segments: list[ForeignSegment] = []
     positions: dict[TopicPartition, int] = {}
     with ThreadPoolExecutor(_REQUESTS) as pool:
-        for where, objects in tree.items():
-            if objects.backed_up:
-                found = _survey_partition(storage, where, objects, pool, faults)
-                segments += found
-                positions[where] = found[-1].end_offset if found else 0
+        indexes = list(pool.map(lambda where: _listed(storage, where, tree[where]), backed_up))
+        wanted = [(where, start) for where, (listed, _) in zip(backed_up, indexes, strict=True) for start in listed]
+        looks = pool.map(lambda each: _look(storage, each[0], tree[each[0]], each[1]), wanted)
+        for where, (listed, about) in zip(backed_up, indexes, strict=True):
+            faults += about
+            found = _in_order(islice(looks, len(listed)), faults)
+            faults += _unlisted(where, tree[where], listed, found)
+            segments += found
+            positions[where] = found[-1].end_offset if found else 0
+        groups = _groups(pool.map(lambda item: _group_offsets(storage, *item), tree.items()), faults)
     return Survey(
         layout="binlog",
         segments=tuple(segments),
         topics={where.topic: ForeignTopic(name=where.topic) for where in tree},
-        groups=_groups(storage, tree, faults),
+        groups=groups,
         positions=positions,
         faults=tuple(faults),
     )
 
 
-def _survey_partition(
-    storage: Storage,
-    where: TopicPartition,
-    objects: PartitionObjects,
-    pool: ThreadPoolExecutor,
-    faults: list[Fault],
-) -> list[ForeignSegment]:
-    listed = _listed(storage, where, objects, faults)
-    look = partial(_look, storage, where, objects)
+def _in_order(looks: Iterable[tuple[ForeignSegment | None, list[Fault]]], faults: list[Fault]) -> list[ForeignSegment]:
     segments: list[ForeignSegment] = []
-    for segment, about in pool.map(look, listed):
+    for segment, about in looks:
         faults += about
         if segment is None:
             continue
@@ -70,19 +69,20 @@ def _survey_partition(
             faults.append(Fault(path=segment.path, message=message, offset=segment.base_offset))
             continue
         segments.append(segment)
-    faults += _unlisted(where, objects, listed, segments)
     return segments
 
 
-def _listed(storage: Storage, where: TopicPartition, objects: PartitionObjects, faults: list[Fault]) -> list[int]:
+def _listed(storage: Storage, where: TopicPartition, objects: PartitionObjects) -> tuple[list[int], list[Fault]]:
     if objects.index is None:
         message = "is not there, so that no segment of the partition can be told; repair makes it anew"
-        faults.append(Fault(path=index_path(where), message=message))
-        return []
+        return [], [Fault(path=index_path(where), message=message)]
     index = decode_partition_index(bytes(storage.get(objects.index.path)), where.partition)
-    if index.problem is not None:
-        faults.append(Fault(path=objects.index.path, message=f"{index.problem}; repair makes it anew"))
-    return list(index.start_offsets)
+    problem = (
+        []
+        if index.problem is None
+        else [Fault(path=objects.index.path, message=f"{index.problem}; repair makes it anew")]
+    )
+    return list(index.start_offsets), problem
 
 
 def files_of(where: TopicPartition, objects: PartitionObjects, start_offset: int) -> SegmentFiles | None:
@@ -183,26 +183,31 @@ def _unlisted(
     faults = []
     ends = {int(segment.details["start_offset"]): segment.end_offset for segment in segments}
     for start_offset in sorted(set(objects.segments) - set(listed)):
-        before = [start for start in listed if start < start_offset]
-        between = bool(before) and before[-1] != listed[-1] and ends.get(before[-1], 0) <= start_offset
+        before = bisect_left(listed, start_offset) - 1
+        between = 0 <= before < len(listed) - 1 and ends.get(listed[before], 0) <= start_offset
         message = "is not in the partition index, and is passed over; repair takes it in"
         path = segment_path(where, start_offset, RECORDS)
         faults.append(Fault(path=path, message=message, offset=start_offset, fatal=between))
     return faults
 
 
+def _group_offsets(
+    storage: Storage, where: TopicPartition, objects: PartitionObjects
+) -> tuple[TopicPartition, dict[str, int], list[Fault]]:
+    if objects.groups is None:
+        return where, {}, []
+    try:
+        return where, decode_groups(bytes(storage.get(objects.groups.path))), []
+    except CorruptDataError as error:
+        return where, {}, [Fault(path=objects.groups.path, message=error.message)]
+
+
 def _groups(
-    storage: Storage, tree: Mapping[TopicPartition, PartitionObjects], faults: list[Fault]
+    found: Iterable[tuple[TopicPartition, dict[str, int], list[Fault]]], faults: list[Fault]
 ) -> tuple[ForeignGroup, ...]:
     groups: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
-    for where, objects in tree.items():
-        if objects.groups is None:
-            continue
-        try:
-            offsets = decode_groups(bytes(storage.get(objects.groups.path)))
-        except CorruptDataError as error:
-            faults.append(Fault(path=objects.groups.path, message=error.message))
-            continue
+    for where, offsets, about in found:
+        faults += about
         for group, offset in offsets.items():
             groups[group][where] = offset
     return tuple(ForeignGroup(group_id=group, offsets=offsets) for group, offsets in sorted(groups.items()))

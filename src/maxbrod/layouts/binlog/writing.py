@@ -1,7 +1,8 @@
 """Records of one partition into segments of the tool's own form.
 
 An object cannot be appended to, so each run begins a segment: the tool reads that just as well. Records and segment
-index are put before anything names them; the partition index, which does, is the business of `publishing`.
+index are put before anything names them; the partition index, which does, is the business of `publishing`. A partition
+that is new has one at once that lists nothing: unpublished segments are not those of an index that was lost.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ def write(
     check_options(options)
     known = [segment for segment in survey.segments if segment.where == where]
     writer = _PartitionWriter(storage, where, options, begin=_begin(known))
+    if where not in survey.positions:
+        _put_new(storage, index_path(where), MAGIC)
     for batch in consumable(records, survey.positions.get(where, 0)):
-        if where not in survey.positions:
-            _announce(storage, where)
         writer.add(batch)
     writer.finish()
-    return writer.written
+    return writer.written or ([] if known else [_empty(storage, where)])
 
 
 def _begin(known: list[ForeignSegment]) -> int | None:
@@ -71,12 +72,27 @@ def _begin(known: list[ForeignSegment]) -> int | None:
     return None if known[-1].records else int(known[-1].details["start_offset"])
 
 
-def _announce(storage: Storage, where: TopicPartition) -> None:
-    """An index that lists nothing: a partition whose segments nobody published is not one whose index was lost."""
+def _put_new(storage: Storage, path: str, data: bytes) -> None:
+    """Put something that is nothing yet, unless somebody has put more."""
     try:
-        storage.put(index_path(where), MAGIC)
+        storage.put(path, data)
     except ObjectExistsError:
         return
+
+
+def _empty(storage: Storage, where: TopicPartition) -> ForeignSegment:
+    """The first segment of a partition that has no records: the tool makes one as soon as it hears of a partition."""
+    for kind in (RECORDS, INDEX):
+        _put_new(storage, segment_path(where, 0, kind), MAGIC)
+    return ForeignSegment(
+        where=where,
+        path=segment_path(where, 0, RECORDS),
+        base_offset=0,
+        end_offset=0,
+        records=0,
+        bytes=len(MAGIC),
+        details={"start_offset": 0, "index_bytes": len(MAGIC)},
+    )
 
 
 class _PartitionWriter:

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
-from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
+from maxbrod.errors import (
+    CorruptDataError,
+    MaxbrodError,
+    ObjectNotFoundError,
+    TruncatedDataError,
+    UnsupportedFormatError,
+    naming,
+)
 from maxbrod.layouts.kafka.digest import ALGORITHM, Digest
 from maxbrod.layouts.kafka.frames import FrameDecoder
 from maxbrod.layouts.kafka.names import is_framed
@@ -30,6 +37,8 @@ if TYPE_CHECKING:
 REQUEST_BYTES: Final = 8 << 20
 """What is asked of the storage at once."""
 HINT: Final = "read it again; if it stays so, the object is damaged: back these offsets up again, or use a copy"
+
+HINT_MISSING: Final = "put the object back from a copy of the archive, or back these offsets up again"
 
 
 class Stored(Protocol):
@@ -169,7 +178,10 @@ def _about(storage: Storage, stored: Stored) -> Iterator[None]:
     try:
         with naming(storage.name_of(stored.path)):
             yield
-    except CorruptDataError as error:
+    except MaxbrodError as error:
         error.offset = stored.base_offset if error.offset is None else error.offset
-        error.hint = HINT
+        if isinstance(error, CorruptDataError):
+            error.hint = HINT
+        elif isinstance(error, ObjectNotFoundError):
+            error.hint = HINT_MISSING
         raise

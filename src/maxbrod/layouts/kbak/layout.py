@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignSegment, Layout, Survey, WriteOptions
+    from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignSegment, Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
 LOSSES: Final = (
     Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
     Loss(what="transaction markers, and which records were written in a transaction", real=False),
-    Loss(what="the timestamp type: all times come back as create times", real=False),
+    Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
     Loss(what="header keys that are not UTF-8, when the tool itself reads them", real=False),
 )
 
@@ -81,4 +81,4 @@ class KbakLayout:
         yield from check(storage, survey, deep=deep)
 
 
-LAYOUT: Final[Layout] = KbakLayout()
+LAYOUT: Final = KbakLayout()

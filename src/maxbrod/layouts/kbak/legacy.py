@@ -85,8 +85,8 @@ def _parse(text: memoryview) -> pa.RecordBatch:
     if bytes(text[:64]).lstrip()[:1] != b"[":
         raise CorruptDataError("this is no segment: it begins neither with the magic nor as a JSON array")
     try:
-        rows = pa.array(json.loads(bytes(text)), _RECORD)
-    except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
+        rows = pa.array(json.loads(bytes(text), parse_float=_no_fraction), _RECORD)
+    except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException) as error:
         raise CorruptDataError(f"a segment of JSON cannot be read: {str(error)[:200]}") from error
     headers = rows.field("headers")
     columns = {
@@ -102,6 +102,11 @@ def _parse(text: memoryview) -> pa.RecordBatch:
         return conform(pa.RecordBatch.from_pydict(columns))
     except UsageError as error:
         raise CorruptDataError(f"a segment of JSON cannot be read: {error}") from error
+
+
+def _no_fraction(text: str) -> float:
+    """Arrow would cut it off without a word."""
+    raise ValueError(f"{text[:40]} is no integer")
 
 
 def _headers(lists: pa.Array) -> pa.Array:

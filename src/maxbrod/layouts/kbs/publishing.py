@@ -30,6 +30,12 @@ def publish(
     backup = backup_for(survey, options)
     codec, level = codec_of(options)
     taken_at_ms = facts.taken_at_ms or int(time.time() * 1000)
+    if survey.details.get("rebuilt"):
+        raise RefusedError(
+            "the manifest of this backup is damaged, and a new one would forget what it said",
+            object_name=storage.name_of(backup.path(MANIFEST)),
+            hint="convert the backup into another archive, and go on there",
+        )
     manifest = read_document(storage, backup.path(MANIFEST))
     held = () if manifest is None else _held(storage, backup, survey, written)
     segments = sorted((*held, *written), key=lambda each: (each.where, each.base_offset))

@@ -10,9 +10,10 @@ import numpy as np
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.parquet.groups import stored_batches
 from maxbrod.layouts.parquet.names import parse_name
 from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
-from maxbrod.layouts.parquet.reading import read_segment, stored_batches
+from maxbrod.layouts.parquet.reading import read_segment
 from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
 from maxbrod.layouts.parquet.survey import open_found
 
@@ -27,16 +28,12 @@ def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
     """Every fault that can be found; those that the survey met come first."""
     yield from survey.faults
     yield from _holes(survey)
-    seen: set[str] = set()
     for segment in survey.segments:
         fault = _quick(storage, segment)
         if fault is not None:
             yield fault
         elif deep:
             yield from _deep(storage, segment)
-            if segment.path not in seen:
-                yield from _fine_times(storage, segment)
-        seen.add(segment.path)
 
 
 def _holes(survey: Survey) -> Iterator[Fault]:
@@ -82,15 +79,15 @@ def _deep(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
         yield _fault(segment, f"{records} records are there, {segment.records} should be")
     if segment.records is not None and last != segment.end_offset - 1:
         yield _fault(segment, f"the last record has offset {last}, not {segment.end_offset - 1}", last)
+    yield from _fine_times(storage, segment)
 
 
 def _fine_times(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
     """Times finer than Kafka's milliseconds did not come from Kafka; they are rounded down when they are read."""
-    name = storage.name_of(segment.path)
-    file = open_parquet(storage, segment.path, segment.bytes)
+    opened = open_parquet(storage, segment.path, segment.bytes)
     fine = 0
-    with parquet_errors(name, segment.base_offset):
-        for batch in stored_batches(file, ["timestamp"], name, segment.base_offset):
+    with parquet_errors(opened.object_name, segment.base_offset):
+        for batch in stored_batches(opened, ["timestamp"], segment.base_offset):
             times = number_column(batch.column("timestamp"))
             fine += int(np.count_nonzero((times % NANOSECONDS != 0) & (times != NO_TIMESTAMP)))
     if fine:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _LOOKED_AT_MAX: Final = 1000
 _LOSSES: Final = (
-    Loss(what="consumer groups and their offsets", real=True),
-    Loss(what="topic configurations, partition counts and replication factors", real=True),
+    Loss(what="consumer groups and their offsets, unless __consumer_offsets is archived too", real=True),
+    Loss(what="topic configurations, partition counts and replication factors", real=False),
     Loss(what="partitions that have no records", real=False),
     Loss(what="producer ids, sequences, leader epochs and which records were written in transactions", real=False),
     Loss(what="transaction markers, which no consumer sees", real=False),

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.parquet.footer import Footer, check_footer, parse_footer
+from maxbrod.layouts.parquet.groups import check_columns
 from maxbrod.layouts.parquet.names import SegmentName, parse_name
 from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
 from maxbrod.layouts.parquet.overlaps import Share, shares
-from maxbrod.layouts.parquet.reading import check_columns
 from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import pyarrow.parquet as pq
-
+    from maxbrod.layouts.parquet.metadata import FileMetadata
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import ObjectInfo, Storage
 
@@ -68,18 +67,18 @@ def survey(storage: Storage, *, region: str | None = None) -> Survey:
 
 def open_found(storage: Storage, name: SegmentName, info: ObjectInfo) -> Found:
     """A segment's footer, checked against its name."""
-    file = open_parquet(storage, name.path, info.size)
-    with parquet_errors(storage.name_of(name.path), name.start):
-        footer = parse_footer(file.metadata.metadata)
+    opened = open_parquet(storage, name.path, info.size)
+    with parquet_errors(opened.object_name, name.start):
+        footer = parse_footer(opened.keys)
         check_footer(footer, name)
-        check_columns(file)
-        least, most = _bounds(file.metadata)
+        check_columns(opened)
+        least, most = _bounds(opened.metadata)
     return Found(
         name=name,
         size=info.size,
         modified_ms=info.modified_ms,
         footer=footer,
-        rows=file.metadata.num_rows,
+        rows=opened.metadata.rows,
         min_timestamp=least,
         max_timestamp=most,
     )
@@ -175,10 +174,10 @@ def _positions(segments: Iterable[ForeignSegment]) -> dict[TopicPartition, int]:
     return positions
 
 
-def _bounds(metadata: pq.FileMetaData) -> tuple[int | None, int | None]:
+def _bounds(metadata: FileMetadata) -> tuple[int | None, int | None]:
     """The lowest and highest timestamp, if the statistics of every row group tell."""
     nanoseconds = _statistics(metadata, "timestamp")
-    ours = "timestamp_beyond_ms" in metadata.schema.names
+    ours = "timestamp_beyond_ms" in metadata.columns
     if nanoseconds is None or (ours and _statistics(metadata, "timestamp_beyond_ms") != (0, 0)):
         return None, None
     least, most = (bound // NANOSECONDS for bound in nanoseconds)
@@ -186,12 +185,9 @@ def _bounds(metadata: pq.FileMetaData) -> tuple[int | None, int | None]:
     return (least, max(most, -1)) if nanoseconds[0] <= NO_TIMESTAMP else (least, most)
 
 
-def _statistics(metadata: pq.FileMetaData, column: str) -> tuple[int, int] | None:
-    bounds: list[tuple[int, int]] = []
-    for group in range(metadata.num_row_groups):
-        chunks = (metadata.row_group(group).column(index) for index in range(metadata.num_columns))
-        found = next((chunk for chunk in chunks if chunk.path_in_schema == column), None)
-        if found is None or not found.is_stats_set or not found.statistics.has_min_max:
-            return None
-        bounds.append((int(found.statistics.min), int(found.statistics.max)))
-    return (min(least for least, _ in bounds), max(most for _, most in bounds)) if bounds else None
+def _statistics(metadata: FileMetadata, column: str) -> tuple[int, int] | None:
+    chunks = [chunk for group in metadata.groups for chunk in group.chunks if chunk.column == column]
+    bounds = [chunk.bounds for chunk in chunks if chunk.bounds is not None]
+    if not bounds or len(bounds) != len(metadata.groups):
+        return None
+    return min(least for least, _ in bounds), max(most for _, most in bounds)

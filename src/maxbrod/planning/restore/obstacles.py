@@ -34,6 +34,7 @@ class ObstacleKind(StrEnum):
     CONFIG = "configuration"
     RETENTION = "retention"
     GROUPS = "groups"
+    ACCESS = "access"
 
 
 _ERRORS: Final[dict[ObstacleKind, type[MaxbrodError]]] = {
