@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
+from maxbrod.bench import restore
+from maxbrod.bench.bare_produce import BareProducer
 from maxbrod.bench.planning import SEGMENT_OFFSETS, plan, write_catalog
-from maxbrod.bench.race import time_lap
+from maxbrod.bench.race import race_laps, time_lap
+from maxbrod.bench.restore_planning import plan_slices
 from maxbrod.cli.main import run
+from maxbrod.config import KafkaConfig
+from maxbrod.kafka.client import KafkaClient
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
+    from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.spark.session import Session
 
 
 def test_the_codec_benchmark_reports_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +90,41 @@ def test_the_planning_benchmark_plans_every_partition(tmp_path: Path) -> None:
 
     assert sum(len(task.items) for wave in waves for task in wave) == 300
     assert {item.start for wave in waves for task in wave for item in task.items} == {3 * SEGMENT_OFFSETS}
+
+
+def test_the_restore_benchmark_races_and_reports(cluster: Cluster, spark: Session, tmp_path: Path) -> None:
+    cold = partial(race_laps, warm_up=False)
+    with BareProducer(cluster.bootstrap) as bare, patch.object(restore, "race_laps", cold):
+        stage = restore.Stage(cluster=cluster, session=spark, bare=bare, disk=tmp_path, scale=0.002, rounds=1)
+        measured = {each.name: each for each in restore._race_b(stage)}
+
+    assert {name for name, each in measured.items() if each.wanted is not None} == {
+        "B over ProducerPerformance",
+        "B, time over a bare loop",
+    }
+    assert all(each.value > 0 for each in measured.values())
+    with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+        topics = set(client.metadata().topics)
+    assert not [name for name in topics if name.startswith(("lap-", "bench-"))], "nothing is left"
+
+
+def test_the_restore_benchmark_reports_what_exact_offsets_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "restore", "--scale", "0.001", "--only", "offsets", "--json"]) == 0
+    measured = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+
+    assert set(measured) == {
+        "map of 100 M contiguous records",
+        "fill of 10 M leading offsets",
+        "holes closed by markers",
+        "single holes between single records",
+    }
+    assert measured["map of 100 M contiguous records"]["reached"]
+
+
+def test_the_planning_benchmark_of_restores_finds_every_slice(tmp_path: Path) -> None:
+    write_catalog(str(tmp_path), partitions=300, segments=900)
+
+    assert plan_slices(str(tmp_path)) == 900
 
 
 def test_processor_time_of_children_counts_once() -> None:

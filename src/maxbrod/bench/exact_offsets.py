@@ -126,7 +126,7 @@ def _close_single_holes(client: KafkaClient, holes: int) -> float:
     each = holes // _PARTITIONS
     places = [_place(partition) for partition in range(_PARTITIONS)]
     before = log_ends(client, places)
-    feeds = {where: _alternating(each, new_producer_id(client)) for where in places}
+    feeds = {where: iter(_alternating(each, new_producer_id(client))) for where in places}
     began = time.perf_counter()
     _append(client, feeds)
     taken = time.perf_counter() - began
@@ -135,12 +135,11 @@ def _close_single_holes(client: KafkaClient, holes: int) -> float:
     return each * _PARTITIONS / taken
 
 
-def _alternating(holes: int, identity: ProducerIdentity) -> Iterator[Append]:
-    """As committed transactions of one record each are archived."""
+def _alternating(holes: int, identity: ProducerIdentity) -> list[Append]:
+    """As committed transactions of one record each are archived. A list: making it is not what is timed."""
     data = encode(letters(holes, size=100), starts=np.arange(holes))
-    for batch in stamped(data, walk(data, check_crc=False), identity, first_sequence=0):
-        yield batch
-        yield Hole(count=1, source_offset=batch.source_offset)
+    batches = stamped(data, walk(data, check_crc=False), identity, first_sequence=0)
+    return [each for batch in batches for each in (batch, Hole(count=1, source_offset=batch.source_offset))]
 
 
 def _append(client: KafkaClient, appends: Mapping[TopicPartition, Iterator[Append]]) -> None:

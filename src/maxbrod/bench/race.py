@@ -47,10 +47,11 @@ class Laps:
         return min(self.cpu_seconds)
 
 
-def race_laps(contenders: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, Laps]:
+def race_laps(contenders: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: bool = True) -> dict[str, Laps]:
     """All laps of each, after a round that does not count. A contender that returns a `Lap` has timed itself."""
     laps: dict[str, list[Lap]] = {name: [] for name in contenders}
-    for round_number in range(rounds + 1):
+    first = 0 if warm_up else 1
+    for round_number in range(first, rounds + 1):
         for name, contender in contenders.items():
             lap = time_lap(contender)
             if round_number > 0:

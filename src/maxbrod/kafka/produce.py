@@ -301,7 +301,8 @@ class ProduceStream:
         for place, (queue, entry) in enumerate(flight.entries):
             queue.in_flight -= 1
             self._settle(queue, entry, answers[place], _asked(flight, place))
-            done += queue.acknowledged()
+            if entry.done:
+                done += queue.acknowledged()
         return done
 
     def _settle(self, queue: AppendQueue, entry: Entry, answer: Answer, asked: int) -> None:

@@ -20,7 +20,7 @@ _TOPIC_ID_BYTES: Final = 16
 # Index, code, base offset, log-append time, log start; then, one byte each where there are none: errors of single
 # records, a message, tagged fields (a new leader).
 _PARTITION: Final = struct.Struct(">ihqq8xBBB")
-_NOTHING_MORE: Final = (1, 0, 0)
+_NO_RECORD_ERRORS: Final = 1  # an empty list, which is not the same as none
 _END: Final = struct.Struct(">iB")  # throttling, and no tagged fields
 
 
@@ -61,8 +61,8 @@ def _read(data: bytes, version: int) -> ProduceAnswer | None:
         topic = data[place : place + size]
         count, place = _count(data, place + size)
         for _ in range(count):
-            index, code, base_offset, time_ms, *more = _PARTITION.unpack_from(data, place)
-            if tuple(more) != _NOTHING_MORE:
+            index, code, base_offset, time_ms, record_errors, message, tags = _PARTITION.unpack_from(data, place)
+            if record_errors != _NO_RECORD_ERRORS or message or tags:
                 return None
             partitions[topic, index] = Answer(code, base_offset, time_ms)
             place += _PARTITION.size

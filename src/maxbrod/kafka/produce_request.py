@@ -43,16 +43,17 @@ class RecordsTo(NamedTuple):
 
 def produce_body(entries: Iterable[RecordsTo], *, version: int, timeout_ms: int) -> list[Piece]:
     """To be acknowledged by all in-sync replicas. The records stand in the pieces as they were given."""
-    topics: dict[tuple[str, UUID], list[RecordsTo]] = defaultdict(list)
+    topics: dict[int, list[RecordsTo]] = defaultdict(list)
     for entry in entries:
-        topics[entry.where.topic, entry.topic_id].append(entry)
+        topics[entry.topic_id.int].append(entry)
     pieces: list[Piece] = []
     small = _START.pack(_ALL_IN_SYNC, timeout_ms) + _length(len(topics))
-    for (name, topic_id), each in topics.items():
-        small += (topic_id.bytes if version >= TOPIC_IDS_SINCE else _string(name)) + _length(len(each))
-        for entry in each:
-            small += _INDEX.pack(entry.where.partition) + _length(len(entry.records))
-            pieces += [small, entry.records]
+    for each in topics.values():
+        where, topic_id, _ = each[0]
+        small += (topic_id.bytes if version >= TOPIC_IDS_SINCE else _string(where.topic)) + _length(len(each))
+        for where, _, records in each:
+            pieces.append(small + _INDEX.pack(where.partition) + _length(len(records)))
+            pieces.append(records)
             small = _NO_TAGS
         small += _NO_TAGS
     return [*pieces, small + _NO_TAGS]
