@@ -10,6 +10,7 @@ import pytest
 
 from backup.engine import back_up, config_of
 from backup.ledger import NOW_MS, Ledger
+from maxbrod.api.restore import Restore
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
@@ -130,6 +131,15 @@ def test_after_a_crash_anywhere_the_same_command_goes_on_without_loss_or_repetit
     assert report.exit_code == 0
     found = log_of(cluster, f"new-{topic}")
     assert found == (busy if mode == "exact" else dict(enumerate(busy.values())))
+
+
+def test_whoever_goes_on_says_how_fast(config: Config) -> None:
+    with crash_after(0), pytest.raises(CrashError):
+        restore(config, renamed(rate_bytes_per_s=10**9))
+    for rate in (None, 5):
+        with Restore(config, renamed(rate_bytes_per_s=rate)) as work:
+            assert work.plan().rate_bytes_per_s == rate
+    assert restore(config, renamed()).resumed
 
 
 @pytest.mark.parametrize("mode", ["exact", "append"])

@@ -128,7 +128,8 @@ class Restore:
         command = command_digest(self._wish, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
         begun = find_interrupted(storage, command)
         if begun is not None:
-            return begun
+            # How fast is not what was planned: whoever goes on may be in more of a hurry, or in less.
+            return replace(begun, rate_bytes_per_s=self._wish.rate_bytes_per_s)
         plan = plan_restore(
             self._wish,
             restore_id=next_id(storage, command),
