@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts.parquet import pages
 from maxbrod.layouts.parquet.layout import LAYOUT
+from maxbrod.layouts.parquet.thrift import decode_struct
 from parquet.archives import local, read, rows, scratch, write
 
 if TYPE_CHECKING:
@@ -185,10 +186,31 @@ def test_a_bomb_is_refused_before_it_is_unpacked(storage: Storage, monkeypatch: 
     assert read(storage, [segment], ["offset", "key"]).num_rows == 50
 
 
+def zig_zag(value: int, size: int) -> bytes:
+    """A positive number as a varint of just so many bytes."""
+    groups = [2 * value >> 7 * index & 0x7F for index in range(size)]
+    assert not 2 * value >> 7 * size
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
+
+
+def test_a_page_never_unpacks_to_more_than_its_footer_promises(storage: Storage) -> None:
+    """Arrow takes memory for what the header of a page claims: here 700 MB in place of some bytes."""
+    start = 4
+    end = DATA.index(bytes((0x1C, 0x15)), start)  # where the header of the data page begins within that of the page
+    packed = decode_struct(memoryview(DATA), start)[0][3]
+    claim = bytes((0x15, 0x00, 0x15)) + zig_zag(700_000_000, 5) + b"\x15"
+    header = claim + zig_zag(packed, end - start - len(claim)) + b"\x2c"  # no checksum: there is no room for one
+    damaged = DATA[:start] + header + DATA[start + len(header) :]
+    assert decode_struct(memoryview(damaged), start)[0][2] == 700_000_000
+    storage.put(SEGMENT.path, damaged)
+    with pytest.raises(CorruptDataError, match="claims to unpack to 700000000 bytes"):
+        read(storage, LAYOUT.survey(storage).segments)
+
+
 @given(data=st.binary(max_size=200))
 def test_no_bytes_crash_the_reader_of_page_headers(data: bytes) -> None:
     with suppress(CorruptDataError):
-        pages.check_pages(memoryview(data), column="value")
+        pages.check_pages(memoryview(data), column="value", unpacked_bytes=1 << 20)
 
 
 def test_one_long_value_in_every_row_is_read_in_small_batches(storage: Storage) -> None:

@@ -80,8 +80,8 @@ def _fetch(opened: OpenSegment, chunks: Sequence[Chunk]) -> None:
         opened.source.fetch([])
         return
     for chunk, part in zip(chunks, opened.source.fetch(ranges), strict=True):
-        if not chunk.is_gentle:
-            check_pages(part, column=chunk.column)
+        if chunk.is_packed:
+            check_pages(part, column=chunk.column, unpacked_bytes=chunk.unpacked_bytes)
 
 
 def _rows_at_once(group: RowGroup) -> int:

@@ -13,7 +13,7 @@ from maxbrod.layouts.parquet.thrift import Struct, decode_struct
 
 _BYTE_ARRAY: Final = 6
 _DICTIONARIES: Final = frozenset({2, 8})
-_GENTLE: Final = frozenset({0, 1})
+_UNCOMPRESSED: Final = 0
 _INT64_BYTES: Final = 8
 
 Kind = TypeVar("Kind")
@@ -30,8 +30,7 @@ class Chunk:
     unpacked_bytes: int
     has_dictionary: bool
     """Of bytes: long values may take little room."""
-    is_gentle: bool
-    """Not compressed, or by snappy: it cannot unpack to much more than it is, 21 times at the most."""
+    is_packed: bool
     bounds: tuple[int, int] | None
     """Lowest and highest value of a column of 64 bits, if the statistics tell."""
 
@@ -74,7 +73,7 @@ def _chunk(fields: Struct) -> Chunk:
         packed_bytes=_get(fields, 7, int),
         unpacked_bytes=_get(fields, 6, int),
         has_dictionary=_get(fields, 1, int) == _BYTE_ARRAY and not _DICTIONARIES.isdisjoint(_get(fields, 2, list)),
-        is_gentle=_get(fields, 4, int) in _GENTLE,
+        is_packed=_get(fields, 4, int) != _UNCOMPRESSED,
         bounds=_bounds(fields.get(12)),
     )
 

@@ -12,14 +12,17 @@ if TYPE_CHECKING:
 
 PAGE_BYTES_MAX: Final = 256 << 20
 """A record lies within a page, so this is more than twice what brokers are ever set up to take."""
+_CLAIM_BYTES_FREE: Final = 1 << 20
+"""A footer may be wrong by this much, and twofold: not every writer counts alike."""
 _UNPACKED_BYTES: Final = 2
 _PACKED_BYTES: Final = 3
 
 
-def check_pages(chunk: memoryview, *, column: str) -> None:
-    """CorruptDataError: a page claims to unpack to more than any page has, or its header is none."""
+def check_pages(chunk: memoryview, *, column: str, unpacked_bytes: int) -> None:
+    """CorruptDataError: a page claims to unpack to more than any page has, or than the footer promises of them all."""
+    most = min(PAGE_BYTES_MAX, max(_CLAIM_BYTES_FREE, 2 * unpacked_bytes))
     for unpacked in _unpacked_sizes(chunk):
-        if not 0 <= unpacked <= PAGE_BYTES_MAX:
+        if not 0 <= unpacked <= most:
             raise CorruptDataError(f"a page of {column} claims to unpack to {unpacked} bytes")
 
 
