@@ -68,6 +68,7 @@ def test_a_damaged_batch_keeps_none_of_those_before_it_back(storage: Storage) ->
         ({"first": -1}, CorruptDataError, "begins with offset -1"),
         ({"first": 1}, CorruptDataError, "the manifest says"),
         ({"count": 4}, CorruptDataError, "the manifest says"),
+        ({"checksum": 7}, CorruptDataError, "checksum of the batches is"),
         ({"footer_count": 4}, CorruptDataError, "the footer says 4"),
         ({"codec": 1}, CorruptDataError, "decompressed"),
         ({"codec": 2}, CorruptDataError, "decompressed"),
