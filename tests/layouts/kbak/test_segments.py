@@ -179,14 +179,16 @@ def test_offset_headers_are_added_as_the_tool_adds_them(storage: Storage) -> Non
         assert after.headers == [*before.headers, *added]
 
 
-def test_offset_headers_follow_those_of_a_sliced_batch(storage: Storage) -> None:
-    records = some(0, 9)
-    batch = to_arrow(records).slice(4, 3)
+@given(records=record_lists(), data=st.data())
+def test_offset_headers_stand_behind_any_headers_of_a_sliced_batch(
+    shelf: Callable[[], Storage], records: list[Record], data: st.DataObject
+) -> None:
+    storage, first = shelf(), data.draw(st.integers(0, len(records) - 1))
     options = WriteOptions(extra={"offset_headers": "true"})
-    [segment] = LAYOUT.write(storage, WHERE, [batch], options, survey=NOTHING)
+    [segment] = LAYOUT.write(storage, WHERE, [to_arrow(records).slice(first)], options, survey=NOTHING)
 
     assert [record.headers[:-2] for record in archives.read(storage, segment)] == [
-        record.headers for record in records[4:7]
+        record.headers for record in records[first:]
     ]
 
 

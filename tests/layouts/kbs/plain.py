@@ -75,10 +75,13 @@ def write_segment(
     version: int = 1,
     flags: int = 0,
     footer_count: int | None = None,
+    checksum: int | None = None,
 ) -> bytes:
-    """A segment with right checksums."""
+    """A segment with right checksums; that of the whole is right even if that of the batches is forced."""
     body = b"".join(batches)
-    head = magic + struct.pack(">BBHqQQ", version, codec, flags, first, count, crc64(body))
+    head = magic + struct.pack(
+        ">BBHqQQ", version, codec, flags, first, count, crc64(body) if checksum is None else checksum
+    )
     return head + body + struct.pack(">QQ", count if footer_count is None else footer_count, crc64(head + body))
 
 

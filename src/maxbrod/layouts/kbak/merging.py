@@ -32,11 +32,18 @@ def merge(manifest: dict[str, Any], written: Iterable[ForeignSegment], facts: Cl
     if facts.brokers:
         manifest["source_brokers"] = list(facts.brokers)
     manifest["compression"] = codec
-    topics = manifest.setdefault("topics", [])
+    topics = _list(manifest, "topics")
     for segment in sorted(written, key=lambda each: each.base_offset):
         _merge_segment(_entry(topics, "name", segment.where.topic, _new_topic), segment)
     for topic in facts.topics.values():
         _merge_topic(_entry(topics, "name", topic.name, _new_topic), topic)
+
+
+def _list(entry: dict[str, Any], name: str) -> list[Any]:
+    """The list in its place, where that has none or null as well."""
+    entry[name] = entry.get(name) or []
+    held: list[Any] = entry[name]
+    return held
 
 
 def _entry(entries: list[Any], name: str, value: object, new: Any) -> dict[str, Any]:  # noqa: ANN401 - a function
@@ -56,7 +63,7 @@ def _new_partition(partition: int) -> dict[str, Any]:
 
 
 def _merge_topic(entry: dict[str, Any], topic: ForeignTopic) -> None:
-    partitions = entry.pop("partitions", [])
+    partitions = entry.pop("partitions", None) or []
     if topic.partition_count is not None:
         entry["original_partition_count"] = topic.partition_count
     if topic.replication_factor is not None:
@@ -67,9 +74,9 @@ def _merge_topic(entry: dict[str, Any], topic: ForeignTopic) -> None:
 
 
 def _merge_segment(topic: dict[str, Any], segment: ForeignSegment) -> None:
-    partition = _entry(topic.setdefault("partitions", []), "partition_id", segment.where.partition, _new_partition)
+    partition = _entry(_list(topic, "partitions"), "partition_id", segment.where.partition, _new_partition)
     entry = segment_entry(segment)
-    segments = partition["segments"]
+    segments = _list(partition, "segments")
     segments[:] = [each for each in segments if each.get("key") != entry["key"]]
     segments.append(entry)
     partition["covered_through"] = max(partition.get("covered_through", -1), entry["end_offset"])
