@@ -62,6 +62,7 @@ def test_a_drill_proves_all_that_is_archived_and_leaves_nothing_behind(
     assert report["records"] == report["restore"]["records"] > 40
     assert {each["match"] for each in report["comparison"]["partitions"]} == {"exact"}
     assert all(each["equal"] for each in report["comparison"]["partitions"])
+    assert report["restore"]["warnings"] == []
     assert remembered(archive) == []
     told = command("drill", "--report-dir", "reports")
     assert "proven: every record" in told
