@@ -57,7 +57,7 @@ def chunked(records: dict[int, bytes | None], cuts: list[int], *, unmapped: int 
     bounds = [0, *sorted(cuts), 31]
     found = []
     for start, end in pairwise(bounds):
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"offset": at, "timestamp_ms": 0, "timestamp_type": 0, "key": None, "value": value, "headers": []}
             for at, value in sorted(records.items())
             if start <= at < end
