@@ -62,6 +62,7 @@ def test_a_drill_proves_all_that_is_archived_and_leaves_nothing_behind(
     assert report["records"] == report["restore"]["records"] > 40
     assert {each["match"] for each in report["comparison"]["partitions"]} == {"exact"}
     assert all(each["equal"] for each in report["comparison"]["partitions"])
+    assert report["restore"]["warnings"] == []
     assert remembered(archive) == []
     told = command("drill", "--report-dir", "reports")
     assert "proven: every record" in told
@@ -78,7 +79,9 @@ def test_a_sample_is_drawn_by_its_seed(command: Command) -> None:
     assert f"--seed {seed}" in command("drill", "--sample", "50%", "--seed", str(seed))
 
 
-def test_reports_are_signed_and_readable(tmp_path: Path, topic: str, command: Command) -> None:
+def test_reports_are_signed_and_readable(
+    tmp_path: Path, topic: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key, other = tmp_path / "key", tmp_path / "other"
     key.write_text("0123456789abcdef\n")
     other.write_text("fedcba9876543210\n")
@@ -91,6 +94,9 @@ def test_reports_are_signed_and_readable(tmp_path: Path, topic: str, command: Co
     assert verified(command, data, "--key-file", str(key)) == 0
     assert verified(command, data, "--key-file", str(other)) == 4
     assert verified(command, data) == 2, "a signed report needs its key"
+    with monkeypatch.context() as environment:
+        environment.setenv("MAXBROD_DRILL_KEY", "0123456789abcdef")
+        assert verified(command, data) == 0
     stored = json.loads((tmp_path / data).read_text())
     assert stored["report"] == document["report"]
     stored["report"]["records"] += 1

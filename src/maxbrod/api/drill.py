@@ -20,7 +20,7 @@ from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.compare import Comparison
 from maxbrod.api.compare_archived import measure_topics
-from maxbrod.api.drill_report import Covered, DrillReport, DrillVerdict
+from maxbrod.api.drill_report import Covered, DrillReport, DrillVerdict, covered_of
 from maxbrod.api.drill_state import delete_scratch, forget, own_drill, remember, sweep
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore import Restore
@@ -29,8 +29,8 @@ from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.model import TopicPartition
 from maxbrod.planning.compare.pairs import CompareWish
-from maxbrod.planning.drill import Sample, draw, drill_wish
-from maxbrod.planning.restore.obstacles import refusal
+from maxbrod.planning.drill import DrillWish, Sample, draw, drill_wish
+from maxbrod.planning.restore.obstacles import ObstacleKind, refusal
 from maxbrod.spark.jobs import cancelled_by
 from maxbrod.spark.session import open_configured
 
@@ -41,24 +41,12 @@ if TYPE_CHECKING:
     from maxbrod.api.progress import OnProgress
     from maxbrod.api.restore_report import RestoreReport
     from maxbrod.config import Config, KafkaConfig
-    from maxbrod.planning.restore.sources import Source
+    from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.planning.restore.wish import Wish
     from maxbrod.spark.session import Session
 
 _SEEDS: Final = 1 << 32
 _PACKAGES: Final = ("maxbrod", "pyspark", "pyarrow", "kafka-python", "numba")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrillWish:
-    """Which topics to draw from (topics, exclude, as_of of `selection`), and how much."""
-
-    selection: Wish
-    sample: Sample = field(default_factory=Sample)
-    seed: int | None = None
-    accept_gaps: bool = False
-    sandbox: bool = False
-    """The cluster was started for this drill, and dies with it."""
 
 
 @dataclass(slots=True)
@@ -73,6 +61,7 @@ class _Found:
     known: int = 0
     covered: tuple[Covered, ...] = ()
     durations_s: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     restored: RestoreReport | None = None
     compared: CompareReport | None = None
     error: Mapping[str, Any] | None = None
@@ -167,7 +156,7 @@ class Drill:
         seed = random.randrange(_SEEDS) if self._wish.seed is None else self._wish.seed  # noqa: S311 - no secret
         drawn = draw(list(by_place), self._wish.sample, seed)
         found.known, found.seed = len(by_place), None if everything else seed
-        found.covered = tuple(_covered(by_place[where]) for where in drawn)
+        found.covered = tuple(covered_of(by_place[where]) for where in drawn)
         return drill_wish(
             found.drill_id,
             drawn,
@@ -180,6 +169,7 @@ class Drill:
         with Restore(self._config, wish, session=session, on_progress=self._on_progress, stop=self.stop) as work:
             plan = work.plan()
             found.run_id = plan.archive.run_id
+            found.warnings = tuple(_warnings(plan))
             refused = refusal(plan.obstacles)
             if refused is not None:
                 raise refused
@@ -229,7 +219,7 @@ class Drill:
             versions={**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
             restore=None
             if restored is None
-            else {"records": restored.records, "warnings": restored.warnings, "exit_code": restored.exit_code},
+            else {"records": restored.records, "warnings": found.warnings, "exit_code": restored.exit_code},
             comparison=None if found.compared is None else found.compared.as_dict(),
             error=found.error,
             leftovers=found.leftovers,
@@ -242,12 +232,8 @@ class Drill:
         return DrillVerdict.STOPPED if self.stop.is_set() else DrillVerdict.FAILED
 
 
-def _covered(source: Source) -> Covered:
-    return Covered(
-        topic=source.topic,
-        partition=source.partition,
-        first_offset=source.asked_first,
-        end_offset=source.asked_end,
-        gaps=dict(source.gaps),
-        lacking=source.troubles_total,
-    )
+def _warnings(plan: RestorePlan) -> Iterator[str]:
+    """Rights of which nobody knows are none: the restore shows whether they were needed."""
+    for each in plan.obstacles:
+        if each.kind is not ObstacleKind.RIGHT_UNKNOWN:
+            yield each.what if each.where is None else f"{each.where}: {each.what}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.api.signing import Key
+    from maxbrod.planning.restore.sources import Source
 
 VERSION_FIELD: Final = "maxbrod.drill"
 VERSION: Final = 1
@@ -93,6 +94,17 @@ class DrillReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "exit_code": self.exit_code, "records": self.records}
+
+
+def covered_of(source: Source) -> Covered:
+    return Covered(
+        topic=source.topic,
+        partition=source.partition,
+        first_offset=source.asked_first,
+        end_offset=source.asked_end,
+        gaps=dict(source.gaps),
+        lacking=source.troubles_total,
+    )
 
 
 def write_report(report: DrillReport, folder: Path, key: Key | None) -> tuple[Path, Path]:

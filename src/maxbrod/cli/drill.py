@@ -32,10 +32,10 @@ from maxbrod.cli.output import JsonFlag, err, print_json, print_line
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from maxbrod.api.drill import DrillWish
     from maxbrod.api.drill_report import DrillReport
     from maxbrod.api.signing import Key
     from maxbrod.config import Config
+    from maxbrod.planning.drill import DrillWish
 
 KEY_VARIABLE: Final = "MAXBROD_DRILL_KEY"
 _WHAT: Final = "What is drilled"
@@ -112,8 +112,7 @@ def drill(
     """
     if context.invoked_subcommand is not None:
         return
-    from maxbrod.api.drill import DrillWish  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
-    from maxbrod.planning.drill import parse_sample  # noqa: PLC0415
+    from maxbrod.planning.drill import DrillWish, parse_sample  # noqa: PLC0415 - Arrow: not for `--help`
     from maxbrod.planning.restore.wish import Wish  # noqa: PLC0415
 
     named = bootstrap is not None or command_config is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
@@ -35,6 +35,18 @@ class Sample:
         if self.part is not None:
             return f"{self.part * 100:g}%"
         return "all" if self.count is None else f"{self.count} partitions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillWish:
+    """Which topics to draw from (topics, exclude, as_of of `selection`), and how much."""
+
+    selection: Wish
+    sample: Sample = field(default_factory=Sample)
+    seed: int | None = None
+    accept_gaps: bool = False
+    sandbox: bool = False
+    """The cluster was started for this drill, and dies with it."""
 
 
 def parse_sample(word: str) -> Sample:
