@@ -22,7 +22,7 @@ from maxbrod.api.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import Notice
 from maxbrod.api.snapshots import find_moment
-from maxbrod.catalog.rows import Gap, Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.planning.windows import spread
@@ -80,6 +80,8 @@ class Convert:
         self._undo = ExitStack()
         self._notices: list[Notice] = []
         self._counts: dict[str, TopicCounts] = defaultdict(TopicCounts)
+        self._stuck: set[PartitionId] = set()
+        """Partitions of which a part failed: what follows it would hide that it is missing."""
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +115,7 @@ class Convert:
                 self._notices.append(Notice(kind="stopped", message="stopped on request: the same command goes on"))
                 break
             self._on_progress(Progress(phase="converting", bytes_done=done, bytes_total=total))
-            self._transfer(wave)
+            self._transfer([part for part in wave if part.id not in self._stuck])
             done += sum(part.bytes for part in wave)
         else:
             self._target.finish(self._moment, started_at_ms=started_at_ms)
@@ -186,6 +188,8 @@ class Convert:
     # Doing it
 
     def _transfer(self, wave: Sequence[Part]) -> None:
+        if not wave:
+            return
         parts = {part.id: part for part in wave}
         settings = TransferSettings(
             run_id=self._run_id,
@@ -202,7 +206,10 @@ class Convert:
         )
         answers = run_transfer_job(session, settings, tasks)
         done = [each for each in answers if each.failure is None]
-        self._notices.extend(failed(each) for each in answers if each.failure is not None)
+        for each in answers:
+            if each.failure is not None:
+                self._notices.append(failed(each))
+                self._stuck.add(PartitionId(topic_id=each.topic_id, partition=each.where.partition))
         self._target.take(parts, done)
         for each in done:
             counts = self._counts[each.where.topic]

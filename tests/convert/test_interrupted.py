@@ -1,0 +1,55 @@
+"""Conversions that do not go well: what was published is a beginning, and the next one brings all the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import pytest
+
+from backup.engine import back_up, config_of
+from backup.ledger import Ledger
+from backup.oracle import read_archive
+from backup.test_runs import KEEP
+from convert.engine import back_up_as, convert, without_spark
+from maxbrod.api import foreign_backup as backing_up
+from maxbrod.api.archives import open_archive
+from maxbrod.api.backups import target_wish
+from maxbrod.api.convert_targets import NativeTarget
+from maxbrod.api.snapshots import find_moment
+from maxbrod.errors import EXIT_CORRUPT
+from maxbrod.sandbox.topics import create_topic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maxbrod.sandbox.cluster import Cluster
+
+
+class KilledError(Exception):
+    """Stands for a process that is no more."""
+
+
+@pytest.mark.parametrize("layout", ["kafka", "binlog"])
+def test_what_follows_damage_is_never_converted_before_it(
+    layout: str, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    ledger = Ledger()
+    config = config_of(cluster, tmp_path / "archive", topic)
+    damaged: list[Path] = []
+    for _ in range(3):
+        known = set((tmp_path / "archive").rglob("*.log*"))
+        ledger.write(cluster, topic, 20)
+        back_up(config)
+        damaged += sorted(set((tmp_path / "archive").rglob("*.log*")) - known)[:1]
+    sound = damaged[1].read_bytes()
+    damaged[1].chmod(0o600)
+    damaged[1].write_bytes(sound[:-9] + b"\x00" * 9)
+    report = convert(tmp_path / "archive", tmp_path / "copy", layout, commit_bytes=1, accept_loss=True)
+    assert report.exit_code == EXIT_CORRUPT
+    found = {each.end_offset for each in open_archive(str(tmp_path / "copy")).catalog.positions().values()}
+    assert found == {20}
+    damaged[1].write_bytes(sound)
+    again = convert(tmp_path / "archive", tmp_path / "copy", layout, commit_bytes=1, accept_loss=True)
+    assert (again.exit_code, again.topics[0].records) == (0, 40)
