@@ -53,3 +53,20 @@ def test_what_follows_damage_is_never_converted_before_it(
     damaged[1].write_bytes(sound)
     again = convert(tmp_path / "archive", tmp_path / "copy", layout, commit_bytes=1, accept_loss=True)
     assert (again.exit_code, again.topics[0].records) == (0, 40)
+
+
+def test_damage_of_one_partition_never_keeps_others_back(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, partitions=4, config=KEEP)
+    ledger = Ledger()
+    for partition in range(4):
+        ledger.write(cluster, topic, 20, partition=partition)
+    back_up(config_of(cluster, tmp_path / "archive", topic))
+    rows = open_archive(str(tmp_path / "archive")).catalog.rows(topic=topic, partition=2).to_pylist()
+    path = tmp_path / "archive" / rows[0]["path"]
+    stored = bytearray(path.read_bytes())
+    stored[rows[0]["position"] + rows[0]["bytes"] - 5] ^= 0xFF
+    path.chmod(0o600)
+    path.write_bytes(stored)
+    report = convert(tmp_path / "archive", tmp_path / "copy", "kafka")
+    assert {each.partition for each in report.notices if each.kind == "failed"} == {2}
+    assert report.topics[0].records == 60
