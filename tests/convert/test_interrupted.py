@@ -70,3 +70,31 @@ def test_damage_of_one_partition_never_keeps_others_back(cluster: Cluster, topic
     report = convert(tmp_path / "archive", tmp_path / "copy", "kafka")
     assert {each.partition for each in report.notices if each.kind == "failed"} == {2}
     assert report.topics[0].records == 60
+
+
+def test_a_conversion_killed_before_its_end_records_the_cluster_the_next_time(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 20)
+    back_up(config_of(cluster, tmp_path / "archive", topic))
+    with patch.object(NativeTarget, "finish", side_effect=KilledError), pytest.raises(KilledError):
+        convert(tmp_path / "archive", tmp_path / "copy", "kafka")
+    assert convert(tmp_path / "archive", tmp_path / "copy", "kafka").exit_code == 0
+    copy = open_archive(str(tmp_path / "copy"))
+    moment = find_moment(copy.storage, copy.catalog.runs(), None)
+    assert moment.cluster is not None
+    assert moment.cluster.topic(topic) is not None
+
+
+def test_topics_that_were_not_converted_are_never_taken_for_archived(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    ledger = Ledger()
+    for name in (topic, f"{topic}-other"):
+        create_topic(cluster, name, config=KEEP)
+        ledger.write(cluster, name, 20)
+    back_up(config_of(cluster, tmp_path / "archive", topic, f"{topic}-other"))
+    convert(tmp_path / "archive", tmp_path / "copy", "kafka", topics=(topic,))
+    back_up(config_of(cluster, tmp_path / "copy", topic, f"{topic}-other"))
+    read_archive(str(tmp_path / "copy")).assert_equals(ledger)

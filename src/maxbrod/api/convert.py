@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Self
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from maxbrod.api.convert_targets import Target
     from maxbrod.api.foreign_target import TargetWish
     from maxbrod.api.progress import OnProgress
+    from maxbrod.api.snapshots import Moment
     from maxbrod.config import SparkConfig, StorageConfig
     from maxbrod.spark.session import Session
 
@@ -118,7 +119,7 @@ class Convert:
             self._transfer([part for part in wave if part.id not in self._stuck])
             done += sum(part.bytes for part in wave)
         else:
-            self._target.finish(self._moment, started_at_ms=started_at_ms)
+            self._target.finish(self._told(whole), started_at_ms=started_at_ms)
             if self._wish.verify and whole:
                 self._prove(whole)
         return ConvertReport(
@@ -169,6 +170,22 @@ class Convert:
                 first = found[0]
                 self._counts[first.topic].partitions += 1
                 yield Part(topic=first.topic, topic_id=first.topic_id, partition=first.partition, rows=found)
+
+    def _told(self, parts: Sequence[Part]) -> Moment:
+        """The moment without the ends of what is not converted: a backup would go on from there, and miss it.
+
+        Of partitions with rows the target knows itself how far it has come. Those without can have an end all the same.
+        """
+        snapshot = self._moment.snapshot
+        if snapshot is None:
+            return self._moment
+        held, chosen = self._source.catalog.positions(), {part.topic_id for part in parts}
+        ends = {
+            each: end
+            for each, end in snapshot.ends.items()
+            if each not in held and (each.topic_id in chosen or not self._wish.topics)
+        }
+        return replace(self._moment, snapshot=replace(snapshot, ends=ends))
 
     def _newest(self, rows: Sequence[Segment | Gap]) -> set[str]:
         first: dict[str, Incarnation] = {}
