@@ -98,3 +98,16 @@ def test_topics_that_were_not_converted_are_never_taken_for_archived(
     convert(tmp_path / "archive", tmp_path / "copy", "kafka", topics=(topic,))
     back_up(config_of(cluster, tmp_path / "copy", topic, f"{topic}-other"))
     read_archive(str(tmp_path / "copy")).assert_equals(ledger)
+
+
+def test_a_backup_that_begins_at_the_end_misses_nothing_after_it(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 20)
+    config = config_of(cluster, tmp_path / "binlog", topic, start="latest")
+    changed = config.model_copy(update={"layout": "binlog"})
+    with without_spark(), backing_up.ForeignBackup(changed, target_wish(changed)) as work:
+        assert work.run().records == 0
+        Ledger().write(cluster, topic, 20)
+        assert work.run().records == 20
+    Ledger().write(cluster, topic, 10)
+    assert back_up_as(config, "binlog").records == 10
