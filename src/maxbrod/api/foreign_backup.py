@@ -148,7 +148,9 @@ class ForeignBackup:
         begun: dict[TopicPartition, int] = {}
         for state in found.states:
             where = TopicPartition(topic=state.topic, partition=state.partition)
-            held = self.target.survey.positions.get(where, self._begun(where, state))
+            # A layout that has none of its records yet may say 0.
+            known = (self.target.survey.positions.get(where), self._begun(where, state))
+            held = max((each for each in known if each is not None), default=None)
             if held is None:
                 plan = plan_partition(state, start, offset_for_time=found.offsets_for_time.get(where, -1))
                 first, end = plan.start, plan.end

@@ -11,7 +11,7 @@ from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Su
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.opening import open_storage
-from maxbrod.storage.overlay import OWN_FOLDER
+from maxbrod.storage.overlay import OWN_FOLDER, without_own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,9 +113,10 @@ class ForeignTarget:
             ) from error
 
     def _look(self) -> Survey:
-        if next((each for each in self._storage.list() if not each.path.startswith(f"{OWN_FOLDER}/")), None) is None:
+        seen = without_own(self._storage)
+        if next(iter(seen.list()), None) is None:
             return Survey(layout=self._layout.name, segments=())
-        if not self._layout.detect(self._storage):
+        if not self._layout.detect(seen):
             raise RefusedError(
                 f"there are objects here, but no archive in the layout {self._layout.name}",
                 operation="write another layout",

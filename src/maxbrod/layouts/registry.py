@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
 from maxbrod.errors import UsageError
+from maxbrod.storage.overlay import without_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,4 +39,6 @@ def repair_of(name: str) -> Callable[[Storage], list[Fault]]:
 
 def detect_layout(storage: Storage) -> str | None:
     """The foreign layout that the storage holds; None if it looks like none of them."""
-    return next((name for name in FOREIGN if layout_of(name).detect(storage)), None)
+    # Layouts look at the first names only, and ours would stand before all of theirs.
+    seen = without_own(storage)
+    return next((name for name in FOREIGN if layout_of(name).detect(seen)), None)
