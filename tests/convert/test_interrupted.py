@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -17,7 +18,7 @@ from maxbrod.api.archives import open_archive
 from maxbrod.api.backups import target_wish
 from maxbrod.api.convert_targets import NativeTarget
 from maxbrod.api.snapshots import find_moment
-from maxbrod.errors import EXIT_CORRUPT
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 
 if TYPE_CHECKING:
@@ -124,3 +125,13 @@ def test_where_a_backup_was_to_begin_never_counts_for_another_topic(
     for count in (30, 5):
         Ledger().write(cluster, topic, count)
         assert back_up_as(config, "binlog").records == count
+
+
+def test_a_conversion_that_was_stopped_is_never_called_complete(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 20)
+    back_up(config_of(cluster, tmp_path / "archive", topic))
+    stop = threading.Event()
+    stop.set()
+    report = convert(tmp_path / "archive", tmp_path / "copy", "kafka", stop=stop)
+    assert (report.exit_code, [each.kind for each in report.notices]) == (EXIT_INCOMPLETE, ["stopped"])
