@@ -71,6 +71,19 @@ def test_damage_of_one_partition_never_keeps_others_back(cluster: Cluster, topic
     report = convert(tmp_path / "archive", tmp_path / "copy", "kafka")
     assert {each.partition for each in report.notices if each.kind == "failed"} == {2}
     assert report.topics[0].records == 60
+    assert report.topics[0].equal is None
+
+
+def test_what_cannot_be_read_is_never_called_equal(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 20)
+    back_up(config_of(cluster, tmp_path / "archive", topic))
+    (stored,) = (tmp_path / "archive").rglob("*.log*")
+    stored.chmod(0o600)
+    stored.write_bytes(b"\x99" * stored.stat().st_size)
+    report = convert(tmp_path / "archive", tmp_path / "copy", "kafka")
+    assert report.exit_code != 0
+    assert report.topics[0].equal is None
 
 
 def test_a_conversion_killed_before_its_end_records_the_cluster_the_next_time(
