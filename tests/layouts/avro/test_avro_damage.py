@@ -171,7 +171,7 @@ def test_a_block_that_unpacks_without_end_is_refused(codec: str, pack: object, m
     monkeypatch.setattr(codecs, "BLOCK_BYTES_MAX", 1 << 20)
     assert callable(pack)
     text = made(block(1, pack(bytes(4 << 20))), codec=codec)
-    with fresh_storage() as storage, pytest.raises(CorruptDataError, match="unpacks? to"):
+    with fresh_storage() as storage, pytest.raises(CorruptDataError, match=r"unpacks? to"):
         read(storage, text)
 
 
