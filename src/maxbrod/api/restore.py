@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Self
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
-from maxbrod.api.group_moves import Movement, missing_groups, plan_moves
+from maxbrod.api.group_moves import Movement, archived_groups, missing_groups, plan_moves
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_report import RestoreReport, report_of
+from maxbrod.api.restore_shared import shared_items
 from maxbrod.api.restore_state import (
     find_interrupted,
     next_id,
@@ -28,7 +29,7 @@ from maxbrod.api.restore_state import (
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.errors import RefusedError, UsageError
+from maxbrod.errors import UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.choosing import choose_incarnations
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.planning.restore.plan import PartitionPlan, TopicPlan
     from maxbrod.planning.restore.wish import Wish
+    from maxbrod.spark.restore_items import SharedItem
     from maxbrod.spark.restore_task import Restored
     from maxbrod.spark.session import Session
 
@@ -138,13 +140,6 @@ class Restore:
         refused = None if resumed else refusal(plan.obstacles)
         if refused is not None:
             raise refused
-        for topic in plan.topics:
-            if topic.target.repartitioned:
-                raise RefusedError(
-                    "another number of partitions than was archived cannot be restored to yet",
-                    object_name=topic.target.name,
-                    hint="restore with the archived number of partitions",
-                )
         if not resumed:
             store_plan(storage, plan)
         topics = TargetTopics(self._client, patience_s=self._config.backup.patience)
@@ -208,18 +203,38 @@ class Restore:
             hear(0)
             return run_restore_job(session, settings, tasks, on_done=hear) if tasks else []
 
-    def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem]]:
+    def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem | SharedItem]]:
         """Partitions spread over as many tasks as can run at once, the largest first."""
-        items = [
-            (each.source.bytes, self._item(topic, each, topics)) for topic in plan.topics for each in topic.partitions
+        items: list[tuple[int, RestoreItem | SharedItem]] = [
+            (each.source.bytes, self._item(topic, each, topics))
+            for topic in plan.topics
+            for each in topic.partitions
+            if not topic.target.repartitioned
         ]
-        tasks: list[list[RestoreItem]] = [[] for _ in range(min(parallelism, len(items)))]
+        for topic in (each for each in plan.topics if each.target.repartitioned):
+            items += self._shared_items(plan, topic, topics, parallelism)
+        tasks: list[list[RestoreItem | SharedItem]] = [[] for _ in range(min(parallelism, len(items)))]
         loads = [0] * len(tasks)
         for size, item in sorted(items, key=lambda each: -each[0]):
             number = loads.index(min(loads))
             tasks[number].append(item)
             loads[number] += size + 1
         return tasks
+
+    def _shared_items(
+        self, plan: RestorePlan, topic: TopicPlan, topics: TargetTopics, parallelism: int
+    ) -> list[tuple[int, SharedItem]]:
+        """As large a part of all tasks as the topic is of all bytes; each of its items reads all of it."""
+        size = sum(each.source.bytes for each in topic.partitions)
+        items = shared_items(
+            topic,
+            self._slices,
+            archived_groups(self._archive, plan),
+            topic_id=topics.ids[topic.target.name],
+            batch_bytes_max=topics.batch_bytes_max(topic.target),
+            tasks=-(-parallelism * size // max(plan.bytes, 1)),
+        )
+        return [(size, each) for each in items]
 
     def _item(self, topic: TopicPlan, each: PartitionPlan, topics: TargetTopics) -> RestoreItem:
         source, target = each.source, topic.target

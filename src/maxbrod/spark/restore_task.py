@@ -109,7 +109,7 @@ def _restore(client: KafkaClient, storage: Storage, readings: Sequence[_Reading]
     ends = log_ends(client, [each.item.where for each in readings], deadline=Deadline.after(settings.patience_s))
     for each in readings:
         each.begin(client, ends[each.item.where])
-    pace = _Pace(settings.rate_bytes_per_s)
+    pace = Pace(settings.rate_bytes_per_s)
     if settings.markers:
         feeds = [each.feed(client, storage, pace) for each in readings]
         for acknowledged in produce_all(client, feeds, patience_s=settings.patience_s):
@@ -120,7 +120,7 @@ def _restore(client: KafkaClient, storage: Storage, readings: Sequence[_Reading]
 
 
 def _restore_without_markers(
-    client: KafkaClient, storage: Storage, reading: _Reading, settings: RestoreSettings, pace: _Pace
+    client: KafkaClient, storage: Storage, reading: _Reading, settings: RestoreSettings, pace: Pace
 ) -> None:
     """Batches up to a hole, then the hole, and so on: slow, but it needs no rights beyond those of a producer."""
     where, run = reading.item.where, list[Batch]()
@@ -201,7 +201,7 @@ class _Reading:
         self._cut = replace(self._cut, first_offset=first)
         self.next_offset = first
 
-    def feed(self, client: KafkaClient, storage: Storage, pace: _Pace) -> Feed:
+    def feed(self, client: KafkaClient, storage: Storage, pace: Pace) -> Feed:
         return Feed(
             where=self.item.where,
             topic_id=self.topic_id,
@@ -209,7 +209,7 @@ class _Reading:
             appends=self.appends(client, storage, pace),
         )
 
-    def appends(self, client: KafkaClient, storage: Storage, pace: _Pace) -> Iterator[Append]:
+    def appends(self, client: KafkaClient, storage: Storage, pace: Pace) -> Iterator[Append]:
         """All that the target lacks, in order. What it has is read as well, because only that tells what comes next."""
         identity, sequence = new_producer_id(client), 0
         for replayed in self._replayed(storage):
@@ -298,7 +298,7 @@ class _Reading:
         )
 
 
-class _Pace:
+class Pace:
     """Lets so many bytes pass in a second."""
 
     def __init__(self, bytes_per_s: float | None) -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from catalog.examples import TOPIC_ID
 from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.blocks import interleave
 from maxbrod.planning.restore.groups import ExactLog, GroupOffset, Move, MovedLog, RestoredTopic, translate_groups
 from maxbrod.planning.restore.mapping import build_map
-from maxbrod.planning.restore.shares import Share, find_position, interleave
+from maxbrod.planning.restore.shares import Share, find_position
 from planning.restore.examples import group
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from maxbrod.batch.compression import compress, decompress
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import Codec
+from maxbrod.planning.restore.blocks import Block
 from maxbrod.planning.restore.configs import ConfigChange, TopicConfigs
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 from maxbrod.planning.restore.offsets_mode import FillCost, OffsetsPlan
@@ -112,7 +113,13 @@ def _plan(document: Mapping[str, Any]) -> RestorePlan:
 
 
 def _topic(document: Mapping[str, Any]) -> TopicPlan:
-    return _make(TopicPlan, document, target=_target, partitions=lambda each: tuple(map(_partition, each)))
+    return _make(
+        TopicPlan,
+        document,
+        target=_target,
+        partitions=lambda each: tuple(map(_partition, each)),
+        blocks=lambda each: tuple(_make(Block, one) for one in each),
+    )
 
 
 def _target(document: Mapping[str, Any]) -> TargetTopic:

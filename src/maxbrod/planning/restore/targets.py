@@ -95,7 +95,7 @@ def plan_target(
     first = sources[0]
     name = wish.rename.apply(first.topic)
     present = state.cluster.topic(name)
-    partitions = wish.partition_count or count
+    partitions = wish.partition_count_of(first.topic) or count
     batch_bytes_max = max(source.slice_bytes_max for source in sources)
     wanted = FACTOR_DEFAULT if archived is None or not archived.replication_factor else archived.replication_factor
     configs: TopicConfigs | None

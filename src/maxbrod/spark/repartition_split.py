@@ -1,0 +1,213 @@
+"""Shares records out among the partitions of a topic: by the hash of their key, as Kafka's Java client does.
+
+Owns what is known of each target partition: how many of its records are there already, whether the last of those are
+what they should be, which shares of which source it has, and the batches that wait to be sent. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch.columns import number_array, number_column
+from maxbrod.batch.murmur import partition_for
+from maxbrod.batch.sharing import CONTENT_COLUMNS, encode_shared
+from maxbrod.errors import RefusedError
+from maxbrod.kafka.appends import Batch, sequence_after, stamped
+from maxbrod.model import Codec
+from maxbrod.planning.restore.shares import Share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.kafka.producer_ids import ProducerIdentity
+    from maxbrod.model import TopicPartition
+    from maxbrod.spark.repartition_source import Piece
+
+ROUND_BYTES: Final = 8 << 20
+"""So much of records is shared out at once: enough for large batches, if they do not go to too many partitions."""
+_ELSEWHERE: Final = -1
+"""Of records that are another task's."""
+
+
+class SharedTarget:
+    """One target partition. `there` records of this restore are in its log, the last of them are `tail`."""
+
+    def __init__(self, where: TopicPartition, base: int, there: int = 0, tail: pa.RecordBatch | None = None) -> None:
+        self.where = where
+        self.base = base
+        self.there = there
+        self.passed = 0
+        """How many of its records have been met."""
+        self.batches: deque[Batch] = deque()
+        self.shares: list[Share] = []
+        self._mark = 0
+        self._sequence = 0
+        self._tail = tail
+        if tail is not None and tail.num_rows > there:
+            raise self.refused("what stands last in the log began before this restore: somebody else has written to it")
+
+    @property
+    def next_offset(self) -> int:
+        return self.base + self.passed
+
+    def skip(self, records: pa.RecordBatch, rows: NDArray[np.int64]) -> int:
+        """How many of the next records, which are these rows, stand there already. The last there are compared."""
+        first = self.passed
+        self.passed += len(rows)
+        if self._tail is not None:
+            begin = self.there - self._tail.num_rows
+            low, high = max(first, begin), min(self.passed, self.there)
+            if low < high:
+                wanted = records.select(CONTENT_COLUMNS).take(number_array(rows[low - first : high - first]))
+                if not wanted.equals(self._tail.slice(low - begin, high - low)):
+                    raise self.refused("what stands last in the log is not what this restore put there")
+        return min(max(self.there - first, 0), len(rows))
+
+    def note(self, partition: int, mark: int, first: int, end: int, count: int) -> None:
+        """So many records of a source's offsets come next. `mark`: how many of its marks are at or before them."""
+        last = self.shares[-1] if self.shares else None
+        base = self.base if last is None else last.base + last.count
+        if last is not None and (last.partition, self._mark) == (partition, mark):
+            self.shares[-1] = replace(last, end=end, count=last.count + count)
+        else:
+            self.shares.append(Share(partition=partition, first=first, end=end, base=base, count=count))
+        self._mark = mark
+
+    def add(self, batches: Iterable[Batch]) -> None:
+        """These wait to be sent. Each is copied: a partition that is slow keeps nothing of the others in memory."""
+        self.batches += [replace(each, data=each.data.copy()) for each in batches]
+
+    def stamp(
+        self, data: NDArray[np.uint8], headers: BatchHeaders, identity: ProducerIdentity, offsets: Iterable[int]
+    ) -> list[Batch]:
+        """As the next ones of this producer; `offsets` are the source's."""
+        batches = stamped(data, headers, identity, first_sequence=self._sequence)
+        self._sequence = sequence_after(self._sequence, int(headers["count"].sum(dtype=np.int64)))
+        return [replace(each, source_offset=offset) for each, offset in zip(batches, offsets, strict=True)]
+
+    def finish(self) -> None:
+        """All records have been met."""
+        if self.there > self.passed:
+            raise self.refused("the log has more than this restore puts there: somebody else has written to it")
+
+    def refused(self, message: str) -> RefusedError:
+        return RefusedError(
+            message,
+            operation="restore",
+            object_name=str(self.where),
+            offset=self.next_offset,
+            hint="nothing was changed since; restore under another name, or delete the topic and begin anew",
+        )
+
+
+class Splitter:
+    """Takes pieces in the order of the plan; batches come to stand in their targets, round by round."""
+
+    def __init__(
+        self,
+        targets: Sequence[SharedTarget],
+        partition_count: int,
+        *,
+        marks: Mapping[int, Sequence[int]],
+        identity: ProducerIdentity,
+        batch_bytes_max: int,
+    ) -> None:
+        self._targets = targets
+        self._count = partition_count
+        self._marks = {partition: np.asarray(each, np.int64) for partition, each in marks.items()}
+        self._identity = identity
+        self._batch_bytes_max = batch_bytes_max
+        self._places = np.full(partition_count, _ELSEWHERE, np.int32)
+        for place, each in enumerate(targets):
+            self._places[each.where.partition] = place
+        self._pieces: list[tuple[Piece, NDArray[np.int32]]] = []
+        self._bytes = 0
+
+    def add(self, piece: Piece) -> bool:
+        """Whether a round is full."""
+        partition = piece.partition % self._count
+        chosen = self._places[partition_for(piece.records.column("key"), self._count, null_partition=partition)]
+        mine = chosen != _ELSEWHERE
+        if not mine.all():
+            piece = replace(piece, records=piece.records.filter(number_array(mine)))
+        self._pieces.append((piece, chosen[mine]))
+        self._bytes += piece.records.nbytes
+        return self._bytes >= ROUND_BYTES
+
+    def flush(self) -> int:
+        """Share out what has been added; how many bytes wait to be sent because of it."""
+        pieces, self._pieces, self._bytes = self._pieces, [], 0
+        target = np.concatenate([np.zeros(0, np.int32), *(each for _, each in pieces)])
+        if not len(target):
+            return 0
+        records = pa.concat_batches([piece.records for piece, _ in pieces])
+        # Stable: records of one target keep the order in which they came.
+        order = np.argsort(target, kind="stable")
+        target = target[order]
+        self._note([piece for piece, _ in pieces], number_column(records.column("offset")), order, target)
+        rows = self._lacking(records, order, target)
+        return self._send(records.take(number_array(rows[0])), rows[1], _codec(pieces)) if len(rows[0]) else 0
+
+    def _note(
+        self, pieces: Iterable[Piece], offset: NDArray[np.int64], order: NDArray[np.int64], target: NDArray[np.int32]
+    ) -> None:
+        sizes, sources, marks, start = [], [], [], 0
+        for piece in pieces:
+            stop = start + piece.records.num_rows
+            known = self._marks.get(piece.partition, np.zeros(0, np.int64))
+            marks.append(np.searchsorted(known, offset[start:stop], side="right"))
+            sources.append(piece.partition)
+            sizes.append(stop - start)
+            start = stop
+        source = np.repeat(np.asarray(sources, np.int64), sizes)[order]
+        mark, offset = np.concatenate(marks)[order], offset[order]
+        fresh = np.ones(len(order), np.bool_)
+        fresh[1:] = (target[1:] != target[:-1]) | (source[1:] != source[:-1]) | (mark[1:] != mark[:-1])
+        first = np.flatnonzero(fresh)
+        end = np.append(first[1:], len(order))
+        columns = (target[first], source[first], mark[first], offset[first], offset[end - 1] + 1, end - first)
+        for place, *values in zip(*(column.tolist() for column in columns), strict=True):
+            self._targets[place].note(*values)
+
+    def _lacking(
+        self, records: pa.RecordBatch, order: NDArray[np.int64], target: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The rows that the targets do not have yet, and whose they are."""
+        starts = np.append(0, np.flatnonzero(target[1:] != target[:-1]) + 1)
+        keep = np.ones(len(order), np.bool_)
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+            skipped = self._targets[target[start]].skip(records, order[start:stop])
+            keep[start : start + skipped] = False
+        return order[keep], target[keep]
+
+    def _send(self, records: pa.RecordBatch, target: NDArray[np.int32], codec: Codec) -> int:
+        shared = encode_shared(records, target, codec=codec, batch_bytes_max=self._batch_bytes_max)
+        owner = target[shared.row]
+        offset = number_column(records.column("offset"))[shared.row]
+        self._refuse_oversized(shared.headers.size, owner, offset)
+        for place in np.unique(owner).tolist():
+            mine = np.flatnonzero(owner == place)
+            each = self._targets[place]
+            each.add(each.stamp(shared.data, shared.headers.take(mine), self._identity, offset[mine].tolist()))
+        return int(shared.headers.size.sum())
+
+    def _refuse_oversized(self, size: NDArray[np.int64], owner: NDArray[np.int32], offset: NDArray[np.int64]) -> None:
+        for row in np.flatnonzero(size > self._batch_bytes_max).tolist():
+            what = f"a batch of {int(size[row])} bytes at offset {int(offset[row])} is more than the target takes"
+            raise self._targets[owner[row]].refused(what)
+
+
+def _codec(pieces: Iterable[tuple[Piece, object]]) -> Codec:
+    """What most of the records came in."""
+    weight = dict.fromkeys(Codec, 0)
+    for piece, _ in pieces:
+        weight[piece.codec] += piece.records.nbytes
+    return max(weight, key=lambda codec: weight[codec])
