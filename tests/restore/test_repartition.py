@@ -1,0 +1,237 @@
+"""A topic restored with another number of partitions: every key where Kafka's Java client looks for it, in order."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+from kafka.partitioner.default import murmur2
+
+from backup.engine import back_up, config_of
+from backup.ledger import NOW_MS, Ledger
+from backup.plain import Record
+from maxbrod.batch import sharing
+from maxbrod.errors import RefusedError
+from maxbrod.kafka.produce import produce_all
+from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.rename import parse_rename
+from maxbrod.planning.restore.wish import OffsetRange, OffsetsMode, Wish
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
+from maxbrod.spark import repartition_split, repartition_task
+from restore.engine import Command, stand, without_spark
+from restore.test_exactly_once import KEEP, Crash, dated, log_of, restore
+from restore.test_groups import put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from maxbrod.config import Config
+    from maxbrod.sandbox.cluster import Cluster
+
+SOURCES = 3
+
+
+@dataclass(frozen=True)
+class Archived:
+    """What is in an archive: source partition to offset to record."""
+
+    config: Config
+    records: Mapping[int, Mapping[int, Record]]
+
+
+@pytest.fixture
+def archived(cluster: Cluster, topic: str, tmp_path: Path) -> Archived:
+    """Every codec, null and empty keys, times out of order, committed and aborted transactions, two runs."""
+    create_topic(cluster, topic, partitions=SOURCES, config=KEEP)
+    config = config_of(cluster, tmp_path / "archive", topic)
+    ledger = Ledger()
+    for count in (120, 60):
+        for partition in range(SOURCES):
+            ledger.write(cluster, topic, count, partition=partition, batch=25)
+        assert back_up(config).complete
+    committed = dated(5)
+    at = produce_transaction(cluster, topic, committed, transactional_id=f"good-{topic}", partition=1)
+    records = [Record(each.timestamp_ms or 0, each.key, each.value) for each in committed]
+    ledger.note(cluster, topic, at, records, partition=1)
+    produce_transaction(cluster, topic, dated(7), transactional_id=f"bad-{topic}", commit=False, partition=1)
+    ledger.write(cluster, topic, 30, partition=1)
+    assert back_up(config).complete
+    return Archived(config, {each: dict(ledger.of(cluster, topic, each)) for each in range(SOURCES)})
+
+
+def java_partition(record: Record, source: int, count: int) -> int:
+    return source % count if record.key is None else (murmur2(record.key) & 0x7FFFFFFF) % count
+
+
+def assert_shared_out(cluster: Cluster, topic: str, records: Mapping[int, Mapping[int, Record]], count: int) -> None:
+    """Each record once, in its partition, and those of a source partition in their order."""
+    for target in range(count):
+        found = list(log_of(cluster, topic, target).values())
+        wanted = {
+            source: [each for each in mine.values() if java_partition(each, source, count) == target]
+            for source, mine in records.items()
+        }
+        assert len(found) == sum(map(len, wanted.values()))
+        for mine in wanted.values():
+            members = set(mine)
+            assert [each for each in found if each in members] == mine
+
+
+def wish(count: int, **more: Any) -> Wish:
+    return Wish(rename=parse_rename(prefix="new-"), partition_count=count, **more)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_key_goes_where_java_sends_it_and_keeps_its_order(
+    cluster: Cluster, topic: str, archived: Archived, count: int
+) -> None:
+    report = restore(archived.config, wish(count))
+    assert (report.exit_code, report.records) == (0, sum(map(len, archived.records.values())))
+    assert_shared_out(cluster, f"new-{topic}", archived.records, count)
+
+
+def crash_after(answers: int) -> Any:
+    """The worker dies when so many batches have been acknowledged; what is under way then gets lost or not."""
+
+    def dying(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for number, acknowledged in enumerate(produce_all(*arguments, **options)):
+            if number == answers:
+                raise Crash
+            yield acknowledged
+
+    return patch.object(repartition_task, "produce_all", dying)
+
+
+@pytest.fixture
+def small_rounds() -> Iterator[None]:
+    """So that there are batches enough to die between."""
+    with (
+        patch.object(sharing, "CHUNK_BYTES", 1),
+        patch.object(repartition_split, "ROUND_BYTES", 1000),
+        patch.object(repartition_task, "WAITING_BYTES_MAX", 4000),
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_after_a_crash_anywhere_the_same_command_goes_on_without_loss_or_repetition(
+    cluster: Cluster, topic: str, archived: Archived
+) -> None:
+    with crash_after(3), pytest.raises(Crash):
+        restore(archived.config, wish(4))
+    report = None
+    for answers in (0, 4, 1, 6):
+        # What was under way at the crash may have come to its end, and little be left.
+        with crash_after(answers), suppress(Crash):
+            report = report or restore(archived.config, wish(4))
+    report = report or restore(archived.config, wish(4))
+    assert (report.exit_code, report.resumed) == (0, True)
+    assert_shared_out(cluster, f"new-{topic}", archived.records, 4)
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_a_foreign_write_into_any_partition_is_refused(cluster: Cluster, topic: str, archived: Archived) -> None:
+    with crash_after(5), pytest.raises(Crash):
+        restore(archived.config, wish(2))
+    produce(cluster, f"new-{topic}", numbered(1), partition=1)
+    report = restore(archived.config, wish(2))
+    assert report.exit_code == RefusedError.exit_code
+    (failure,) = [each.failure for each in report.partitions if each.failure is not None]
+    assert failure["object_name"] == f"new-{topic}-1"
+
+
+def test_times_ranges_and_a_rate_hold_for_other_partitions_too(
+    cluster: Cluster, topic: str, archived: Archived
+) -> None:
+    since, until = NOW_MS - 5 * 10**10, NOW_MS - 10**10
+    ranges = tuple(
+        OffsetRange(where=TopicPartition(topic=topic, partition=number), first=first, end=150)
+        for number, first in ((0, 20), (2, None))
+    )
+    report = restore(
+        archived.config, wish(2, since_ms=since, until_ms=until, ranges=ranges, rate_bytes_per_s=10_000_000)
+    )
+    wanted = {
+        number: {
+            offset: each
+            for offset, each in archived.records[number].items()
+            if first <= offset < 150 and since <= each.timestamp_ms < until
+        }
+        for number, first in ((0, 20), (2, 0))
+    }
+    assert report.records == sum(map(len, wanted.values())) > 0
+    assert_shared_out(cluster, f"new-{topic}", wanted, 2)
+
+
+def test_records_go_behind_those_of_a_topic_that_has_other_partitions(
+    cluster: Cluster, topic: str, archived: Archived
+) -> None:
+    create_topic(cluster, f"new-{topic}", partitions=2, config=KEEP)
+    produce(cluster, f"new-{topic}", dated(9), partition=1)
+    with pytest.raises(RefusedError, match="2 partitions, the archived topic 3"):
+        restore(archived.config, Wish(rename=parse_rename(prefix="new-"), offsets=OffsetsMode.APPEND))
+    with pytest.raises(RefusedError, match="not empty"):
+        restore(archived.config, wish(2))
+    with pytest.raises(RefusedError, match="offsets cannot stay"):
+        restore(archived.config, wish(2, offsets=OffsetsMode.EXACT))
+    report = restore(archived.config, wish(2, offsets=OffsetsMode.APPEND))
+    assert report.exit_code == 0
+    found = log_of(cluster, f"new-{topic}", 1)
+    assert [found[each].value for each in range(9)] == [each.value for each in dated(9)]
+    wanted = sum(java_partition(each, n, 2) == 1 for n, mine in archived.records.items() for each in mine.values())
+    assert len(found) == 9 + wanted
+
+
+def test_a_topic_by_name_gets_its_own_number_of_partitions(
+    cluster: Cluster, topic: str, archived: Archived, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command(cluster, archived.config.archive, capsys)
+    words = ("restore", "--prefix", "new-", "--partition-count", "9", "--partition-count", f"{topic}=2")
+    with without_spark():
+        assert "3 to 2" in command(*words, "--dry-run")
+        planned = command.json(*words, "--dry-run")
+        assert (planned["lines"][0]["target_partitions"], planned["lines"][0]["offsets"]) == (2, "append")
+        assert command.json(*words)["complete"]
+        command("restore", "--partition-count", "nonsense=2", exits=2)
+        assert "no topic nonsense" in command.said
+    assert_shared_out(cluster, f"new-{topic}", archived.records, 2)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_groups_skip_nothing_and_the_report_counts_what_they_see_twice(
+    cluster: Cluster, topic: str, archived: Archived, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    stood = {0: 30, 1: 190, 2: 100}
+    put(cluster, topic, {(topic, number): offset for number, offset in stood.items()})
+    put(cluster, f"{topic}-partly", {(topic, 1): 5})
+    assert back_up(archived.config).complete
+    command = Command(cluster, archived.config.archive, capsys)
+    words = ("restore", "--prefix", "new-", "--partition-count", str(count), "--groups", f"{topic}*")
+    with without_spark():
+        report = command.json(*words)
+    came = {record: (n, offset) for n, mine in archived.records.items() for offset, record in mine.items()}
+    total = 0
+    for group_id, committed in ((topic, stood), (f"{topic}-partly", {1: 5})):
+        told = {each["partition"]: each for each in report["groups"] if each["group"] == group_id}
+        for target in range(count):
+            log = log_of(cluster, f"new-{topic}", target)
+            done = {at: came[record][1] < committed.get(came[record][0], 0) for at, record in log.items()}
+            first = next((at for at, processed in done.items() if not processed), len(log))
+            assert stand(cluster, group_id)[f"new-{topic}", target] == told[target]["offset"] == first
+            assert told[target]["seen_twice_max"] == sum(processed for at, processed in done.items() if at > first)
+            total += told[target]["seen_twice_max"]
+    assert report["seen_twice_max"] == total > 0
+
+
+@pytest.mark.usefixtures("spark")
+def test_on_spark_several_tasks_share_the_partitions(
+    cluster: Cluster, topic: str, archived: Archived, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command(cluster, archived.config.archive, capsys)
+    assert command.json("restore", "--prefix", "new-", "--partition-count", "5")["complete"]
+    assert_shared_out(cluster, f"new-{topic}", archived.records, 5)
