@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch.decode import decode
+from maxbrod.batch.rewriting import RECORD_COLUMNS
 from maxbrod.batch.schema import project
-from maxbrod.batch.sharing import CONTENT_COLUMNS, RECORD_COLUMNS
+from maxbrod.batch.sharing import CONTENT_COLUMNS
 from maxbrod.kafka.appends import LATER, Acknowledged, Batch
 from maxbrod.kafka.producer_ids import ProducerIdentity
 from maxbrod.model import Codec, TopicPartition

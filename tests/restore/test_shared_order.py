@@ -75,8 +75,8 @@ def test_no_shape_and_no_order_of_answers_ends_in_a_deadlock(
 
 def test_little_waits_however_slow_a_partition_is() -> None:
     """One partition answers once in a while, the others at once."""
-    rows = [(offset, b"key-%d" % offset) for offset in range(4000)]
-    read = [(0, rows[first : first + 20]) for first in range(0, 4000, 20)]
+    rows: list[tuple[int, bytes | None]] = [(offset, b"key-%d" % offset) for offset in range(4000)]
+    read: Read = [(0, rows[first : first + 20]) for first in range(0, 4000, 20)]
     turn = count()
 
     def choose(choices: list[Choice]) -> int:
