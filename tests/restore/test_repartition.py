@@ -111,7 +111,7 @@ def crash_after(answers: int) -> Any:
 def small_rounds() -> Iterator[None]:
     """So that there are batches enough to die between."""
     with (
-        patch.object(sharing, "CHUNK_BYTES", 1),
+        patch.object(sharing, "PORTION_BYTES", 1),
         patch.object(repartition_split, "ROUND_BYTES", 1000),
         patch.object(repartition_task, "WAITING_BYTES_MAX", 4000),
     ):

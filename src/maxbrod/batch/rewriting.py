@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RECORD_COLUMNS: Final = ["offset", "timestamp_ms", "key", "value", "headers"]
 """The rest is the target's: no leader epoch, no producer, no transaction, create time."""
-CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 """So much, as archived, is decoded at once: columns of more would not fit a worker's memory."""
 _UNBOUNDED: Final = (1 << 31) - 1
 
@@ -65,7 +65,7 @@ def _jobs(headers: BatchHeaders, codecs: NDArray[np.int16]) -> Iterator[NDArray[
 
     Old messages share batches, so only those that stand side by side may go together, or their order would be lost.
     """
-    chunk = (np.cumsum(headers.size) - headers.size) // CHUNK_BYTES
+    chunk = (np.cumsum(headers.size) - headers.size) // _CHUNK_BYTES
     kind = chunk * (max(Codec) + 1) + codecs
     old = headers["magic"] != NEWEST_MAGIC
     apart = headers.position[1:] != (headers.position + headers.size)[:-1]

@@ -16,7 +16,7 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import BATCH_BYTES_MAX
 from maxbrod.batch.headers import BatchHeaders, as_bytes_array
 from maxbrod.batch.replay import refuse_disorder
-from maxbrod.batch.rewriting import CHUNK_BYTES, RECORD_COLUMNS, encode_dense
+from maxbrod.batch.rewriting import RECORD_COLUMNS, encode_dense
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.errors import naming
 from maxbrod.model import Codec
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 CONTENT_COLUMNS: Final = [name for name in RECORD_COLUMNS if name != "offset"]
 """What a record is, wherever it stands."""
+PORTION_BYTES: Final = 256 << 10
+"""So much, as archived, is decoded at once: readers of several partitions hold a portion each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ def kept_records(
     with naming(object_name):
         refuse_disorder(headers)
         chosen = headers.take(committed_batches(headers, aborted) & cut.touches(headers))
-        chunk = (np.cumsum(chosen.size) - chosen.size) // CHUNK_BYTES
+        chunk = (np.cumsum(chosen.size) - chosen.size) // PORTION_BYTES
         for rows in np.split(np.arange(len(chosen)), np.flatnonzero(np.diff(chunk)) + 1):
             job = chosen.take(rows)
             records = _cut(decode(data, job, columns=RECORD_COLUMNS), cut) if len(rows) else None

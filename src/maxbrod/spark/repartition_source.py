@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from maxbrod.spark.restore_items import SharedSource
     from maxbrod.storage.interface import Storage
 
-_OPEN_BYTES: Final = 16 << 20
+_OPEN_BYTES: Final = 8 << 20
 """What all readers together ask of the storage at once."""
 
 

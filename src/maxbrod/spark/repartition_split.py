@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from maxbrod.model import TopicPartition
     from maxbrod.spark.repartition_source import Piece
 
-ROUND_BYTES: Final = 8 << 20
+ROUND_BYTES: Final = 4 << 20
 """So much of records is shared out at once: enough for large batches, if they do not go to too many partitions."""
+_NO_MARKS: Final = np.zeros(0, np.int64)
 _ELSEWHERE: Final = -1
 """Of records that are another task's."""
 
@@ -108,6 +109,34 @@ class SharedTarget:
         )
 
 
+class _Round:
+    """Pieces that are shared out together, and which target each record of them has."""
+
+    def __init__(self) -> None:
+        self.partitions: list[int] = []
+        self.targets: list[NDArray[np.int32]] = []
+        self.bytes = 0
+        self._records: list[pa.RecordBatch] = []
+        self._weight = dict.fromkeys(Codec, 0)
+
+    def add(self, piece: Piece, targets: NDArray[np.int32]) -> None:
+        self.partitions.append(piece.partition)
+        self.targets.append(targets)
+        self._records.append(piece.records)
+        self._weight[piece.codec] += piece.records.nbytes
+        self.bytes += piece.records.nbytes
+
+    @property
+    def codec(self) -> Codec:
+        """What most of the records came in."""
+        return max(self._weight, key=lambda codec: self._weight[codec])
+
+    def take_records(self) -> pa.RecordBatch:
+        """All in one; the pieces are gone then, for the sake of memory."""
+        records, self._records = self._records, []
+        return pa.concat_batches(records)
+
+
 class Splitter:
     """Takes pieces in the order of the plan; batches come to stand in their targets, round by round."""
 
@@ -128,8 +157,7 @@ class Splitter:
         self._places = np.full(partition_count, _ELSEWHERE, np.int32)
         for place, each in enumerate(targets):
             self._places[each.where.partition] = place
-        self._pieces: list[tuple[Piece, NDArray[np.int32]]] = []
-        self._bytes = 0
+        self._round = _Round()
 
     def add(self, piece: Piece) -> bool:
         """Whether a round is full."""
@@ -138,36 +166,35 @@ class Splitter:
         mine = chosen != _ELSEWHERE
         if not mine.all():
             piece = replace(piece, records=piece.records.filter(number_array(mine)))
-        self._pieces.append((piece, chosen[mine]))
-        self._bytes += piece.records.nbytes
-        return self._bytes >= ROUND_BYTES
+        self._round.add(piece, chosen[mine])
+        return self._round.bytes >= ROUND_BYTES
 
     def flush(self) -> int:
         """Share out what has been added; how many bytes wait to be sent because of it."""
-        pieces, self._pieces, self._bytes = self._pieces, [], 0
-        target = np.concatenate([np.zeros(0, np.int32), *(each for _, each in pieces)])
+        done, self._round = self._round, _Round()
+        target = np.concatenate([np.zeros(0, np.int32), *done.targets])
         if not len(target):
             return 0
-        records = pa.concat_batches([piece.records for piece, _ in pieces])
+        records = done.take_records()
         # Stable: records of one target keep the order in which they came.
         order = np.argsort(target, kind="stable")
         target = target[order]
-        self._note([piece for piece, _ in pieces], number_column(records.column("offset")), order, target)
-        rows = self._lacking(records, order, target)
-        return self._send(records.take(number_array(rows[0])), rows[1], _codec(pieces)) if len(rows[0]) else 0
+        self._note(done, number_column(records.column("offset")), order, target)
+        order, target = self._lacking(records, order, target)
+        if not len(order):
+            return 0
+        records = records.take(number_array(order))
+        return self._send(records, target, done.codec)
 
     def _note(
-        self, pieces: Iterable[Piece], offset: NDArray[np.int64], order: NDArray[np.int64], target: NDArray[np.int32]
+        self, done: _Round, offset: NDArray[np.int64], order: NDArray[np.int64], target: NDArray[np.int32]
     ) -> None:
-        sizes, sources, marks, start = [], [], [], 0
-        for piece in pieces:
-            stop = start + piece.records.num_rows
-            known = self._marks.get(piece.partition, np.zeros(0, np.int64))
-            marks.append(np.searchsorted(known, offset[start:stop], side="right"))
-            sources.append(piece.partition)
-            sizes.append(stop - start)
-            start = stop
-        source = np.repeat(np.asarray(sources, np.int64), sizes)[order]
+        sizes = [len(each) for each in done.targets]
+        marks = [
+            np.searchsorted(self._marks.get(partition, _NO_MARKS), mine, side="right")
+            for partition, mine in zip(done.partitions, np.split(offset, np.cumsum(sizes)[:-1]), strict=True)
+        ]
+        source = np.repeat(np.asarray(done.partitions, np.int64), sizes)[order]
         mark, offset = np.concatenate(marks)[order], offset[order]
         fresh = np.ones(len(order), np.bool_)
         fresh[1:] = (target[1:] != target[:-1]) | (source[1:] != source[:-1]) | (mark[1:] != mark[:-1])
@@ -203,11 +230,3 @@ class Splitter:
         for row in np.flatnonzero(size > self._batch_bytes_max).tolist():
             what = f"a batch of {int(size[row])} bytes at offset {int(offset[row])} is more than the target takes"
             raise self._targets[owner[row]].refused(what)
-
-
-def _codec(pieces: Iterable[tuple[Piece, object]]) -> Codec:
-    """What most of the records came in."""
-    weight = dict.fromkeys(Codec, 0)
-    for piece, _ in pieces:
-        weight[piece.codec] += piece.records.nbytes
-    return max(weight, key=lambda codec: weight[codec])

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from maxbrod.spark.restore_items import SharedItem
     from maxbrod.spark.restore_task import RestoreSettings
 
-WAITING_BYTES_MAX: Final = 32 << 20
+WAITING_BYTES_MAX: Final = 16 << 20
 """Of batches that wait to be sent or acknowledged: nothing more is read while there are so many, whosever they are."""
 
 

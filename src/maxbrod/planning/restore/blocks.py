@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BLOCKS_MAX: Final = 4096
 """Of a topic, if it has fewer partitions: it is a list in the plan, and what groups are moved by."""
-OPEN_SOURCES_MAX: Final = 16
+OPEN_SOURCES_MAX: Final = 8
 """Of so many partitions rows are split: whoever reads in this order keeps a part of a row of each in memory."""
 _SPLIT_BYTES: Final = 4 << 20
 _LONG_AGO: Final = -(2**63)
