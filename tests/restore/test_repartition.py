@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -131,6 +135,27 @@ def test_after_a_crash_anywhere_the_same_command_goes_on_without_loss_or_repetit
             report = report or restore(archived.config, wish(4))
     report = report or restore(archived.config, wish(4))
     assert (report.exit_code, report.resumed) == (0, True)
+    assert_shared_out(cluster, f"new-{topic}", archived.records, 4)
+
+
+def test_killed_between_produce_and_acknowledgement_it_goes_on_exactly_where_the_target_stands(
+    cluster: Cluster, topic: str, archived: Archived
+) -> None:
+    settings = {"count": 4, "config": config_of(cluster, archived.config.archive, topic).model_dump(mode="json")}
+    lines = [json.dumps(settings), *map(str, (2, 0, 5, 0, -1, -1))]
+    told = subprocess.run(
+        [sys.executable, "-m", "restore.repartition_program"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        input="\n".join(lines),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    first, second, *others = map(json.loads, told.splitlines())
+    assert first == second == {"killed": True}
+    # The last one but one may have met what a broker took long for, and was refused then.
+    (done,) = [each for each in others if each.get("exit_code") == 0]
+    assert done["resumed"]
     assert_shared_out(cluster, f"new-{topic}", archived.records, 4)
 
 
