@@ -239,6 +239,8 @@ def test_groups_skip_nothing_and_the_report_counts_what_they_see_twice(
     words = ("restore", "--prefix", "new-", "--partition-count", str(count), "--groups", f"{topic}*")
     with without_spark():
         report = command.json(*words)
+        later = command.json("groups", "plan")
+    assert sorted(later["positions"], key=str) == sorted(report["groups"], key=str)
     came = {record: (n, offset) for n, mine in archived.records.items() for offset, record in mine.items()}
     total = 0
     for group_id, committed in ((topic, stood), (f"{topic}-partly", {1: 5})):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.planning.restore.blocks import SHARES_MAX
 from maxbrod.spark.restore_items import SharedItem, SharedSource
 
 if TYPE_CHECKING:
@@ -54,10 +55,15 @@ def shared_items(
 
 
 def group_marks(topic: TopicPlan, groups: Iterable[Group]) -> dict[int, tuple[int, ...]]:
-    """Where groups stood in each source partition: there shares end, so that positions are exact."""
+    """Where groups stood in each source partition: there shares end, so that positions are exact.
+
+    Where that would be too many some are left out: a group that stood there may see more twice, and skips nothing.
+    """
     found: dict[int, set[int]] = {}
     for group in groups:
         for each in group.offsets or ():
             if each.topic == topic.target.source_topic and each.topic_id in {None, topic.target.topic_id}:
                 found.setdefault(each.partition, set()).add(each.offset)
-    return {partition: tuple(sorted(offsets)) for partition, offsets in found.items()}
+    total = sum(map(len, found.values())) * topic.target.partition_count
+    step = -(-total // SHARES_MAX) or 1
+    return {partition: tuple(sorted(offsets)[::step]) for partition, offsets in found.items()}

@@ -53,15 +53,19 @@ def planned(rows: Sequence[Segment | Gap], **wish: Any) -> TopicPlan:
 
 
 @settings(max_examples=200, deadline=None)
-@given(archives(), st.sampled_from([1, 3, 10, 4096]), st.sampled_from([0, 2, 16]))
+@given(archives(), st.sampled_from([1, 3, 10, 4096]), st.sampled_from([1, 30, 10**6]), st.sampled_from([0, 2, 16]))
 def test_blocks_tile_each_partition_in_order_whatever_the_archive_is_like(
-    rows: list[Segment | Gap], most: int, open_sources: int
+    rows: list[Segment | Gap], most: int, shares_most: int, open_sources: int
 ) -> None:
     if not rows:
         return
-    with patch.object(blocks, "BLOCKS_MAX", most), patch.object(blocks, "OPEN_SOURCES_MAX", open_sources):
+    with (
+        patch.object(blocks, "BLOCKS_MAX", most),
+        patch.object(blocks, "SHARES_MAX", shares_most),
+        patch.object(blocks, "OPEN_SOURCES_MAX", open_sources),
+    ):
         made = planned(rows)
-    assert len(made.blocks) <= max(most, len(made.partitions))
+    assert len(made.blocks) <= max(min(most, shares_most // 7), len(made.partitions))
     for source in (each.source for each in made.partitions):
         mine = [each for each in made.blocks if each.partition == source.partition]
         edges = [source.asked_first, *(each.end for each in mine)]

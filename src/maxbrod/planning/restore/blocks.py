@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from maxbrod.planning.restore.sources import Source
 
 BLOCKS_MAX: Final = 4096
-"""Of a topic, if it has fewer partitions: it is a list in the plan, and what groups are moved by."""
+"""Of a topic, if it has fewer partitions: it is a list in the plan."""
+SHARES_MAX: Final = 500_000
+"""Of a topic: each block is shared out among all target partitions, and what each got is remembered for groups."""
 OPEN_SOURCES_MAX: Final = 8
 """Of so many partitions rows are split: whoever reads in this order keeps a part of a row of each in memory."""
 _SPLIT_BYTES: Final = 4 << 20
@@ -40,13 +42,14 @@ class Block:
     end: int
 
 
-def plan_blocks(rows: pa.Table, sources: Sequence[Source]) -> tuple[Block, ...]:
-    """Of one topic. Each source's blocks tile what is asked of it, if it has any rows there."""
+def plan_blocks(rows: pa.Table, sources: Sequence[Source], partition_count: int) -> tuple[Block, ...]:
+    """Of one topic, which gets so many partitions. A source's blocks tile what is asked of it, if it has rows there."""
     mine = (pc.field("kind") == Kind.DATA) & (pc.field("topic_id") == sources[0].topic_id)
     columns = read_columns(rows.filter(mine).sort_by(SORT_ORDER))
+    most = max(min(BLOCKS_MAX, SHARES_MAX // partition_count) // len(sources), 1)
     found: list[tuple[Block, float | None]] = []
     for source in sources:
-        found += _blocks(columns, source, sources_total=len(sources))
+        found += _blocks(columns, source, several=len(sources) <= OPEN_SOURCES_MAX, most=most)
     order = interleave((each.partition, each.first, time) for each, time in found)
     return tuple(found[place][0] for place in order)
 
@@ -68,13 +71,13 @@ def interleave(blocks: Iterable[tuple[int, int, float | None]]) -> list[int]:
     return [key[-1] for key in sorted(keys)]
 
 
-def _blocks(columns: RowColumns, source: Source, *, sources_total: int) -> Iterator[tuple[Block, float | None]]:
+def _blocks(columns: RowColumns, source: Source, *, several: bool, most: int) -> Iterator[tuple[Block, float | None]]:
     span = columns.spans.get(source.id, slice(0, 0))
     base, end = columns.base[span], columns.end[span]
     rows = np.flatnonzero((end > source.asked_first) & (base < source.asked_end)) + span.start
-    edges, times = _split(columns, rows, several=sources_total <= OPEN_SOURCES_MAX)
+    edges, times = _split(columns, rows, several=several)
     edges = np.clip(edges, source.asked_first, source.asked_end)
-    step = -(-len(edges) // max(BLOCKS_MAX // sources_total, 1)) or 1
+    step = -(-len(edges) // most) or 1
     # From the last on backwards, so that this one stays.
     edges, times = edges[::-1][::step][::-1], times[::-1][::step][::-1]
     first = source.asked_first

@@ -179,11 +179,11 @@ def _subject(
 
 
 def _topic_plan(subject: Subject, rows: pa.Table) -> TopicPlan:
-    pairs = zip(subject.sources, subject.offsets, strict=True)
+    target, pairs = subject.target, zip(subject.sources, subject.offsets, strict=True)
     return TopicPlan(
-        target=subject.target,
+        target=target,
         partitions=tuple(PartitionPlan(source=source, offsets=offsets) for source, offsets in pairs),
-        blocks=plan_blocks(rows, subject.sources) if subject.target.repartitioned else (),
+        blocks=plan_blocks(rows, subject.sources, target.partition_count) if target.repartitioned else (),
     )
 
 
