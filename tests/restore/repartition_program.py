@@ -1,8 +1,8 @@
 """A program that restores to another number of partitions, and is killed: `python -m restore.repartition_program`
 
-A configuration and the number come in as a line of JSON, then a line for each run: n. With n of 0 or more the run dies
-by SIGKILL when n batches have been acknowledged; else it goes to its end. Says for each, in JSON, how that was. Forks
-for each run, so it does nothing by itself.
+A configuration, a new name and the number come in as a line of JSON, then a line for each run: n. With n of 0 or more
+the run dies by SIGKILL when n batches have been acknowledged; else it goes to its end. Says for each, in JSON, how that
+was. Forks for each run, so it does nothing by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run(settings: dict[str, Any], answers: int) -> dict[str, Any]:
     setattr(sharing, "PORTION_BYTES", 1)  # noqa: B010 - a constant of others
     setattr(repartition_split, "ROUND_BYTES", 1000)  # noqa: B010
     setattr(repartition_task, "produce_all", dying)  # noqa: B010
-    wish = Wish(rename=parse_rename(prefix="new-"), partition_count=settings["count"])
+    wish = Wish(rename=parse_rename([settings["rename"]]), partition_count=settings["count"])
     try:
         report = restore(Config.model_validate(settings["config"]), wish)
     except MaxbrodError as error:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,6 @@ from restore.test_groups import put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
@@ -44,15 +44,20 @@ SOURCES = 3
 class Archived:
     """What is in an archive: source partition to offset to record."""
 
+    topic: str
     config: Config
     records: Mapping[int, Mapping[int, Record]]
 
 
-@pytest.fixture
-def archived(cluster: Cluster, topic: str, tmp_path: Path) -> Archived:
-    """Every codec, null and empty keys, times out of order, committed and aborted transactions, two runs."""
+@pytest.fixture(scope="module")
+def archived(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Archived:
+    """Every codec, null and empty keys, times out of order, committed and aborted transactions, several runs.
+
+    Tests share it, and restore to topics of their own.
+    """
+    topic = f"archived-{uuid.uuid4().hex[:12]}"
     create_topic(cluster, topic, partitions=SOURCES, config=KEEP)
-    config = config_of(cluster, tmp_path / "archive", topic)
+    config = config_of(cluster, tmp_path_factory.mktemp("archive"), topic)
     ledger = Ledger()
     for count in (120, 60):
         for partition in range(SOURCES):
@@ -65,7 +70,7 @@ def archived(cluster: Cluster, topic: str, tmp_path: Path) -> Archived:
     produce_transaction(cluster, topic, dated(7), transactional_id=f"bad-{topic}", commit=False, partition=1)
     ledger.write(cluster, topic, 30, partition=1)
     assert back_up(config).complete
-    return Archived(config, {each: dict(ledger.of(cluster, topic, each)) for each in range(SOURCES)})
+    return Archived(topic, config, {each: dict(ledger.of(cluster, topic, each)) for each in range(SOURCES)})
 
 
 def java_partition(record: Record, source: int, count: int) -> int:
@@ -86,17 +91,17 @@ def assert_shared_out(cluster: Cluster, topic: str, records: Mapping[int, Mappin
             assert [each for each in found if each in members] == mine
 
 
-def wish(count: int, **more: Any) -> Wish:
-    return Wish(rename=parse_rename(prefix="new-"), partition_count=count, **more)
+def wish(archived: Archived, target: str, count: int | None, **more: Any) -> Wish:
+    return Wish(rename=parse_rename([f"{archived.topic}={target}"]), partition_count=count, **more)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_every_key_goes_where_java_sends_it_and_keeps_its_order(
     cluster: Cluster, topic: str, archived: Archived, count: int
 ) -> None:
-    report = restore(archived.config, wish(count))
+    report = restore(archived.config, wish(archived, topic, count))
     assert (report.exit_code, report.records) == (0, sum(map(len, archived.records.values())))
-    assert_shared_out(cluster, f"new-{topic}", archived.records, count)
+    assert_shared_out(cluster, topic, archived.records, count)
 
 
 def crash_after(answers: int) -> Any:
@@ -127,21 +132,25 @@ def test_after_a_crash_anywhere_the_same_command_goes_on_without_loss_or_repetit
     cluster: Cluster, topic: str, archived: Archived
 ) -> None:
     with crash_after(3), pytest.raises(Crash):
-        restore(archived.config, wish(4))
+        restore(archived.config, wish(archived, topic, 4))
     report = None
     for answers in (0, 4, 1, 6):
         # What was under way at the crash may have come to its end, and little be left.
         with crash_after(answers), suppress(Crash):
-            report = report or restore(archived.config, wish(4))
-    report = report or restore(archived.config, wish(4))
+            report = report or restore(archived.config, wish(archived, topic, 4))
+    report = report or restore(archived.config, wish(archived, topic, 4))
     assert (report.exit_code, report.resumed) == (0, True)
-    assert_shared_out(cluster, f"new-{topic}", archived.records, 4)
+    assert_shared_out(cluster, topic, archived.records, 4)
 
 
 def test_killed_between_produce_and_acknowledgement_it_goes_on_exactly_where_the_target_stands(
     cluster: Cluster, topic: str, archived: Archived
 ) -> None:
-    settings = {"count": 4, "config": config_of(cluster, archived.config.archive, topic).model_dump(mode="json")}
+    settings = {
+        "count": 4,
+        "rename": f"{archived.topic}={topic}",
+        "config": config_of(cluster, archived.config.archive).model_dump(mode="json"),
+    }
     lines = [json.dumps(settings), *map(str, (2, 0, 5, 0, -1, -1))]
     told = subprocess.run(
         [sys.executable, "-m", "restore.repartition_program"],
@@ -156,18 +165,18 @@ def test_killed_between_produce_and_acknowledgement_it_goes_on_exactly_where_the
     # The last one but one may have met what a broker took long for, and was refused then.
     (done,) = [each for each in others if each.get("exit_code") == 0]
     assert done["resumed"]
-    assert_shared_out(cluster, f"new-{topic}", archived.records, 4)
+    assert_shared_out(cluster, topic, archived.records, 4)
 
 
 @pytest.mark.usefixtures("small_rounds")
 def test_a_foreign_write_into_any_partition_is_refused(cluster: Cluster, topic: str, archived: Archived) -> None:
     with crash_after(5), pytest.raises(Crash):
-        restore(archived.config, wish(2))
-    produce(cluster, f"new-{topic}", numbered(1), partition=1)
-    report = restore(archived.config, wish(2))
+        restore(archived.config, wish(archived, topic, 2))
+    produce(cluster, topic, numbered(1), partition=1)
+    report = restore(archived.config, wish(archived, topic, 2))
     assert report.exit_code == RefusedError.exit_code
     (failure,) = [each.failure for each in report.partitions if each.failure is not None]
-    assert failure["object_name"] == f"new-{topic}-1"
+    assert failure["object_name"] == f"{topic}-1"
 
 
 def test_times_ranges_and_a_rate_hold_for_other_partitions_too(
@@ -175,11 +184,12 @@ def test_times_ranges_and_a_rate_hold_for_other_partitions_too(
 ) -> None:
     since, until = NOW_MS - 5 * 10**10, NOW_MS - 10**10
     ranges = tuple(
-        OffsetRange(where=TopicPartition(topic=topic, partition=number), first=first, end=150)
+        OffsetRange(where=TopicPartition(topic=archived.topic, partition=number), first=first, end=150)
         for number, first in ((0, 20), (2, None))
     )
     report = restore(
-        archived.config, wish(2, since_ms=since, until_ms=until, ranges=ranges, rate_bytes_per_s=10_000_000)
+        archived.config,
+        wish(archived, topic, 2, since_ms=since, until_ms=until, ranges=ranges, rate_bytes_per_s=10_000_000),
     )
     wanted = {
         number: {
@@ -190,23 +200,23 @@ def test_times_ranges_and_a_rate_hold_for_other_partitions_too(
         for number, first in ((0, 20), (2, 0))
     }
     assert report.records == sum(map(len, wanted.values())) > 0
-    assert_shared_out(cluster, f"new-{topic}", wanted, 2)
+    assert_shared_out(cluster, topic, wanted, 2)
 
 
 def test_records_go_behind_those_of_a_topic_that_has_other_partitions(
     cluster: Cluster, topic: str, archived: Archived
 ) -> None:
-    create_topic(cluster, f"new-{topic}", partitions=2, config=KEEP)
-    produce(cluster, f"new-{topic}", dated(9), partition=1)
+    create_topic(cluster, topic, partitions=2, config=KEEP)
+    produce(cluster, topic, dated(9), partition=1)
     with pytest.raises(RefusedError, match="2 partitions, the archived topic 3"):
-        restore(archived.config, Wish(rename=parse_rename(prefix="new-"), offsets=OffsetsMode.APPEND))
+        restore(archived.config, wish(archived, topic, None, offsets=OffsetsMode.APPEND))
     with pytest.raises(RefusedError, match="not empty"):
-        restore(archived.config, wish(2))
+        restore(archived.config, wish(archived, topic, 2))
     with pytest.raises(RefusedError, match="offsets cannot stay"):
-        restore(archived.config, wish(2, offsets=OffsetsMode.EXACT))
-    report = restore(archived.config, wish(2, offsets=OffsetsMode.APPEND))
+        restore(archived.config, wish(archived, topic, 2, offsets=OffsetsMode.EXACT))
+    report = restore(archived.config, wish(archived, topic, 2, offsets=OffsetsMode.APPEND))
     assert report.exit_code == 0
-    found = log_of(cluster, f"new-{topic}", 1)
+    found = log_of(cluster, topic, 1)
     assert [found[each].value for each in range(9)] == [each.value for each in dated(9)]
     wanted = sum(java_partition(each, n, 2) == 1 for n, mine in archived.records.items() for each in mine.values())
     assert len(found) == 9 + wanted
@@ -216,7 +226,15 @@ def test_a_topic_by_name_gets_its_own_number_of_partitions(
     cluster: Cluster, topic: str, archived: Archived, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = Command(cluster, archived.config.archive, capsys)
-    words = ("restore", "--prefix", "new-", "--partition-count", "9", "--partition-count", f"{topic}=2")
+    words = (
+        "restore",
+        "--rename",
+        f"{archived.topic}={topic}",
+        "--partition-count",
+        "9",
+        "--partition-count",
+        f"{archived.topic}=2",
+    )
     with without_spark():
         assert "3 to 2" in command(*words, "--dry-run")
         planned = command.json(*words, "--dry-run")
@@ -224,7 +242,7 @@ def test_a_topic_by_name_gets_its_own_number_of_partitions(
         assert command.json(*words)["complete"]
         command("restore", "--partition-count", "nonsense=2", exits=2)
         assert "no topic nonsense" in command.said
-    assert_shared_out(cluster, f"new-{topic}", archived.records, 2)
+    assert_shared_out(cluster, topic, archived.records, 2)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -232,24 +250,32 @@ def test_groups_skip_nothing_and_the_report_counts_what_they_see_twice(
     cluster: Cluster, topic: str, archived: Archived, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     stood = {0: 30, 1: 190, 2: 100}
-    put(cluster, topic, {(topic, number): offset for number, offset in stood.items()})
-    put(cluster, f"{topic}-partly", {(topic, 1): 5})
+    put(cluster, topic, {(archived.topic, number): offset for number, offset in stood.items()})
+    put(cluster, f"{topic}-partly", {(archived.topic, 1): 5})
     assert back_up(archived.config).complete
     command = Command(cluster, archived.config.archive, capsys)
-    words = ("restore", "--prefix", "new-", "--partition-count", str(count), "--groups", f"{topic}*")
+    words = (
+        "restore",
+        "--rename",
+        f"{archived.topic}={topic}",
+        "--partition-count",
+        str(count),
+        "--groups",
+        f"{topic}*",
+    )
     with without_spark():
         report = command.json(*words)
-        later = command.json("groups", "plan")
+        later = command.json("groups", "plan", "--restore", report["restore_id"])
     assert sorted(later["positions"], key=str) == sorted(report["groups"], key=str)
     came = {record: (n, offset) for n, mine in archived.records.items() for offset, record in mine.items()}
     total = 0
     for group_id, committed in ((topic, stood), (f"{topic}-partly", {1: 5})):
         told = {each["partition"]: each for each in report["groups"] if each["group"] == group_id}
         for target in range(count):
-            log = log_of(cluster, f"new-{topic}", target)
+            log = log_of(cluster, topic, target)
             done = {at: came[record][1] < committed.get(came[record][0], 0) for at, record in log.items()}
             first = next((at for at, processed in done.items() if not processed), len(log))
-            assert stand(cluster, group_id)[f"new-{topic}", target] == told[target]["offset"] == first
+            assert stand(cluster, group_id)[topic, target] == told[target]["offset"] == first
             assert told[target]["seen_twice_max"] == sum(processed for at, processed in done.items() if at > first)
             total += told[target]["seen_twice_max"]
     assert report["seen_twice_max"] == total > 0
@@ -260,5 +286,5 @@ def test_on_spark_several_tasks_share_the_partitions(
     cluster: Cluster, topic: str, archived: Archived, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = Command(cluster, archived.config.archive, capsys)
-    assert command.json("restore", "--prefix", "new-", "--partition-count", "5")["complete"]
-    assert_shared_out(cluster, f"new-{topic}", archived.records, 5)
+    assert command.json("restore", "--rename", f"{archived.topic}={topic}", "--partition-count", "5")["complete"]
+    assert_shared_out(cluster, topic, archived.records, 5)
