@@ -36,6 +36,7 @@ format: $(STAMPS)/synced ## Put the code into its standard form
 
 bench: setup ## Measure maxbrod against something anyone can run beside it
 	$(BIN)/maxbrod bench codec
+	$(BIN)/maxbrod bench layouts
 	$(BIN)/maxbrod bench start
 	$(BIN)/maxbrod bench backup
 
@@ -58,8 +59,9 @@ $(STAMPS)/test-tools: scripts/install-test-tools scripts/install-package
 	@mkdir -p $(STAMPS) && touch $@
 
 # Preparations only save time later: the first run does without them.
-$(STAMPS)/batch-prepared: $(STAMPS)/synced $(wildcard src/maxbrod/batch/*kernels.py)
+$(STAMPS)/batch-prepared: $(STAMPS)/synced $(wildcard src/maxbrod/batch/*kernels.py src/maxbrod/layouts/*kernels.py src/maxbrod/layouts/*/*kernels.py)
 	-$(BIN)/python -m maxbrod.batch.prepare
+	-$(BIN)/python -m maxbrod.layouts.prepare
 	@touch $@
 
 $(STAMPS)/spark-prepared: $(STAMPS)/java

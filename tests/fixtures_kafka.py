@@ -38,6 +38,20 @@ def cluster3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One broker with ACLs: by `bootstrap` all is allowed, by SASL alice and carol may do what tests allow them."""
+    from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.sandbox.description import write_client_files
+    from maxbrod.sandbox.spec import SASL_PLAINTEXT
+
+    users = {name: f"{name}-secret" for name in ("admin", "alice", "carol")}
+    folder = tmp_path_factory.mktemp("fenced")
+    with Cluster.start(folder, listeners=(SASL_PLAINTEXT,), users=users, authorizer=True) as started:
+        write_client_files(started)
+        yield started
+
+
+@pytest.fixture(scope="session")
 def java() -> Iterator[JavaOracle]:
     """Kafka's own Java classes."""
     from java_oracle import JavaOracle

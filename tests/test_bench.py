@@ -36,6 +36,19 @@ def test_the_codec_benchmark_reports_every_measurement(capsys: pytest.CaptureFix
     assert all(each["rate"] >= 0 for each in measured.values())
 
 
+def test_the_layouts_benchmark_measures_writing_and_reading(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "layouts", "--records", "2000", "--rounds", "1", "--json"]
+    assert run([*arguments, "--only", "kbak", "--only", "kbs", "--codec", "lz4"]) == 0
+    measured = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+
+    assert set(measured) == {"kbak write", "kbak read", "kbs write", "kbs read"}
+    assert all(each["rate"] > 0 and each["wanted"] == 8e5 for each in measured.values())
+
+
+def test_the_layouts_benchmark_refuses_a_layout_that_there_is_not() -> None:
+    assert run(["bench", "layouts", "--only", "tar"]) == 2
+
+
 def test_the_start_benchmark_reports_every_way(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "start", "--rounds", "1"]) == 0
     shown = capsys.readouterr().out

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from maxbrod.api.compare_report import CompareReport, PartitionComparison
 from maxbrod.api.reports import BackupReport
 from maxbrod.cli import demo
+from maxbrod.cli.demo_story import Archived, Resumed
 from maxbrod.cli.main import run
 from maxbrod.errors import IncompleteError
 from maxbrod.sandbox.inventory import TopicInventory
@@ -35,6 +37,14 @@ def test_the_demo_brings_every_acknowledged_record_back_and_leaves_nothing_behin
     assert all(topic["identical"] and topic["acknowledged"] == topic["records"] for topic in topics.values())
     assert all(topic["restored"] == topic["records"] for topic in topics.values())
     assert document["run"]["complete"] is True
+    assert document["comparison"]["equal"] is True
+    group = {each["topic"]: each for each in document["group"]}
+    assert {name: (each["before"], each["after"]) for name, each in group.items()} == {
+        "customers": (250, 250),
+        "payments": (300, 300),
+    }
+    assert all(each["exact"] for each in group.values())
+    assert group["payments"]["went_on_at"] == 404, "behind a marker, and a transaction that was aborted"
     assert topics["clicks"]["without_key"] == 1500
     assert topics["customers"]["tombstones"] > 0
     assert topics["orders"]["with_headers"] == 1000
@@ -43,10 +53,19 @@ def test_the_demo_brings_every_acknowledged_record_back_and_leaves_nothing_behin
 
 
 @pytest.mark.parametrize(
-    ("records", "identical", "restored"), [(9, True, 10), (10, False, 10), (10, True, 9), (10, True, -1)]
+    ("records", "identical", "restored", "after", "went_on_at"),
+    [
+        (9, True, 10, 5, 5),
+        (10, False, 10, 5, 5),
+        (10, True, 9, 5, 5),
+        (10, True, -1, 5, 5),
+        (10, True, 10, 4, 5),
+        (10, True, 10, 6, 5),
+        (10, True, 10, 5, 4),
+    ],
 )
-def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was(
-    capsys: pytest.CaptureFixture[str], records: int, identical: bool, restored: int
+def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was_or_read_twice(
+    capsys: pytest.CaptureFixture[str], records: int, identical: bool, restored: int, after: int, went_on_at: int
 ) -> None:
     inventory = TopicInventory(
         topic="orders",
@@ -62,7 +81,6 @@ def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was(
         first_timestamp_ms=None,
         last_timestamp_ms=None,
     )
-    found = demo._Archived(inventory=inventory, acknowledged=10, stored_bytes=1, identical=identical)
     report = BackupReport(
         run_id="run",
         archive="/archive",
@@ -75,8 +93,35 @@ def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was(
         committed=True,
         recovery_point_ms=0,
     )
+    partition = PartitionComparison(
+        source_topic="orders",
+        target_topic="orders",
+        partition=0,
+        match="exact",
+        source_records=10,
+        target_records=restored,
+        source_digest="",
+        target_digest="",
+        equal=restored >= 0,
+    )
+    told = demo._Told(
+        archived=[Archived(inventory=inventory, acknowledged=10, stored_bytes=1, identical=identical)],
+        run=report,
+        compared=CompareReport(
+            source="/archive",
+            target="",
+            started_at_ms=0,
+            finished_at_ms=1,
+            ignored=(),
+            partitions=(partition,),
+            differences=(),
+        ),
+        resumed=[
+            Resumed(topic="orders", before=5, after=after, stood_at=5, went_on_at=went_on_at, acknowledged=10),
+        ],
+    )
     with pytest.raises(IncompleteError, match="orders") as caught:
-        demo._report([found], {"orders": restored}, report, as_json=False)
+        demo._report(told, as_json=False)
     assert caught.value.exit_code == 3
     assert "complete" not in capsys.readouterr().out
-    assert all(column.header for column in demo._table([found], {"orders": restored}).columns)
+    assert all(column.header for column in demo._table(told).columns)

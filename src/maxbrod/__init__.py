@@ -2,6 +2,7 @@
 
     report = maxbrod.backup(bootstrap="broker1:9092", archive="s3://backups/kafka", topics=["orders-*"])
     assert report.complete
+    maxbrod.restore(archive="s3://backups/kafka", bootstrap="broker1:9092", topics=["orders-*"], groups=["*"])
 
 Importing this is cheap: Kafka, Arrow and Spark are loaded when something is asked of them.
 """
@@ -14,18 +15,35 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from maxbrod.api.compare_report import CompareReport as CompareReport
     from maxbrod.api.functions import backup as backup
+    from maxbrod.api.functions import compare as compare
     from maxbrod.api.reports import BackupReport as BackupReport
+    from maxbrod.api.restore_report import RestoreReport as RestoreReport
+    from maxbrod.api.restoring import restore as restore
     from maxbrod.errors import MaxbrodError as MaxbrodError
 
-__all__ = ["BackupReport", "MaxbrodError", "__version__", "backup"]
+__all__ = [
+    "BackupReport",
+    "CompareReport",
+    "MaxbrodError",
+    "RestoreReport",
+    "__version__",
+    "backup",
+    "compare",
+    "restore",
+]
 
 __version__: Final = version("maxbrod")
 
 _HOMES: Final = {
     "BackupReport": "maxbrod.api.reports",
+    "CompareReport": "maxbrod.api.compare_report",
     "MaxbrodError": "maxbrod.errors",
+    "RestoreReport": "maxbrod.api.restore_report",
     "backup": "maxbrod.api.functions",
+    "compare": "maxbrod.api.functions",
+    "restore": "maxbrod.api.restoring",
 }
 
 # Whoever wants to read along sets a handler up; without one, a library is silent.

@@ -232,6 +232,12 @@ class BackupConfig(_Settings):
     """For Prometheus, while it follows."""
     metrics_host: str = "127.0.0.1"
     single_writer: bool = False
+    codec: str | None = None
+    """In another tool's layout: the name of a codec, and perhaps a level behind a colon. None: as that tool does."""
+    layout_options: dict[str, str] = Field(default_factory=dict)
+    """What only that layout knows, such as a region or a backup id."""
+    accept_loss: bool = False
+    """Go on where that layout cannot hold everything."""
     patience: Seconds = 120.0
     """How long a broker may stay away before the partitions that it leads are given up for this run."""
     commit_bytes: Bytes = 16 << 30
@@ -248,6 +254,8 @@ class Config(_Settings):
     """A whole configuration file."""
 
     archive: str | None = None
+    layout: str | None = None
+    """Of the archive: kafka, which is our own, or kbak, kbs, binlog, avro, parquet. None: as it is found."""
     kafka: KafkaConfig | None = None
     storage: StorageConfig = StorageConfig()
     spark: SparkConfig = SparkConfig()

@@ -30,7 +30,7 @@ def planned(count: int) -> TopicPlan:
 
 def test_every_target_belongs_to_one_task() -> None:
     for count, tasks in ((1, 4), (5, 2), (50, 100), (3, 0)):
-        items = shared_items(planned(count), lambda _: (), GROUPS, topic_id="t", batch_bytes_max=9, tasks=tasks)
+        items = shared_items(planned(count), {}, GROUPS, topic_id="t", batch_bytes_max=9, tasks=tasks)
         assert len(items) == max(1, min(count, tasks, TASKS_MAX))
         assert sorted(each for item in items for each in item.bases) == list(range(count))
         assert {tuple(each.partition for each in item.sources) for item in items} == {(0, 1)}

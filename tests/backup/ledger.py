@@ -79,9 +79,9 @@ class Ledger:
 
     def produce(self, cluster: Cluster, topic: str, messages: Sequence[Message], *, partition: int = 0) -> list[int]:
         """Through Kafka's usual producer."""
-        dated = [message._replace(timestamp_ms=NOW_MS + turn) for turn, message in enumerate(messages)]
-        acknowledged = produce(cluster, topic, dated, partition=partition)
-        self.note(cluster, topic, acknowledged, map(as_record, dated), partition=partition)
+        sent = dated(messages)
+        acknowledged = produce(cluster, topic, sent, partition=partition)
+        self.note(cluster, topic, acknowledged, map(as_record, sent), partition=partition)
         return acknowledged
 
     def note(
@@ -108,6 +108,11 @@ class Ledger:
 
     def _seed(self) -> int:
         return sum(map(len, self.records.values()))
+
+
+def dated(messages: Iterable[Message]) -> list[Message]:
+    """With times that are told, so that they can be compared."""
+    return [message._replace(timestamp_ms=NOW_MS + turn) for turn, message in enumerate(messages)]
 
 
 def as_record(message: Message) -> Record:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import google_crc32c
-import lz4.frame  # type: ignore[import-untyped]
+import lz4.frame
 import pyarrow as pa
 
 _LOG_OVERHEAD = 12

@@ -12,10 +12,11 @@ sys.path.insert(0, sys.argv[1])
 from numba.core.registry import CPUDispatcher
 from reference import Record, write_batch
 from test_legacy import message, wrapper
-from maxbrod.batch import kernels, legacy_kernels, murmur_kernels, timestamp_kernels
+from maxbrod.batch import digest_kernels, kernels, legacy_kernels, murmur_kernels, timestamp_kernels
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
+from maxbrod.batch.hashing import digest_records, hash_fields
 from maxbrod.batch.headers import walk
 from maxbrod.batch.murmur import partition_for
 from maxbrod.batch.prepare import prepare
@@ -25,7 +26,8 @@ from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 prepare()
 def compiled():
-    functions = {**vars(kernels), **vars(legacy_kernels), **vars(murmur_kernels), **vars(timestamp_kernels)}
+    modules = (digest_kernels, kernels, legacy_kernels, murmur_kernels, timestamp_kernels)
+    functions = {name: each for module in modules for name, each in vars(module).items()}
     return {name: len(f.signatures) for name, f in functions.items() if isinstance(f, CPUDispatcher) and f.signatures}
 before = compiled()
 fixed = lambda text: np.frombuffer(text, np.uint8)
@@ -33,6 +35,7 @@ records = [Record(offset=i, timestamp=i, key=b"k", value=b"v") for i in range(5)
 for text in (write_batch(records), message(0, records[0]), wrapper(1, Codec.GZIP, records)):
     for kind in (bytes, bytearray, memoryview, fixed, lambda text: fixed(text).copy()):
         batch = decode(kind(text))
+        digest_records(hash_fields(batch), np.arange(batch.num_rows), ["key"])
         lowest_timestamps(kind(text), walk(kind(text)))
         select(kind(text), walk(kind(text)), np.arange(batch.num_rows) % 2 == 0, dense=True)
         replay(kind(text), walk(kind(text)), [], cut=Cut(since_ms=2), exact=True, batch_bytes_max=1000)

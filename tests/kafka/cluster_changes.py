@@ -59,10 +59,13 @@ def commit_many(cluster: Cluster, topic: str, count: int) -> list[str]:
 
 @contextmanager
 def classic_member(cluster: Cluster, group_id: str, topic: str, *, until: int) -> Iterator[None]:
-    """A consumer that has joined its group, read partition 0 up to an offset, and committed it."""
-    consumer = KafkaConsumer(
-        topic, group_id=group_id, auto_offset_reset="earliest", bootstrap_servers=cluster.bootstrap
-    )
+    """A consumer that has joined its group, read partition 0 up to an offset, and committed it.
+
+    kafka-python may join before it knows the topic's partitions, and is then given none of them, for minutes.
+    """
+    consumer = KafkaConsumer(group_id=group_id, auto_offset_reset="earliest", bootstrap_servers=cluster.bootstrap)
+    wait_for("the topic", lambda: consumer.partitions_for_topic(topic), timeout_s=60)
+    consumer.subscribe([topic])
 
     def arrived() -> bool:
         consumer.poll(200)

@@ -11,7 +11,6 @@ from kafka_reading import partition_of
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.append_queue import AppendQueue, Entry
 from maxbrod.kafka.appends import LATER, Append, Batch, Feed, Hole, Later
-from maxbrod.kafka.deadline import Deadline
 
 FAILURE = UnavailableError("a broker said so")
 
@@ -93,7 +92,7 @@ def test_patience_ends_in_the_last_error_and_names_the_archives_offset() -> None
 
 def test_a_feed_that_has_nothing_yet_is_asked_again_and_costs_no_patience() -> None:
     queue = queue_of(LATER, batch(0), LATER, batch(1))
-    queue._deadline = Deadline(at=0)
+    queue._patient_since = -1000
     assert queue.next_entry() is None
     assert not queue.finished
     queue.check_patience()

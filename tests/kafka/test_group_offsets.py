@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cluster_changes import classic_member
+from kafka import KafkaConsumer
 from kafka_reading import client_of, partition_of
 
 from maxbrod.kafka.cluster_state import CommittedOffset
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.error_codes import Code
+from maxbrod.kafka.group_members import remove_members
 from maxbrod.kafka.group_offsets import ACTIVE, commit_offsets, delete_offsets
 from maxbrod.kafka.groups import ListedGroup, read_offsets
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,3 +88,41 @@ def test_an_active_group_is_never_moved(cluster: Cluster, client: KafkaClient, t
         assert committed.code in ACTIVE
         assert deleted.code in ACTIVE
         assert {each.offset for each in standing(client, topic)} == {5}
+
+
+@pytest.mark.parametrize("instance_id", [None, "always-the-same"])
+def test_a_member_that_was_removed_comes_back_and_reads_on_where_the_group_was_put(
+    cluster: Cluster, client: KafkaClient, topic: str, instance_id: str | None
+) -> None:
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(5))
+    consumer = KafkaConsumer(
+        topic,
+        group_id=topic,
+        group_instance_id=instance_id,
+        bootstrap_servers=cluster.bootstrap,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        heartbeat_interval_ms=200,
+        # It may join before it knows the topic's partitions, is then given none of them, and must look again.
+        metadata_max_age_ms=500,
+    )
+    read: list[int] = []
+
+    def arrived(count: int) -> bool:
+        read.extend(record.offset for records in consumer.poll(200).values() for record in records)
+        return len(read) >= count
+
+    try:
+        wait_for("the records", lambda: arrived(5), timeout_s=60)
+        assert remove_members(client, topic) == 1
+        (outcome,) = commit_offsets(client, topic, [at(topic, 0, 2)]).values()
+        assert outcome.done
+        wait_for("the records once more", lambda: arrived(8), timeout_s=60)
+    finally:
+        consumer.close()
+    assert read == [0, 1, 2, 3, 4, 2, 3, 4]
+
+
+def test_of_a_group_that_is_not_there_no_member_is_removed(client: KafkaClient, topic: str) -> None:
+    assert remove_members(client, topic) == 0

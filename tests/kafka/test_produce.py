@@ -92,6 +92,32 @@ def test_many_partitions_go_side_by_side_and_each_keeps_its_order(
         assert_stored(cluster, topic, each, partition=index)
 
 
+def test_no_more_partitions_than_allowed_are_ever_asked_for_batches_at_once(
+    cluster: Cluster, client: KafkaClient, topic: str
+) -> None:
+    create_topic(cluster, topic, partitions=7, config=KEEP)
+    identity = new_producer_id(client)
+    records = {index: orders(0 if index == 3 else 100 * (7 - index), seed=index) for index in range(7)}
+    under_way: set[int] = set()
+    most: list[int] = []
+
+    def watched(index: int) -> Iterator[Append]:
+        under_way.add(index)
+        most.append(len(under_way))
+        yield from batches_of(records[index], identity, rows=50) if records[index].num_rows else ()
+        under_way.remove(index)
+
+    feeds = [feed_of(client, topic, watched(index), partition=index) for index in records]
+    done = list(produce_all(client, feeds, at_once=2))
+    assert max(most) == 2
+    assert len(most) == 7
+    assert not under_way
+    for index, each in records.items():
+        assert sum(ack.count for ack in done if ack.where.partition == index) == each.num_rows
+        if each.num_rows:
+            assert_stored(cluster, topic, each, partition=index)
+
+
 def test_topics_are_named_by_name_where_a_broker_does_not_know_ids(
     cluster: Cluster, client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

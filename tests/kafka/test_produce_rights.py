@@ -23,7 +23,7 @@ from maxbrod.kafka.group_offsets import commit_offsets
 from maxbrod.kafka.log_ends import log_end
 from maxbrod.kafka.produce import produce_all
 from maxbrod.kafka.producer_ids import new_producer_id
-from maxbrod.kafka.rights import ClusterRights, TopicRights, cluster_rights, topic_rights
+from maxbrod.kafka.rights import cluster_operations, group_operations, topic_operations
 from maxbrod.kafka.topic_admin import NewTopic, alter_configs, create_topics
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import orders
@@ -100,21 +100,25 @@ def test_who_may_not_write_is_told_which_right_is_missing(
     assert log_end(admin, partition_of(topic)) == 0
 
 
-def test_brokers_tell_what_is_allowed_and_what_they_leave_open_is_unknown(
+def test_brokers_tell_what_is_allowed_also_on_what_is_not_there(
     guarded: Cluster, admin: KafkaClient, alice: KafkaClient, topic: str
 ) -> None:
     create_topic(guarded, topic)
     limit = Deadline.after(30)
-    everything = TopicRights(write=True, delete=True, alter_configs=True)
-    assert topic_rights(admin, [topic, f"{topic}-not-there"], deadline=limit) == {topic: everything}
-    assert cluster_rights(admin, deadline=limit) == ClusterRights(create=True, cluster_action=True)
+    absent = f"{topic}-not-there"
+    told = topic_operations(admin, [topic, absent], deadline=limit)
+    assert told[topic] == told[absent] >= {"READ", "WRITE", "CREATE", "DELETE", "ALTER_CONFIGS", "DESCRIBE_CONFIGS"}
+    assert {"CREATE", "ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION"} <= (
+        cluster_operations(admin, deadline=limit) or set()
+    )
 
-    assert topic_rights(alice, [topic], deadline=limit) == {}
-    assert cluster_rights(alice, deadline=limit) == ClusterRights(create=None, cluster_action=None)
-    allow(admin, rule("TOPIC", topic, "WRITE"))
-    assert topic_rights(alice, [topic], deadline=limit) == {
-        topic: TopicRights(write=True, delete=False, alter_configs=False)
-    }
+    assert topic_operations(alice, [topic, absent], deadline=limit) == {topic: frozenset(), absent: frozenset()}
+    assert cluster_operations(alice, deadline=limit) is None, "who may not Describe the cluster is told nothing"
+    assert group_operations(alice, [topic], deadline=limit) == {topic: frozenset()}
+    allow(admin, rule("TOPIC", topic, "WRITE"), rule("TOPIC", absent, "READ"), rule("GROUP", topic, "READ"))
+    told = topic_operations(alice, [topic, absent], deadline=limit)
+    assert told == {topic: {"WRITE", "DESCRIBE"}, absent: {"READ", "DESCRIBE"}}
+    assert group_operations(alice, [topic], deadline=limit) == {topic: {"READ", "DESCRIBE"}}
 
 
 def test_holes_without_the_right_to_write_markers_are_refused_and_filled_by_transactions(

@@ -28,7 +28,8 @@ from maxbrod.kafka.topics import read_configs
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, LoseAnswer
 from maxbrod.sandbox.spec import PLAINTEXT
-from maxbrod.sandbox.topics import create_topic, replicas
+from maxbrod.sandbox.topics import create_topic, replicas, wait_until_known
+from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +76,7 @@ def test_what_would_be_is_told_and_nothing_is_created(client: KafkaClient, topic
 def test_replicas_stand_where_they_were_assigned(cluster3: Cluster, topic: str) -> None:
     with client_of(cluster3) as client:
         assert create_topics(client, [NewTopic(name=topic, assignment=[[3, 1], [2, 3]])])[topic].done
+    wait_until_known(cluster3, topic)
     assert replicas(cluster3, topic, 0).replicas == (3, 1)
     assert replicas(cluster3, topic, 1).replicas == (2, 3)
 
@@ -88,6 +90,7 @@ def test_a_change_whose_answer_was_lost_is_done(cluster: Cluster, topic: str, ap
         with KafkaClient(KafkaConfig(bootstrap=proxy.bootstrap)) as client:
             number = proxy.add(LoseAnswer(on=KafkaMatch(api), times=1))
             assert create_topics(client, [NewTopic(name=topic, partitions=2)])[topic].done
+        wait_until_known(cluster, topic)
         with KafkaClient(KafkaConfig(bootstrap=proxy.bootstrap)) as client:
             assert create_partitions(client, {topic: 5})[topic].done
         found = direct.metadata([topic]).topics[topic]
@@ -121,7 +124,9 @@ def test_values_are_set_and_taken_away_and_all_others_stay(cluster: Cluster, cli
     outcomes = alter_configs(client, changes)
     assert outcomes[topic].done
     assert outcomes[f"{topic}-none"].code == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert own_configs(client, topic) == {"segment.ms": "60000", "cleanup.policy": "compact"}
+    expected = {"segment.ms": "60000", "cleanup.policy": "compact"}
+    # The controller answers before the broker that is asked next has heard of it.
+    wait_for("the configuration", lambda: own_configs(client, topic) == expected, timeout_s=30)
     refused = alter_configs(client, {topic: {"segment.ms": "1000000", "cleanup.policy": "burn"}})
     assert "burn" in refused[topic].reason
     assert own_configs(client, topic) == {"segment.ms": "60000", "cleanup.policy": "compact"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import google_crc32c
 import numpy as np
@@ -12,6 +14,7 @@ from native_logs import archive, data_batch, new_storage, pack
 from reference import Record
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
+from maxbrod.layouts.kafka.digest import Digest
 from maxbrod.layouts.kafka.frames import FRAME_BYTES, FrameDecoder, FrameEncoder, encode_frame
 from maxbrod.layouts.kafka.reading import read_log, read_logs
 from maxbrod.layouts.kafka.verifying import verify_slice
@@ -154,3 +157,37 @@ def test_a_frame_that_claims_to_be_huge_takes_no_memory() -> None:
 
     with pytest.raises(CorruptDataError, match="holds"):
         list(FrameDecoder().decode(memoryview(frame)))
+
+
+@pytest.mark.parametrize("mode", ["source", "zstd"])
+@pytest.mark.parametrize("request_bytes", [1, 100, 1 << 20])
+def test_reading_ahead_never_changes_what_is_read_or_refused(mode: str, request_bytes: int) -> None:
+    storage, row, whole = stored(mode)
+    log = read_log(storage, row).tobytes()
+    with ThreadPoolExecutor(1) as ahead:
+        pieces = list(read_logs(storage, row, request_bytes=request_bytes, ahead=ahead))
+        assert b"".join(data.tobytes() for data, _ in pieces) == log
+        assert list(read_logs(storage, replace(row, bytes=0, raw_bytes=0, digest=str(Digest())), ahead=ahead)) == []
+        exchange(storage, row.path, whole[:-1])
+        with pytest.raises(CorruptDataError, match=row.path):
+            list(read_logs(storage, row, request_bytes=request_bytes, ahead=ahead))
+
+
+def test_no_more_than_one_piece_is_ever_read_ahead() -> None:
+    storage, row, whole = stored("source")
+    asked: list[int] = []
+    get_range = storage.get_range
+
+    def watch(path: str, start: int, size: int) -> memoryview:
+        asked.append(start)
+        return get_range(path, start, size)
+
+    size = -(-len(whole) // 5)
+    with ThreadPoolExecutor(1) as ahead, patch.object(storage, "get_range", watch):
+        reading = read_logs(storage, row, request_bytes=size, ahead=ahead)
+        next(reading)
+        ahead.submit(len, asked).result()  # whatever was asked for before is done
+        seen = len(asked)
+        assert seen < 5
+        assert len(list(reading)) + 1 <= 5
+    assert asked == list(range(0, len(whole), size))

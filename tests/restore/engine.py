@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,22 @@ from kafka import TopicPartition as LibraryPartition
 from maxbrod.api import restore as engine
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig
+from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.cluster_state import CommittedOffset
 from maxbrod.kafka.deadline import Deadline
+from maxbrod.kafka.group_offsets import commit_offsets
 from maxbrod.kafka.groups import list_groups
+from maxbrod.sandbox.classes import archive_options
+from maxbrod.sandbox.jars import kafka_release
+from maxbrod.sandbox.jvm import QUICK_OPTIONS, QUIET_OPTIONS, java_command
+from maxbrod.sandbox.spec import CLIENTS_DIR, SASL_PLAINTEXT
+from maxbrod.sandbox.tools import CONSOLE_CONSUMER
 from maxbrod.sandbox.waiting import wait_for
 from maxbrod.spark.restore import _restored, _work
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator, Sequence
 
     import pytest
@@ -35,9 +45,10 @@ def run_job_here(
     tasks: Sequence[Sequence[RestoreItem]],
     *,
     on_done: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> list[Restored]:
     """What Spark does with tasks, one after another: text in, text out."""
-    del on_done
+    del on_done, stop
     answers = [_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
     return [_restored(values) for answer in answers for values in json.loads(answer)]
 
@@ -59,8 +70,15 @@ def without_spark(job: Callable[..., list[Restored]] = run_job_here) -> Iterator
 class Command:
     """`maxbrod` with one archive and one cluster."""
 
-    def __init__(self, cluster: Cluster, archive: object, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, cluster: Cluster, archive: object, capsys: pytest.CaptureFixture[str], *, user: str | None = None
+    ) -> None:
+        """`user`: who logs in by SASL; without one it is whoever may do everything."""
         self._place = ["--bootstrap", cluster.bootstrap, "--archive", str(archive)]
+        if user is not None:
+            properties = cluster.directory / CLIENTS_DIR / f"sasl_plaintext-{user}.properties"
+            self._place[1] = cluster.bootstrap_for(SASL_PLAINTEXT)
+            self._place += ["--command-config", str(properties)]
         self._capsys = capsys
         self.said = ""
         """On standard error."""
@@ -77,10 +95,10 @@ class Command:
         return document
 
 
-def read_all(cluster: Cluster, topic: str, partition: int = 0) -> list[tuple[int, bytes]]:
-    """What a consumer sees: offsets and values."""
+def read_all(cluster: Cluster, topic: str, partition: int = 0, **config: object) -> list[tuple[int, bytes]]:
+    """What a consumer sees: offsets and values. `config` is kafka-python's."""
     where = LibraryPartition(topic, partition)
-    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, enable_auto_commit=False)
+    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, enable_auto_commit=False, **config)
     try:
         consumer.assign([where])
         consumer.seek_to_beginning(where)
@@ -98,6 +116,23 @@ def stand(cluster: Cluster, group_id: str) -> dict[tuple[str, int], int]:
     with cluster.admin() as admin:
         told = admin.list_group_offsets([group_id])[group_id]
     return {(where.topic, where.partition): each.offset for where, each in told.items()}
+
+
+def put(cluster: Cluster, group_id: str, where: dict[tuple[str, int], int]) -> None:
+    """Commit these offsets for a group."""
+    wanted = [
+        CommittedOffset(topic=name, topic_id=None, partition=number, offset=offset, leader_epoch=-1, metadata="")
+        for (name, number), offset in where.items()
+    ]
+    with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+        assert all(each.done for each in commit_offsets(client, group_id, wanted).values())
+
+
+def configs_of(cluster: Cluster, topic: str) -> dict[str, str | None] | None:
+    """What is set on the topic itself."""
+    with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+        state = capture(client, [topic]).topic(topic)
+    return None if state is None or state.configs is None else dict(state.configs)
 
 
 @contextmanager
@@ -120,3 +155,29 @@ def joined(cluster: Cluster, group_id: str, topic: str) -> Iterator[None]:
         yield
     finally:
         consumer.close()
+
+
+@contextmanager
+def joined_by_the_newer_protocol(cluster: Cluster, group_id: str, topic: str) -> Iterator[None]:
+    """Kafka's own console consumer, a member of its group meanwhile."""
+    release = kafka_release()
+    words = ("--bootstrap-server", cluster.bootstrap, "--topic", topic, "--group", group_id)
+    command = java_command(
+        release.jars,
+        CONSOLE_CONSUMER,
+        *(*words, "--command-property", "group.protocol=consumer"),
+        options=(*QUIET_OPTIONS, *QUICK_OPTIONS, *archive_options(release)),
+    )
+
+    def is_member() -> bool:
+        found = list_groups(client, deadline=Deadline.after(30))[0].get(group_id)
+        return found is not None and (found.type, found.state) == ("consumer", "Stable")
+
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+            wait_for("a member", is_member, timeout_s=120)
+        yield
+    finally:
+        process.kill()
+        process.wait()

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch.decode import decode
+from maxbrod.batch.headers import walk
 from maxbrod.batch.rewriting import RECORD_COLUMNS
 from maxbrod.batch.schema import project
 from maxbrod.batch.sharing import CONTENT_COLUMNS
@@ -78,6 +79,7 @@ class Logs:
             batch_bytes_max=1_000_000,
         )
         self.appended: dict[int, list[Came]] = {each.where.partition: [] for each in self.targets}
+        self._ends = {each.where: each.reached for each in self.targets}
         self.waiting_most = 0
 
     def run(self, pieces: Iterable[Piece], choose: Callable[[list[Choice]], int] = lambda _: 0) -> None:
@@ -94,8 +96,7 @@ class Logs:
             if place >= len(hungry):
                 where = answers[place - len(hungry)]
                 batch = flying[where].pop(0)
-                self._land(where, batch)
-                feeding.acknowledge(_acknowledged(where, batch))
+                feeding.acknowledge(self._land(where, batch))
                 continue
             where = hungry[place]
             append = next(feeds[where], None)
@@ -106,15 +107,17 @@ class Logs:
             else:
                 assert isinstance(append, Batch)
                 flying[where].append(append)
+        for failure in (feeding.failure, *(each.failure for each in self.targets)):
+            if failure is not None:
+                raise failure
 
-    def _land(self, where: TopicPartition, batch: Batch) -> None:
+    def _land(self, where: TopicPartition, batch: Batch) -> Acknowledged:
+        """A broker takes no batch but the one whose sequence number comes next, whatever stands in the log."""
+        end = self._ends[where]
+        assert int(walk(np.asarray(batch.data))["base_sequence"][0]) == end - BASE
+        self._ends[where] += batch.count
         values = decode(np.asarray(batch.data), columns=["value"]).column("value").to_pylist()
         for value in values:
             partition, offset = value.decode().split("-")
             self.appended[where.partition].append((int(partition), int(offset)))
-
-
-def _acknowledged(where: TopicPartition, batch: Batch) -> Acknowledged:
-    return Acknowledged(
-        where=where, base_offset=0, count=batch.count, source_offset=batch.source_offset, log_append_time_ms=-1
-    )
+        return Acknowledged(where, end, batch.count, batch.source_offset, -1)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from backup.engine import back_up, config_of
 from maxbrod.api import restore as engine
+from maxbrod.api import restore_target
 from maxbrod.cli.restore_options import parse_rate, parse_settings
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
@@ -91,14 +92,24 @@ def test_append_goes_behind_what_is_there(cluster: Cluster, topic: str, command:
 
 
 def test_rights_that_nobody_knows_are_told_in_a_dry_run_only(command: Command) -> None:
-    assert "right unknown" in command("restore", "--dry-run", "--suffix", "-new")
-    command("restore", "--suffix", "-new")
+    with patch.object(restore_target, "look_at_rights", return_value=({}, {})):
+        assert "right unknown" in command("restore", "--dry-run", "--suffix", "-new")
+        command("restore", "--suffix", "-new")
     assert command.said == "", "nothing is wrong, so nothing is said"
 
 
-def test_brokers_tell_the_rights_on_topics_that_are_there(topic: str, command: Command) -> None:
+def test_brokers_tell_the_rights_on_topics_also_before_they_are_there(topic: str, command: Command) -> None:
     plan = command.json("restore", "--dry-run", "--offsets", "append", "--topic", topic)
     assert [each["kind"] for each in plan["obstacles"]] == []
+    plan = command.json("restore", "--dry-run", "--suffix", "-new")
+    assert [each["kind"] for each in plan["obstacles"]] == []
+
+
+def test_a_refusal_for_machines_names_every_obstacle(command: Command) -> None:
+    told = command.json("restore", "--groups", "nobody", exits=5)
+    assert (told["error"], told["exit_code"]) == ("RefusedError", 5)
+    assert {each["kind"] for each in told["obstacles"]} >= {"target not empty", "groups"}
+    assert all(each["what"] for each in told["obstacles"])
 
 
 def test_the_same_command_goes_on_after_a_failure(cluster: Cluster, topic: str, command: Command) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
 
 from backup.engine import back_up, config_of
-from maxbrod.api.group_moves import Movement
+from maxbrod.api.group_movement import Movement
 from maxbrod.api.groups import find_restore
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import CommittedOffset
-from maxbrod.kafka.group_offsets import commit_offsets
+from maxbrod.kafka.deadline import Deadline
+from maxbrod.kafka.groups import ListedGroup, read_offsets
+from maxbrod.kafka.share_group_offsets import set_share_offsets
+from maxbrod.model import TopicPartition
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, joined, read_all, stand, without_spark
+from maxbrod.sandbox.waiting import wait_for
+from restore.engine import Command, joined, joined_by_the_newer_protocol, put, read_all, stand, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,17 +39,6 @@ def command(cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.Capture
     assert back_up(config_of(cluster, tmp_path / "archive", topic)).complete
     with without_spark():
         yield Command(cluster, tmp_path / "archive", capsys)
-
-
-def put(cluster: Cluster, group_id: str, where: dict[tuple[str, int], int]) -> None:
-    wanted = [
-        CommittedOffset(topic=name, topic_id=None, partition=number, offset=offset, leader_epoch=-1, metadata="")
-        for (name, number), offset in where.items()
-    ]
-    config = config_of(cluster, "/nowhere").kafka
-    assert config is not None
-    with KafkaClient(config) as client:
-        assert all(each.done for each in commit_offsets(client, group_id, wanted).values())
 
 
 def positions(document: dict[str, Any], name: str = "groups") -> dict[int, tuple[int, int, str]]:
@@ -117,6 +110,107 @@ def test_an_active_group_is_never_moved(cluster: Cluster, topic: str, command: C
         assert positions(told, "positions")[0] == (12, 12, "same")
     command("groups", "apply")
     assert stand(cluster, topic)[f"{topic}-new", 0] == 12
+
+
+def test_a_forced_group_is_moved_though_it_is_active_and_can_be_put_back(
+    cluster: Cluster, topic: str, command: Command
+) -> None:
+    create_topic(cluster, f"{topic}-new", partitions=2)
+    put(cluster, topic, {(f"{topic}-new", 0): 3})
+    before = stand(cluster, topic)
+    wish = ("restore", "--offsets", "append", "--suffix", "-new", "--groups", topic, "--force-groups")
+    with joined(cluster, topic, topic):
+        planned = command.json(*wish, "--dry-run")
+        assert [each["what"] for each in planned["obstacles"]] == ["it has members, which are removed for a moment"]
+        report = command.json(*wish)
+        assert positions(report)[0] == (12, 12, "same")
+        assert [each["forced"] for each in report["groups"]] == [True, True]
+        assert stand(cluster, topic)[f"{topic}-new", 0] == 12
+    with joined(cluster, topic, topic):
+        command("groups", "rollback", exits=5)
+        command("groups", "rollback", "--force")
+        assert stand(cluster, topic) == before
+
+
+def test_members_of_the_newer_protocol_are_never_taken_for_removed(
+    cluster: Cluster, topic: str, command: Command
+) -> None:
+    with joined_by_the_newer_protocol(cluster, topic, topic):
+        wish = ("restore", "--suffix", "-new", "--groups", topic, "--force-groups")
+        report = command.json(*wish, exits=5)
+        assert all("newer protocol" in each["refused"] for each in report["groups"])
+        assert not any(each["forced"] for each in report["groups"])
+        assert not any(name == f"{topic}-new" for name, _ in stand(cluster, topic))
+
+
+def test_forcing_no_group_is_bad_usage(command: Command) -> None:
+    command("restore", "--suffix", "-new", "--force-groups", exits=2)
+
+
+def test_a_share_group_begins_where_it_stood_and_can_be_put_back(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic, partitions=2)
+    produce(cluster, topic, numbered(30))
+    share = f"share-{topic}"
+    with client_of(cluster) as client:
+        put_share(client, share, {at(topic, 0): 12, at(topic, 1): 0})
+        back_up(config_of(cluster, tmp_path, topic))
+        command = Command(cluster, tmp_path, capsys)
+        create_topic(cluster, f"{topic}-new", partitions=2)
+        put_share(client, share, {at(f"{topic}-new", 1): 0})
+        before = share_stand(client, share)
+        with without_spark():
+            report = command.json("restore", "--offsets", "append", "--suffix", "-new", "--groups", share)
+        assert positions(report)[0] == (12, 12, "same")
+        assert share_stand(client, share)[at(f"{topic}-new", 0)] == 12
+        assert "put back" in command("groups", "rollback")
+        assert share_stand(client, share) == before
+
+
+def test_a_share_group_that_is_gone_comes_back(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(30))
+    share = f"share-{topic}"
+    with client_of(cluster) as client:
+        put_share(client, share, {at(topic, 0): 12})
+        back_up(config_of(cluster, tmp_path, topic))
+        delete_topic(cluster, topic)
+        with cluster.admin() as admin:
+            admin.delete_groups([share])
+        with without_spark():
+            report = Command(cluster, tmp_path, capsys).json("restore", "--groups", share)
+        assert report["complete"]
+        assert share_stand(client, share) == {at(topic, 0): 12}
+
+
+@contextmanager
+def client_of(cluster: Cluster) -> Iterator[KafkaClient]:
+    config = config_of(cluster, "/nowhere").kafka
+    assert config is not None
+    with KafkaClient(config) as opened:
+        yield opened
+
+
+def at(topic: str, partition: int) -> TopicPartition:
+    return TopicPartition(topic=topic, partition=partition)
+
+
+def put_share(client: KafkaClient, group_id: str, where: dict[TopicPartition, int]) -> None:
+    """A coordinator may hear of a topic a moment after others have."""
+
+    def done() -> bool:
+        return all(each.done for each in set_share_offsets(client, group_id, where).values())
+
+    wait_for("the coordinator to know the topic", done, timeout_s=60)
+
+
+def share_stand(client: KafkaClient, group_id: str) -> dict[TopicPartition, int]:
+    group = ListedGroup(group_id=group_id, type="share", state="Empty", protocol_type="share")
+    answers = read_offsets(client, [group], {}, deadline=Deadline.after(30))
+    return {each.where: each.offset for each in answers.found[group_id]}
 
 
 @pytest.mark.parametrize("mode", ["exact", "append"])

@@ -27,9 +27,8 @@ from maxbrod.planning.restore.wish import OffsetRange, OffsetsMode, Wish
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.spark import repartition_split, repartition_task
-from restore.engine import Command, stand, without_spark
+from restore.engine import Command, put, stand, without_spark
 from restore.test_exactly_once import KEEP, Crash, dated, log_of, restore
-from restore.test_groups import put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -77,6 +77,38 @@ def test_anything_with_a_buffer_can_be_put(storage: Storage, data: bytes) -> Non
     assert bytes(storage.get("x")) == b"abc"
 
 
+@pytest.mark.parametrize("size", [0, 1, 9 * MIB])
+def test_what_is_replaced_is_there_alone(storage: Storage, size: int) -> None:
+    data = os.urandom(size)
+    storage.replace("dir/x", b"first")
+    storage.replace("dir/x", data)
+    assert bytes(storage.get("dir/x", size=size)) == data
+    assert names(storage) == ["dir/x"]
+
+
+def test_a_reader_finds_the_old_object_or_the_new_one(storage: Storage) -> None:
+    versions = [bytes([letter]) * 200_000 for letter in b"ab"]
+    storage.replace("x", versions[0])
+
+    def write() -> None:
+        for turn in range(20):
+            storage.replace("x", versions[turn % 2])
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        found = [bytes(storage.get("x"))]
+        while not writing.done():
+            found.append(bytes(storage.get("x")))
+        writing.result()
+    assert set(found) <= set(versions)
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_no_replaced_object_leaves_its_root(storage: Storage, name: str) -> None:
+    with pytest.raises(UsageError):
+        storage.replace(name, b"")
+
+
 @pytest.mark.parametrize("again", [b"first", b"other", b""])
 def test_a_name_that_is_taken_stays_taken(storage: Storage, again: bytes) -> None:
     storage.put("x", b"first")

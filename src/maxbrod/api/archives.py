@@ -6,19 +6,33 @@ store that keeps conditional puts, and a place that is an archive already or emp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.config import StorageConfig
 from maxbrod.errors import RefusedError, UsageError
+from maxbrod.layouts.last_records import COLUMNS
+from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
+from maxbrod.layouts.offsets_topic import read_offsets_topic
+from maxbrod.layouts.registry import NATIVE, detect_layout, layout_of
+from maxbrod.planning.snapshot import encode as encode_snapshot
+from maxbrod.planning.surveyed import SNAPSHOT_PATH, rows_of, snapshot_of
 from maxbrod.storage.delta import delta_options, delta_url
 from maxbrod.storage.opening import open_storage
+from maxbrod.storage.overlay import OverlaidStorage
 from maxbrod.storage.probe import probe_conditional_puts
 
 if TYPE_CHECKING:
+    from maxbrod.layouts.foreign import Layout, Survey
     from maxbrod.storage.interface import Storage
 
+AnyCatalog: TypeAlias = Catalog | SurveyedCatalog
+
+RESTORES: Final = "restores"
+"""The folder of what restores remember."""
 _PROBES: Final = "probes/"
 _LOG: Final = "catalog/segments/_delta_log/"
 
@@ -30,15 +44,57 @@ class Archive:
     url: str
     options: StorageConfig
     storage: Storage
-    catalog: Catalog
+    catalog: AnyCatalog
+    survey: Survey | None = None
+    """What another tool's archive holds; None in our own layout."""
 
 
-def open_archive(url: str, options: StorageConfig | None = None) -> Archive:
-    """An archive to look at. UsageError: there is none."""
+def open_archive(url: str, options: StorageConfig | None = None, *, layout: str | None = None) -> Archive:
+    """An archive to look at, ours or another tool's, in the layout that it has. UsageError: there is none.
+
+    `layout` is its name where looking at it would not tell, or tell wrong.
+    """
     options = options or StorageConfig()
     storage = open_storage(url, options)
-    catalog = Catalog.open(delta_url(url), delta_options(url, options))
-    return Archive(url=storage.url, options=options, storage=storage, catalog=catalog)
+    if layout in {None, NATIVE}:
+        try:
+            catalog = Catalog.open(delta_url(url), delta_options(url, options))
+        except UsageError:
+            layout = None if layout is not None else detect_layout(storage)
+            if layout is None:
+                raise
+        else:
+            return Archive(url=storage.url, options=options, storage=storage, catalog=catalog)
+    return _open_foreign(storage, options, layout_of(layout or NATIVE))
+
+
+def open_native(url: str, options: StorageConfig | None = None) -> Archive:
+    """An archive of our own layout, to look at. UsageError: there is none."""
+    return open_archive(url, options, layout=NATIVE)
+
+
+def _open_foreign(storage: Storage, options: StorageConfig, layout: Layout) -> Archive:
+    survey = _with_groups(storage, layout, layout.survey(storage))
+    snapshot = encode_snapshot(snapshot_of(survey))
+    return Archive(
+        url=storage.url,
+        options=options,
+        storage=OverlaidStorage(storage, objects={SNAPSHOT_PATH: snapshot}, moved=RESTORES),
+        catalog=SurveyedCatalog(storage.url, rows_of(survey)),
+        survey=survey,
+    )
+
+
+def _with_groups(storage: Storage, layout: Layout, survey: Survey) -> Survey:
+    """Layouts that keep no groups may still hold the topic in which Kafka keeps them."""
+    segments = [each for each in survey.segments if each.where.topic == OFFSETS_TOPIC]
+    if survey.groups or not segments:
+        return survey
+    by_partition = groupby(segments, key=lambda each: each.where)
+    partitions = (
+        (batch for each in group for batch in layout.read(storage, each, columns=COLUMNS)) for _, group in by_partition
+    )
+    return replace(survey, groups=read_offsets_topic(partitions, committed=True).groups())
 
 
 def open_for_writing(url: str, options: StorageConfig | None = None, *, single_writer: bool = False) -> Archive:

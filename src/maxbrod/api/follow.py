@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.api.backup import Backup
 from maxbrod.api.backup_notices import STOPPED
 from maxbrod.api.backup_run import now_ms
+from maxbrod.api.backups import open_backup
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.waiting import Waiting
 from maxbrod.errors import EXIT_DONE, MaxbrodError, StorageFullError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from maxbrod.api.backups import AnyBackup
     from maxbrod.api.progress import OnProgress
     from maxbrod.api.reports import BackupReport
     from maxbrod.config import BackupConfig, Config
@@ -96,7 +97,7 @@ def follow(
     """
     waiting = _waiting(config.backup)
     ticks = _Ticks(config.backup.every)
-    with Backup(config, session=session, on_progress=on_progress, stop=stop) as backup:
+    with open_backup(config, session=session, on_progress=on_progress, stop=stop) as backup:
         last = _attempt(backup, None, waiting)
         on_interval(last)
         while _wait(ticks.next_in_s(last.failures), stop, on_progress):
@@ -115,7 +116,7 @@ def _waiting(wish: BackupConfig) -> Waiting | None:
     return Waiting(RollLimits(bytes=wish.roll_bytes, records=wish.roll_records, age_ms=round(wish.roll_age * 1000)))
 
 
-def _attempt(backup: Backup, last: Interval | None, waiting: Waiting | None) -> Interval:
+def _attempt(backup: AnyBackup, last: Interval | None, waiting: Waiting | None) -> Interval:
     started_at_ms = now_ms()
     report: BackupReport | None = None
     failed: MaxbrodError | None = None

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from maxbrod.api.backup import Backup
+from maxbrod.api.compare import Comparison
 from maxbrod.api.progress import silent
 from maxbrod.config import BackupConfig, Config, KafkaConfig, complaints, from_java_properties, load_config
 from maxbrod.errors import UsageError
+from maxbrod.planning.compare.pairs import DIFFERENCES_DEFAULT, CompareWish, parse_fields, parse_match
+from maxbrod.planning.restore.rename import parse_rename
+from maxbrod.planning.restore.wish import Wish
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterable, Mapping
 
+    from maxbrod.api.compare_report import CompareReport
     from maxbrod.api.progress import OnProgress
     from maxbrod.api.reports import BackupReport
     from maxbrod.config import StorageConfig
@@ -61,7 +66,7 @@ def backup(
     wish = {"topics": tuple(topics), "exclude": tuple(exclude)}
     changed = {
         "archive": str(archive) if archive is not None else base.archive,
-        "kafka": _kafka(base.kafka, kafka, bootstrap),
+        "kafka": kafka_config(base.kafka, kafka, bootstrap),
         "storage": storage or base.storage,
         "backup": _section(base.backup, {**{name: each for name, each in wish.items() if each}, **options}),
     }
@@ -70,7 +75,76 @@ def backup(
         return work.run()
 
 
-def _kafka(
+def compare(
+    *,
+    bootstrap: str | None = None,
+    archive: str | Path | None = None,
+    topics: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    rename: Iterable[str] = (),
+    prefix: str = "",
+    suffix: str = "",
+    restore: str | None = None,
+    offsets: str = "auto",
+    ignore: Iterable[str] = (),
+    differences: int = DIFFERENCES_DEFAULT,
+    source: KafkaConfig | Mapping[str, str] | str | None = None,
+    config: Config | Path | str | None = None,
+    kafka: KafkaConfig | Mapping[str, str] | None = None,
+    storage: StorageConfig | None = None,
+    session: Session | None = None,
+    on_progress: OnProgress = silent,
+    **selection: Any,  # noqa: ANN401 - fields of any type
+) -> CompareReport:
+    """Compare live topics with an archive, or with those of another cluster: every record, every field.
+
+    Args:
+        bootstrap: the cluster whose topics are the target.
+        archive: what they are compared with, unless `source` is given.
+        topics: of the source: names, globs, or regular expressions between slashes; all without.
+        exclude: the same, for topics to leave out.
+        rename: what topics are called at the target, such as `orders=orders-copy`.
+        prefix: what the target's names have before the source's.
+        suffix: what they have behind them.
+        restore: the restore that made the target; without, it is looked for.
+        offsets: auto, exact, append or set.
+        ignore: fields that may differ, such as `timestamp`.
+        differences: how many are told.
+        source: another cluster: `host:port`, or how to reach it.
+        config: a configuration, or the YAML file that has it; what else is given here wins over it.
+        kafka: how to reach the target, or the client properties of Kafka's own tools.
+        storage: how to reach the archive, beyond its URL.
+        session: a Spark session to use, which stays open.
+        on_progress: is called with each step.
+        selection: any other field of `maxbrod.planning.restore.wish.Wish`, such as `since_ms` or `partitions`.
+
+    Returns:
+        The report. Look at `.equal`: what differs, or could not be read, is told there, not raised.
+
+    Raises:
+        MaxbrodError: nothing could be compared.
+    """
+    base = config if isinstance(config, Config) else Config() if config is None else load_config(Path(config))
+    changed = {
+        "archive": str(archive) if archive is not None else base.archive,
+        "kafka": kafka_config(base.kafka, kafka, bootstrap),
+        "storage": storage or base.storage,
+    }
+    renamed = parse_rename(rename, prefix=prefix, suffix=suffix)
+    wish = CompareWish(
+        selection=Wish(topics=tuple(topics), exclude=tuple(exclude), rename=renamed, **selection),
+        match=parse_match(offsets),
+        ignored=parse_fields(ignore),
+        differences=differences,
+        restore=restore,
+    )
+    other = KafkaConfig(bootstrap=source) if isinstance(source, str) else kafka_config(None, source, None)
+    whole = base.model_copy(update=changed)
+    with Comparison(whole, wish, source=other, session=session, on_progress=on_progress) as work:
+        return work.run()
+
+
+def kafka_config(
     base: KafkaConfig | None, given: KafkaConfig | Mapping[str, str] | None, bootstrap: str | None
 ) -> KafkaConfig | None:
     if given is not None and not isinstance(given, KafkaConfig):

@@ -20,8 +20,7 @@ from maxbrod.errors import RefusedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.api.archives import Archive
-    from maxbrod.catalog.catalog import Catalog
+    from maxbrod.api.archives import AnyCatalog, Archive
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 FOLDERS: Final = ("packs", "probes", "segments", "snapshots")
@@ -53,6 +52,12 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
     `grace_s` must be longer than any run takes from its first object to its commit. RefusedError: somebody committed
     meanwhile; some of the garbage may be gone, nothing else is.
     """
+    if archive.survey is not None:
+        raise RefusedError(
+            f"what is garbage in the layout {archive.survey.layout}, only its own tool knows",
+            operation="gc",
+            object_name=archive.url,
+        )
     if grace_s < GRACE_S_MIN:
         raise UsageError(
             f"a grace time of {grace_s} s is shorter than a run may take",
@@ -83,7 +88,7 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
     )
 
 
-def _named_paths(catalog: Catalog) -> set[str]:
+def _named_paths(catalog: AnyCatalog) -> set[str]:
     paths: list[str | None] = catalog.rows(columns=["path"])["path"].unique().to_pylist()
     paths += [run.snapshot for run in catalog.runs()]
     return {path for path in paths if path is not None}

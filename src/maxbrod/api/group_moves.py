@@ -1,22 +1,13 @@
-"""Puts groups where they stood, after their topics were restored; remembers where they stood before, to put them back.
-
-A group that has members is left alone: Kafka takes no position from outside for it.
-"""
+"""Where groups go at the target of a restore, and what stands in their way. To put them there: `group_movement`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from maxbrod.api.restore_state import read_positions, store_positions
 from maxbrod.api.snapshots import find_moment
-from maxbrod.errors import CorruptDataError, UnavailableError, UsageError
-from maxbrod.kafka.cluster_state import CommittedOffset
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.error_codes import Code
-from maxbrod.kafka.group_offsets import commit_offsets, delete_offsets
-from maxbrod.kafka.groups import SHARE, list_groups, read_offsets
-from maxbrod.model import TopicPartition
+from maxbrod.errors import UsageError
+from maxbrod.kafka.groups import CLASSIC
 from maxbrod.planning.restore.choosing import choose_groups
 from maxbrod.planning.restore.groups import ExactLog, MovedLog, RestoredTopic, translate_groups
 from maxbrod.planning.restore.mapping import decode_map
@@ -25,21 +16,18 @@ from maxbrod.planning.restore.shares import decode_shares
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.restore_report import PartitionReport
-    from maxbrod.kafka.client import KafkaClient
     from maxbrod.kafka.cluster_state import ClusterState, Group
-    from maxbrod.kafka.outcomes import Outcome
     from maxbrod.planning.restore.groups import GroupOffset
     from maxbrod.planning.restore.plan import RestorePlan
-    from maxbrod.storage.interface import Storage
 
-_WITHOUT_MEMBERS: Final = frozenset({"empty", "dead"})
-_ACTIVE: Final = "it has members: stop them first"
-_SHARE: Final = "positions of share groups are not set yet"
-_UNREADABLE: Final = "where it stands cannot be read, so it could not be put back"
+WITHOUT_MEMBERS: Final = frozenset({"empty", "dead"})
+"""The states, in small letters, of groups that take offsets from outside."""
+_STOP: Final = "stop them before the restore ends"
+_FORCE: Final = "say --force-groups to have them removed for a moment"
 _HINT: Final = "see the groups of a run with 'maxbrod show'"
 
 
@@ -57,6 +45,8 @@ class GroupPosition:
     refused: str | None = None
     seen_twice_max: int = 0
     """Records from there on that the group had processed before: they have changed their partition."""
+    forced: bool = False
+    """Its members were removed for it. They come back by themselves, and go on from here."""
 
 
 def missing_groups(patterns: Sequence[str], snapshot: ClusterState | None) -> Iterator[Obstacle]:
@@ -65,6 +55,21 @@ def missing_groups(patterns: Sequence[str], snapshot: ClusterState | None) -> It
     for name in choose_groups(patterns, known)[1]:
         what = "the archive has no such group"
         yield Obstacle(kind=ObstacleKind.GROUPS, where=name, what=what, hint=_HINT, fatal=True)
+
+
+def active_groups(
+    patterns: Sequence[str], snapshot: ClusterState | None, target: ClusterState, *, forced: bool
+) -> Iterator[Obstacle]:
+    """Groups that have members at the target now."""
+    known = () if snapshot is None else snapshot.groups or ()
+    for name in (group.group_id for group in choose_groups(patterns, known)[0]):
+        group = target.group(name)
+        if group is None or group.state.lower() in WITHOUT_MEMBERS:
+            continue
+        removable = forced and group.type == CLASSIC
+        what = "it has members, which are removed for a moment" if removable else "it has members: it is left alone"
+        hint = _STOP if forced or group.type != CLASSIC else f"{_STOP}, or {_FORCE}"
+        yield Obstacle(kind=ObstacleKind.GROUPS, where=name, what=what, hint=None if removable else hint, fatal=False)
 
 
 def plan_moves(
@@ -104,158 +109,3 @@ def restored_topics(plan: RestorePlan, partitions: Iterable[PartitionReport]) ->
             )
         found[target.source_topic] = RestoredTopic(topic_id=target.topic_id, target=target.name, logs=logs)
     return found
-
-
-class Movement:
-    """The groups of one restore, at its target."""
-
-    def __init__(self, client: KafkaClient, storage: Storage, plan: RestorePlan, *, patience_s: float) -> None:
-        self._client, self._storage = client, storage
-        self._restore_id, self._cluster_id = plan.restore_id, plan.cluster_id
-        self._patience_s = patience_s
-
-    def look(self, moves: Iterable[GroupOffset]) -> tuple[GroupPosition, ...]:
-        """What `apply` would do now. Changes nothing."""
-        return self._apply(moves, dry=True)
-
-    def apply(self, moves: Iterable[GroupOffset]) -> tuple[GroupPosition, ...]:
-        """Put every group that has no members where it belongs. May be done again."""
-        return self._apply(moves, dry=False)
-
-    def roll_back(self) -> tuple[GroupPosition, ...]:
-        """Put groups where they stood before this restore first moved them."""
-        before: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
-        for document in read_positions(self._storage, self._restore_id):
-            for group_id, where, committed in _decode(document):
-                before.setdefault(group_id, {}).setdefault(where, committed)
-        return tuple(each for group_id, stood in sorted(before.items()) for each in self._put_back(group_id, stood))
-
-    def _apply(self, moves: Iterable[GroupOffset], *, dry: bool) -> tuple[GroupPosition, ...]:
-        groups: dict[str, list[GroupOffset]] = {}
-        for move in moves:
-            groups.setdefault(move.group_id, []).append(move)
-        refused, before = self._before(groups)
-        wanted = {
-            group_id: [each for each in group if each.offset is not None]
-            for group_id, group in groups.items()
-            if group_id not in refused
-        }
-        if not dry and any(wanted.values()):
-            store_positions(self._storage, self._restore_id, self._encode(wanted, before))
-        told = []
-        for group_id, group in groups.items():
-            outcomes = {} if dry else self._commit(group_id, wanted.get(group_id, ()))
-            told += [_position(each, refused.get(group_id), outcomes.get(each.where)) for each in group]
-        return tuple(told)
-
-    def _before(
-        self, groups: Mapping[str, Sequence[GroupOffset]]
-    ) -> tuple[dict[str, str], dict[str, Mapping[TopicPartition, CommittedOffset]]]:
-        """Which groups are left alone, and why; where the others stand now."""
-        listed, doubt = list_groups(self._client, deadline=self._deadline())
-        if doubt is not None:
-            raise UnavailableError(f"not every group can be seen: {doubt}", operation="move groups")
-        refused = {group_id: _SHARE for group_id, group in groups.items() if group[0].type == SHARE}
-        present = [listed[group_id] for group_id in groups if group_id in listed]
-        refused |= {each.group_id: _ACTIVE for each in present if each.state.lower() not in _WITHOUT_MEMBERS}
-        answers = read_offsets(self._client, present, {}, deadline=self._deadline())
-        refused |= {group_id: f"{_UNREADABLE}: {why}" for group_id, why in answers.refused.items()}
-        return refused, {
-            group_id: {each.where: each for each in answers.found.get(group_id, ())} for group_id in groups
-        }
-
-    def _encode(
-        self,
-        wanted: Mapping[str, Sequence[GroupOffset]],
-        before: Mapping[str, Mapping[TopicPartition, CommittedOffset]],
-    ) -> dict[str, Any]:
-        rows = []
-        for group_id, group in wanted.items():
-            for where in (each.where for each in group):
-                stood = before[group_id].get(where)
-                rows.append(
-                    {
-                        "group": group_id,
-                        "topic": where.topic,
-                        "partition": where.partition,
-                        "offset": None if stood is None else stood.offset,
-                        "leader_epoch": -1 if stood is None else stood.leader_epoch,
-                        "metadata": None if stood is None else stood.metadata,
-                    }
-                )
-        return {"restore_id": self._restore_id, "cluster_id": self._cluster_id, "positions": rows}
-
-    def _commit(self, group_id: str, moves: Iterable[GroupOffset]) -> dict[TopicPartition, Outcome]:
-        wanted = [
-            _committed(each.where, each.offset, metadata=each.metadata) for each in moves if each.offset is not None
-        ]
-        return commit_offsets(self._client, group_id, wanted, deadline=self._deadline())
-
-    def _put_back(
-        self, group_id: str, stood: Mapping[TopicPartition, CommittedOffset | None]
-    ) -> Iterator[GroupPosition]:
-        known = [each for each in stood.values() if each is not None]
-        unknown = [where for where, each in stood.items() if each is None]
-        outcomes = commit_offsets(self._client, group_id, known, deadline=self._deadline())
-        outcomes |= delete_offsets(self._client, group_id, unknown, deadline=self._deadline())
-        for where, committed in stood.items():
-            outcome = outcomes[where]
-            # A group that is gone stands nowhere, which is where it stood.
-            gone = committed is None and outcome.code == Code.GROUP_ID_NOT_FOUND
-            yield GroupPosition(
-                group=group_id,
-                topic=where.topic,
-                partition=where.partition,
-                source_offset=None,
-                offset=None if committed is None else committed.offset,
-                move="put back" if committed is not None else "forgotten",
-                refused=None if outcome.done or gone else _reason(outcome),
-            )
-
-    def _deadline(self) -> Deadline:
-        return Deadline.after(self._patience_s)
-
-
-def _position(move: GroupOffset, refused: str | None, outcome: Outcome | None) -> GroupPosition:
-    if refused is None and outcome is not None and not outcome.done:
-        refused = _reason(outcome)
-    return GroupPosition(
-        group=move.group_id,
-        topic=move.where.topic,
-        partition=move.where.partition,
-        source_offset=move.source_offset,
-        offset=move.offset,
-        move=str(move.move),
-        why=move.why,
-        # What is skipped would not have been put anywhere, whatever the group is like.
-        refused=None if move.offset is None else refused,
-        seen_twice_max=move.seen_twice_max,
-    )
-
-
-def _reason(outcome: Outcome) -> str:
-    return _ACTIVE if outcome.code in {Code.UNKNOWN_MEMBER_ID, Code.NON_EMPTY_GROUP} else outcome.reason
-
-
-def _committed(
-    where: TopicPartition, offset: int, *, leader_epoch: int = -1, metadata: str | None = None
-) -> CommittedOffset:
-    return CommittedOffset(
-        topic=where.topic,
-        topic_id=None,
-        partition=where.partition,
-        offset=offset,
-        leader_epoch=leader_epoch,
-        metadata=metadata,
-    )
-
-
-def _decode(document: Mapping[str, Any]) -> Iterator[tuple[str, TopicPartition, CommittedOffset | None]]:
-    try:
-        for each in document["positions"]:
-            where = TopicPartition(topic=str(each["topic"]), partition=int(each["partition"]))
-            offset, epoch, metadata = each["offset"], int(each["leader_epoch"]), each["metadata"]
-            stood = None if offset is None else _committed(where, int(offset), leader_epoch=epoch, metadata=metadata)
-            yield str(each["group"]), where, stood
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptDataError(f"positions of groups cannot be read: {error!r}", operation="put groups back") from error

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.api.archives import open_archive
-from maxbrod.api.group_moves import Movement, plan_moves
+from maxbrod.api.group_movement import Movement
+from maxbrod.api.group_moves import plan_moves
 from maxbrod.api.restore_report import PartitionReport
 from maxbrod.api.restore_state import finished_restores, read_restore
 from maxbrod.errors import RefusedError, UsageError
@@ -28,20 +29,21 @@ _OPERATION = "move groups"
 class RestoredGroups:
     """One finished restore and its target. Use it in a `with`."""
 
-    def __init__(self, config: Config, restore: str | None = None) -> None:
+    def __init__(self, config: Config, restore: str | None = None, *, force: bool = False) -> None:
+        """`force`: move groups that have members, too, where Kafka lets these be removed."""
         if config.kafka is None:
             raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
         if config.archive is None:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
         patience_s = config.backup.patience
         self._undo = ExitStack()
-        self._archive = open_archive(config.archive, config.storage)
+        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         storage = self._archive.storage
         self.restore_id = find_restore(finished_restores(storage), restore)
         self._plan, self._report = read_restore(storage, self.restore_id)
         client = self._undo.enter_context(KafkaClient(config.kafka))
         self._refuse_other_cluster(client, patience_s)
-        self._movement = Movement(client, storage, self._plan, patience_s=patience_s)
+        self._movement = Movement(client, storage, self._plan, patience_s=patience_s, force=force)
 
     def __enter__(self) -> Self:
         return self

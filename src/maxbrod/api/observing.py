@@ -19,7 +19,7 @@ from maxbrod.planning.states import Held, PartitionState, diverges_at
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from maxbrod.catalog.catalog import Catalog
+    from maxbrod.api.archives import AnyCatalog
     from maxbrod.config import BackupConfig
     from maxbrod.kafka.client import KafkaClient
     from maxbrod.kafka.metadata import Topic
@@ -73,7 +73,7 @@ def choose_topics(client: KafkaClient, wish: BackupConfig, *, patience_s: float,
 
 def observe(
     client: KafkaClient,
-    catalog: Catalog,
+    catalog: AnyCatalog,
     found: Observation,
     *,
     positions: Mapping[PartitionId, Position],
@@ -155,7 +155,7 @@ def _leave_out_recreated(
 
 def _find_held(
     client: KafkaClient,
-    catalog: Catalog,
+    catalog: AnyCatalog,
     found: Observation,
     asked: Mapping[TopicPartition, _Asked],
     positions: Mapping[PartitionId, Position],
@@ -182,7 +182,7 @@ def _find_held(
     }
 
 
-def _common_end(catalog: Catalog, partition: PartitionId, asked_epoch: int, answer: EpochEnd | None) -> int | None:
+def _common_end(catalog: AnyCatalog, partition: PartitionId, asked_epoch: int, answer: EpochEnd | None) -> int | None:
     """Up to where log and archive are the same. Rows are looked at only where the broker knows no such epoch."""
     if answer is None:
         return None
@@ -190,7 +190,7 @@ def _common_end(catalog: Catalog, partition: PartitionId, asked_epoch: int, answ
     return diverges_at(held_epochs, asked_epoch=asked_epoch, answer=(answer.leader_epoch, answer.end_offset))
 
 
-def _epochs(catalog: Catalog, partition: PartitionId) -> list[tuple[int, int]]:
+def _epochs(catalog: AnyCatalog, partition: PartitionId) -> list[tuple[int, int]]:
     rows = catalog.rows(
         topic_id=partition.topic_id, partition=partition.partition, columns=["base_offset", "last_leader_epoch"]
     )

@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Self
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
-from maxbrod.api.group_moves import Movement, archived_groups, missing_groups, plan_moves
+from maxbrod.api.group_movement import Movement
+from maxbrod.api.group_moves import active_groups, archived_groups, missing_groups, plan_moves
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
-from maxbrod.api.restore_report import RestoreReport, report_of
+from maxbrod.api.restore_access import restore_acls, restore_quotas
+from maxbrod.api.restore_lock import alone
+from maxbrod.api.restore_meter import RestoreMeter
+from maxbrod.api.restore_report import AGAIN, RestoreReport, report_of
+from maxbrod.api.restore_rights import missing_transactions
 from maxbrod.api.restore_shared import shared_items
 from maxbrod.api.restore_state import (
+    find_finished,
     find_interrupted,
+    keep_producers,
     next_id,
     read_topics,
     store_plan,
@@ -28,22 +35,26 @@ from maxbrod.api.restore_state import (
 )
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
-from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.errors import UsageError
+from maxbrod.batch.provenance import Provenance
+from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
+from maxbrod.errors import IncompleteError, UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.producer_ids import new_producer_id
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.choosing import choose_incarnations
+from maxbrod.planning.restore.choosing import choose_groups, choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal
 from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
+from maxbrod.planning.restore.resume import done_before
 from maxbrod.planning.restore.sources import rows_to_read
+from maxbrod.planning.restore.targets import Right
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 from maxbrod.spark.restore import run_restore_job
 from maxbrod.spark.restore_task import RestoreItem, RestoreSettings
 from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from maxbrod.api.group_moves import GroupPosition
@@ -51,7 +62,9 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.planning.restore.obstacles import Obstacle
     from maxbrod.planning.restore.plan import PartitionPlan, TopicPlan
+    from maxbrod.planning.restore.targets import TargetState
     from maxbrod.planning.restore.wish import Wish
     from maxbrod.spark.restore_items import SharedItem
     from maxbrod.spark.restore_task import Restored
@@ -75,7 +88,7 @@ class Restore:
         if config.archive is None:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
         self._config, self._kafka, self._wish = config, config.kafka, wish
-        self._archive = open_archive(config.archive, config.storage)
+        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._session = session
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
@@ -110,7 +123,10 @@ class Restore:
         present = set() if self._snapshot is None else {each.topic_id for each in self._snapshot.topics}
         chosen = choose_incarnations(self._wish, topics, newest_ids(incarnations, present))
         names = {self._wish.rename.apply(name) for name in chosen.topics.values()}
-        target = look_at_target(self._client, names, patience_s=self._config.backup.patience)
+        archived_groups = () if self._snapshot is None else self._snapshot.groups
+        groups = {group.group_id for group in choose_groups(self._wish.groups, archived_groups)[0]}
+        patience_s = self._config.backup.patience
+        target = look_at_target(self._client, names, groups, patience_s=patience_s)
         command = command_digest(self._wish, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
         begun = find_interrupted(storage, command)
         if begun is not None:
@@ -130,10 +146,42 @@ class Restore:
             target=target,
             now_ms=now_ms(),
         )
-        return replace(plan, obstacles=in_order([*plan.obstacles, *missing_groups(plan.groups, self._snapshot)]))
+        forced = self._wish.force_groups
+        obstacles = [
+            *plan.obstacles,
+            *missing_groups(plan.groups, self._snapshot),
+            *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),
+            *self._done_before(command, target),
+        ]
+        if not target.rights.get(Right.CLUSTER_ACTION):
+            obstacles += missing_transactions(self._client, plan, patience_s=patience_s)
+        return replace(plan, obstacles=in_order(obstacles))
+
+    def _done_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
+        storage = self._archive.storage
+        finished = find_finished(storage, command)
+        if finished is not None:
+            yield from done_before(finished, read_topics(storage, finished.restore_id), target.cluster.topic)
 
     def run(self, plan: RestorePlan) -> RestoreReport:
-        """Do what the plan says. Run again after any failure: it goes on where the target is."""
+        """Do what the plan says. Run again after any failure: it goes on where the target is.
+
+        IncompleteError: `stop` was set before all was done.
+        """
+        try:
+            with alone(plan.restore_id):
+                return self._run(plan)
+        except UnavailableError as error:
+            if self.stop.is_set():
+                raise IncompleteError(
+                    "stopped before everything was restored",
+                    operation="restore",
+                    object_name=plan.restore_id,
+                    hint=AGAIN,
+                ) from error
+            raise
+
+    def _run(self, plan: RestorePlan) -> RestoreReport:
         storage = self._archive.storage
         started_at_ms = now_ms()
         resumed = find_interrupted(storage, plan.command) is not None
@@ -146,17 +194,20 @@ class Restore:
         self._on_progress(Progress(phase="preparing topics"))
         created = read_topics(storage, plan.restore_id)
         topics.prepare(plan, created)
-        if not created:
-            # Before the first record: from then on only its id tells such a topic from one that somebody else made.
-            made = {each.target.name for each in plan.topics if not each.target.exists}
-            store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
-        topics.fill_starts(plan)
-        restored = self._append(plan, topics)
+        # Before the first record: from then on only its id tells such a topic from one that somebody else made.
+        made = {each.target.name for each in plan.topics if not each.target.exists}
+        store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
+        restore_acls(self._client, plan, patience_s=self._config.backup.patience)
+        # One id serves all partitions: brokers count sequence numbers for each of them.
+        producers = keep_producers(storage, plan.restore_id, lambda: new_producer_id(self._client).producer_id)
+        topics.fill_starts(plan, producers.fillers)
+        restored = self._append(plan, topics, producers.records)
         failed = [each for each in restored if each.failure is not None]
         if failed:
             return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
         self._on_progress(Progress(phase="releasing topics"))
         topics.release(plan)
+        restore_quotas(self._client, plan, patience_s=self._config.backup.patience)
         report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
         if plan.groups:
             # Before the report, which ends the restore: killed here, the same command comes by once more.
@@ -167,52 +218,51 @@ class Restore:
 
     def _move_groups(self, plan: RestorePlan, report: RestoreReport) -> tuple[GroupPosition, ...]:
         moves = plan_moves(self._archive, plan, report.partitions, plan.groups)
-        movement = Movement(self._client, self._archive.storage, plan, patience_s=self._config.backup.patience)
+        movement = Movement(
+            self._client,
+            self._archive.storage,
+            plan,
+            patience_s=self._config.backup.patience,
+            force=self._wish.force_groups,
+        )
         return movement.apply(moves)
 
-    def _append(self, plan: RestorePlan, topics: TargetTopics) -> list[Restored]:
+    def _append(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> list[Restored]:
         spark = self._config.spark
+        if self.stop.is_set():
+            raise UnavailableError("nobody waits for it any more", operation="restore")
         self._on_progress(Progress(phase="starting Spark"))
         with open_configured(spark, self._session) as session:
             tasks = self._tasks(plan, topics, parallelism_of(spark.master, session))
-            total = plan.bytes
             rate = plan.rate_bytes_per_s
             settings = RestoreSettings(
                 restore_id=plan.restore_id,
                 archive_url=self._archive.url,
                 kafka=self._kafka,
                 storage=self._config.storage,
+                producer_id=producer_id,
                 since_ms=plan.since_ms,
                 until_ms=plan.until_ms,
                 markers=topics.markers_allowed,
                 rate_bytes_per_s=None if rate is None else rate / max(len(tasks), 1),
                 patience_s=self._config.backup.patience,
             )
-
-            def hear(done: int) -> None:
-                self._on_progress(
-                    Progress(
-                        phase="restoring",
-                        bytes_done=total * done // max(len(tasks), 1),
-                        bytes_total=total,
-                        tasks_done=done,
-                        tasks_total=len(tasks),
-                    )
-                )
-
-            hear(0)
-            return run_restore_job(session, settings, tasks, on_done=hear) if tasks else []
+            if not tasks:
+                return []
+            with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:
+                return run_restore_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
 
     def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem | SharedItem]]:
         """Partitions spread over as many tasks as can run at once, the largest first."""
+        slices = self._slices(plan)
         items: list[tuple[int, RestoreItem | SharedItem]] = [
-            (each.source.bytes, self._item(topic, each, topics))
+            (each.source.bytes, self._item(plan, topic, each, topics, slices.get(each.source.id, [])))
             for topic in plan.topics
             for each in topic.partitions
             if not topic.target.repartitioned
         ]
         for topic in (each for each in plan.topics if each.target.repartitioned):
-            items += self._shared_items(plan, topic, topics, parallelism)
+            items += self._shared_items(plan, topic, topics, slices, parallelism)
         tasks: list[list[RestoreItem | SharedItem]] = [[] for _ in range(min(parallelism, len(items)))]
         loads = [0] * len(tasks)
         for size, item in sorted(items, key=lambda each: -each[0]):
@@ -222,13 +272,18 @@ class Restore:
         return tasks
 
     def _shared_items(
-        self, plan: RestorePlan, topic: TopicPlan, topics: TargetTopics, parallelism: int
+        self,
+        plan: RestorePlan,
+        topic: TopicPlan,
+        topics: TargetTopics,
+        slices: Mapping[PartitionId, Sequence[Slice]],
+        parallelism: int,
     ) -> list[tuple[int, SharedItem]]:
         """As large a part of all tasks as the topic is of all bytes; each of its items reads all of it."""
         size = sum(each.source.bytes for each in topic.partitions)
         items = shared_items(
             topic,
-            self._slices,
+            slices,
             archived_groups(self._archive, plan),
             topic_id=topics.ids[topic.target.name],
             batch_bytes_max=topics.batch_bytes_max(topic.target),
@@ -236,7 +291,14 @@ class Restore:
         )
         return [(size, each) for each in items]
 
-    def _item(self, topic: TopicPlan, each: PartitionPlan, topics: TargetTopics) -> RestoreItem:
+    def _item(
+        self,
+        plan: RestorePlan,
+        topic: TopicPlan,
+        each: PartitionPlan,
+        topics: TargetTopics,
+        slices: Sequence[Slice],
+    ) -> RestoreItem:
         source, target = each.source, topic.target
         exact = each.offsets.mode is OffsetsMode.EXACT
         return RestoreItem(
@@ -247,11 +309,28 @@ class Restore:
             first_offset=source.first_offset,
             end_offset=source.asked_end,
             batch_bytes_max=topics.batch_bytes_max(target),
-            slices=self._slices(each),
+            slices=tuple(slices),
+            provenance=_provenance(plan, topic, source.partition),
         )
 
-    def _slices(self, each: PartitionPlan) -> tuple[Slice, ...]:
-        source = each.source
-        rows = self._archive.catalog.rows(topic_id=source.topic_id, partition=source.partition)
-        found: Sequence[object] = decode_rows(rows_to_read(rows, source, self._wish))
-        return tuple(slice_of(row) for row in found if isinstance(row, Segment))
+    def _slices(self, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
+        """Of all sources, in the order of offsets. The catalog is read once, however many partitions there are."""
+        sources = [each.source for topic in plan.topics for each in topic.partitions]
+        ids = {each.topic_id for each in sources}
+        rows = self._archive.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None)
+        found: dict[PartitionId, list[Slice]] = {}
+        for row in decode_rows(rows_to_read(rows, sources, self._wish)):
+            if isinstance(row, Segment):
+                found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
+        return found
+
+
+def _provenance(plan: RestorePlan, topic: TopicPlan, partition: int) -> Provenance | None:
+    if not plan.provenance:
+        return None
+    return Provenance(
+        topic=topic.target.source_topic,
+        partition=partition,
+        cluster_id=plan.source_cluster_id,
+        restore_id=plan.restore_id,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.api.backup_run import now_ms
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.api.group_moves import GroupPosition
+    from maxbrod.planning.restore.access import AccessPlan
     from maxbrod.planning.restore.plan import RestorePlan, TopicPlan
     from maxbrod.spark.restore_task import Restored
+AGAIN: Final = "run the same command again: it goes on where the target is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class RestoreReport:
     warnings: tuple[str, ...]
     groups: tuple[GroupPosition, ...] = ()
     """Where groups were put, or why not; in the end, when all records are there."""
+    access: AccessPlan | None = None
+    """The ACLs and quotas that came back, once all records are there too."""
 
     @property
     def records(self) -> int:
@@ -106,5 +110,6 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         finished_at_ms=now_ms(),
         resumed=resumed,
         partitions=tuple(partitions),
+        access=None if any(each.failure is not None for each in restored) else plan.access,
         warnings=tuple(each.what if each.where is None else f"{each.where}: {each.what}" for each in plan.obstacles),
     )

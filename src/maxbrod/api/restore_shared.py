@@ -8,11 +8,12 @@ from maxbrod.planning.restore.blocks import SHARES_MAX
 from maxbrod.spark.restore_items import SharedItem, SharedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from maxbrod.catalog.rows import PartitionId
     from maxbrod.kafka.cluster_state import Group
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.planning.restore.plan import PartitionPlan, TopicPlan
+    from maxbrod.planning.restore.plan import TopicPlan
 
 TASKS_MAX: Final = 8
 """Of one topic. Each reads all of it and writes its part, so that more would only read more."""
@@ -20,7 +21,7 @@ TASKS_MAX: Final = 8
 
 def shared_items(
     topic: TopicPlan,
-    slices_of: Callable[[PartitionPlan], tuple[Slice, ...]],
+    slices: Mapping[PartitionId, Sequence[Slice]],
     groups: Iterable[Group],
     *,
     topic_id: str,
@@ -34,7 +35,7 @@ def shared_items(
             partition=each.source.partition,
             first_offset=each.source.first_offset,
             end_offset=each.source.asked_end,
-            slices=slices_of(each),
+            slices=tuple(slices.get(each.source.id, ())),
             marks=marks.get(each.source.partition, ()),
         )
         for each in topic.partitions

@@ -6,24 +6,42 @@ A plan without a report is a restore that was interrupted. The same command goes
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import cramjam
 
-from maxbrod.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError
+from maxbrod.errors import (
+    CorruptDataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    RefusedError,
+    UnsupportedFormatError,
+)
 from maxbrod.planning.restore.document import decode_plan, encode_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.storage.interface import Storage
 
 _FOLDER: Final = "restores"
 _PLAN: Final = "plan.json.zst"
-_TOPICS: Final = "topics.json.zst"
+_TOPICS: Final = "topics"
+_POSITIONS: Final = "groups-before"
+_PRODUCERS: Final = "producers.json.zst"
 _REPORT: Final = "report.json.zst"
 _DIGEST_LETTERS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producers:
+    """The producer ids of one restore, by which brokers tell what they have of it already."""
+
+    records: int
+    fillers: int
 
 
 def next_id(storage: Storage, command: str) -> str:
@@ -44,23 +62,58 @@ def find_interrupted(storage: Storage, command: str) -> RestorePlan | None:
     return decode_plan(bytes(storage.get(path)), object_name=storage.name_of(path))
 
 
+def find_finished(storage: Storage, command: str) -> RestorePlan | None:
+    """The plan of the last restore by this command, if that has come to its end."""
+    known = _known(storage, command)
+    last = max(known, key=lambda each: int(each.rpartition("-")[2]), default=None)
+    return None if last is None or _REPORT not in known[last] else read_restore(storage, last)[0]
+
+
 def store_plan(storage: Storage, plan: RestorePlan) -> None:
-    storage.put(f"{_FOLDER}/{plan.restore_id}/{_PLAN}", encode_plan(plan))
+    try:
+        storage.put(f"{_FOLDER}/{plan.restore_id}/{_PLAN}", encode_plan(plan))
+    except ObjectExistsError as error:
+        raise RefusedError(
+            "another process has begun the same restore at this moment",
+            operation="restore",
+            object_name=error.object_name,
+            hint="run it again when that one has ended",
+        ) from error
 
 
 def store_topics(storage: Storage, restore_id: str, ids: Mapping[str, str]) -> None:
-    """The ids of the topics that the restore has created, by their names."""
-    if ids:
-        text = json.dumps(dict(ids), sort_keys=True).encode()
-        storage.put(f"{_FOLDER}/{restore_id}/{_TOPICS}", bytes(cramjam.zstd.compress(text)))
+    """The ids of the topics that the restore has created, by their names; once more where one had to be made again."""
+    if read_topics(storage, restore_id) == ids:
+        return
+    number = len(_numbered(storage, restore_id, _TOPICS)) + 1
+    text = json.dumps(dict(ids), sort_keys=True).encode()
+    storage.put(f"{_FOLDER}/{restore_id}/{_name(_TOPICS, number)}", bytes(cramjam.zstd.compress(text)))
 
 
 def read_topics(storage: Storage, restore_id: str) -> dict[str, str]:
-    """None before they are created, or where none had to be."""
+    """As they were stored last; none before they are created, or where none had to be."""
+    stored = _numbered(storage, restore_id, _TOPICS)
+    return {name: str(each) for name, each in read_document(storage, stored[-1]).items()} if stored else {}
+
+
+def keep_producers(storage: Storage, restore_id: str, new: Callable[[], int]) -> Producers:
+    """Those of the restore: the same for whoever goes on with it, from before its first record."""
+    path = f"{_FOLDER}/{restore_id}/{_PRODUCERS}"
     try:
-        return {name: str(each) for name, each in read_document(storage, f"{_FOLDER}/{restore_id}/{_TOPICS}").items()}
+        return _producers(storage, path)
     except ObjectNotFoundError:
-        return {}
+        text = json.dumps(asdict(Producers(records=new(), fillers=new()))).encode()
+    with suppress(ObjectExistsError):
+        storage.put(path, bytes(cramjam.zstd.compress(text)))
+    return _producers(storage, path)
+
+
+def _producers(storage: Storage, path: str) -> Producers:
+    document = read_document(storage, path)
+    try:
+        return Producers(records=int(document["records"]), fillers=int(document["fillers"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptDataError("it names no producers", operation="read a restore", object_name=path) from error
 
 
 def store_report(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:
@@ -85,27 +138,50 @@ def finished_restores(storage: Storage) -> list[str]:
     return [restore_id for restore_id, _, name in names if name == _REPORT]
 
 
+def restores_into(storage: Storage, prefix: str) -> list[str]:
+    """The ids of restores, whole or interrupted, all of whose topics have names that begin like this.
+
+    A plan that cannot be read is not known to be one of them.
+    """
+    found = []
+    for each in list(storage.list(_FOLDER)):
+        restore_id, _, name = each.path.removeprefix(f"{_FOLDER}/").partition("/")
+        if name == _PLAN:
+            with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
+                plan = decode_plan(bytes(storage.get(each.path)), object_name=storage.name_of(each.path))
+                if plan.topics and all(topic.target.name.startswith(prefix) for topic in plan.topics):
+                    found.append(restore_id)
+    return found
+
+
+def delete_restore(storage: Storage, restore_id: str) -> None:
+    """All that is remembered of it, the plan last: without it nobody would find the rest."""
+    paths = [each.path for each in storage.list(f"{_FOLDER}/{restore_id}")]
+    storage.delete(sorted(path for path in paths if not path.endswith(_PLAN)))
+    storage.delete([f"{_FOLDER}/{restore_id}/{_PLAN}"])
+
+
 def store_positions(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:
     """Where groups stood before this restore moved them. One object for each time, none is ever replaced."""
     text = bytes(cramjam.zstd.compress(json.dumps(document, sort_keys=True, allow_nan=False).encode()))
-    number = len(_positions(storage, restore_id)) + 1
-    storage.put(f"{_FOLDER}/{restore_id}/{_positions_name(number)}", text)
+    number = len(_numbered(storage, restore_id, _POSITIONS)) + 1
+    storage.put(f"{_FOLDER}/{restore_id}/{_name(_POSITIONS, number)}", text)
 
 
 def read_positions(storage: Storage, restore_id: str) -> list[dict[str, Any]]:
     """What was stored, the oldest first."""
-    return [read_document(storage, path) for path in _positions(storage, restore_id)]
+    return [read_document(storage, path) for path in _numbered(storage, restore_id, _POSITIONS)]
 
 
-def _positions(storage: Storage, restore_id: str) -> list[str]:
+def _numbered(storage: Storage, restore_id: str, stem: str) -> list[str]:
     folder = f"{_FOLDER}/{restore_id}"
     known = {each.path for each in storage.list(folder)}
-    numbered = (f"{folder}/{_positions_name(number)}" for number in range(1, len(known) + 1))
+    numbered = (f"{folder}/{_name(stem, number)}" for number in range(1, len(known) + 1))
     return [path for path in numbered if path in known]
 
 
-def _positions_name(number: int) -> str:
-    return "groups-before.json.zst" if number == 1 else f"groups-before-{number}.json.zst"
+def _name(stem: str, number: int) -> str:
+    return f"{stem}.json.zst" if number == 1 else f"{stem}-{number}.json.zst"
 
 
 def read_document(storage: Storage, path: str) -> dict[str, Any]:

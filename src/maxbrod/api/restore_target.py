@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.api.restore_rights import look_at_rights
 from maxbrod.errors import RefusedError, UnavailableError
-from maxbrod.kafka.appends import Feed
-from maxbrod.kafka.capture import capture
+from maxbrod.kafka.appends import Feed, sequence_after
+from maxbrod.kafka.capture import NO_AUTHORIZER, capture
 from maxbrod.kafka.client import retry
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.filling import fillers
 from maxbrod.kafka.log_ends import log_ends
 from maxbrod.kafka.offsets import EARLIEST, list_offsets
 from maxbrod.kafka.produce import produce_all
-from maxbrod.kafka.producer_ids import new_producer_id
-from maxbrod.kafka.rights import cluster_rights, may_write_markers, topic_rights
+from maxbrod.kafka.producer_ids import ProducerIdentity
+from maxbrod.kafka.rights import may_write_markers
 from maxbrod.kafka.topic_admin import NewTopic, alter_configs, create_topics, delete_records
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
 from maxbrod.planning.restore.configs import MESSAGE_BYTES_DEFAULT
 from maxbrod.planning.restore.resume import check_topic
-from maxbrod.planning.restore.targets import LogExtent, Right, TargetState
+from maxbrod.planning.restore.targets import LogExtent, TargetState
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from maxbrod.kafka.client import KafkaClient
-    from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.kafka.outcomes import Outcome
     from maxbrod.planning.restore.configs import ConfigChange
     from maxbrod.planning.restore.plan import RestorePlan
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 
 
-def look_at_target(client: KafkaClient, names: Collection[str], *, patience_s: float) -> TargetState:
-    """The cluster as it is now, with the extents of all logs; `names` are the topics that are restored to."""
+def look_at_target(
+    client: KafkaClient, names: Collection[str], groups: Collection[str] = (), *, patience_s: float
+) -> TargetState:
+    """The cluster as it is now, with the extents of all logs; `names` and `groups` are those that are restored to."""
     cluster = capture(client, deadline=Deadline.after(patience_s))
     partitions = [
         TopicPartition(topic=topic.name, partition=number)
@@ -44,36 +46,15 @@ def look_at_target(client: KafkaClient, names: Collection[str], *, patience_s: f
         if not topic.internal
         for number in range(topic.partition_count)
     ]
+    missing = {name for name in names if cluster.topic(name) is None}
+    rights, denied = look_at_rights(client, names, groups, missing=missing, patience_s=patience_s)
     return TargetState(
         cluster=cluster,
         extents=_extents(client, partitions, patience_s),
-        rights=_rights(client, names, cluster, patience_s),
+        rights=rights,
+        denied=denied,
+        authorized=all(gap.why != NO_AUTHORIZER for gap in cluster.gaps),
     )
-
-
-def _rights(client: KafkaClient, names: Collection[str], cluster: ClusterState, patience_s: float) -> dict[Right, bool]:
-    """What brokers tell. Of topics that are not there yet they tell nothing, so what is allowed for those is unknown.
-
-    Where one thing is denied for a topic that is there, it is denied: the restore would end there.
-    """
-    of_cluster = cluster_rights(client, deadline=Deadline.after(patience_s))
-    # None, if nobody tells, is as if it were denied: closing holes then takes the slower way, which needs no right.
-    found = {Right.CLUSTER_ACTION: bool(of_cluster.cluster_action)}
-    if of_cluster.create:
-        found[Right.CREATE] = True
-    present = {name for name in names if cluster.topic(name) is not None}
-    of_topics = topic_rights(client, present, deadline=Deadline.after(patience_s))
-    columns = {
-        Right.WRITE: [each.write for each in of_topics.values()],
-        Right.DELETE: [each.delete for each in of_topics.values()],
-        Right.ALTER_CONFIGS: [each.alter_configs for each in of_topics.values()],
-    }
-    for right, allowed in columns.items():
-        if not all(allowed):
-            found[right] = False
-        elif allowed and len(allowed) == len(names):
-            found[right] = True
-    return found
 
 
 def _extents(
@@ -112,8 +93,14 @@ class TargetTopics:
         self._alter({each.target.name: each.target.configs.hold for each in plan.topics if each.target.configs})
         self._learn_ids(topic.target for topic in plan.topics)
 
-    def fill_starts(self, plan: RestorePlan) -> None:
+    def fill_starts(self, plan: RestorePlan, producer_id: int) -> None:
         """Bring logs that are to begin later than at 0 to their first offset, and delete the fillers."""
+        identity = ProducerIdentity(producer_id=producer_id, epoch=0)
+        bases = {
+            TopicPartition(topic=topic.target.name, partition=number): base
+            for topic in plan.topics
+            for number, base in enumerate(topic.target.bases)
+        }
         wanted = {
             TopicPartition(topic=topic.target.name, partition=each.source.partition): each.source.first_offset
             for topic in plan.topics
@@ -123,20 +110,27 @@ class TargetTopics:
         }
         if not wanted:
             return
-        ends = log_ends(self._client, wanted, deadline=self._deadline())
+        found = _extents(self._client, list(wanted), self._patience_s)
         feeds = [
             Feed(
                 where=where,
                 topic_id=topic_id_of(self.ids[where.topic]),
-                first_offset=ends[where],
-                appends=fillers(first - ends[where], new_producer_id(self._client)),
+                first_offset=found[where].end,
+                appends=fillers(
+                    first - found[where].end,
+                    identity,
+                    first_sequence=sequence_after(0, found[where].end - bases[where]),
+                ),
             )
             for where, first in wanted.items()
-            if ends[where] < first
+            if found[where].end < first
         ]
         for acknowledged in produce_all(self._client, feeds, patience_s=self._patience_s):
-            del acknowledged
-        _, failed = delete_records(self._client, wanted, deadline=self._deadline())
+            if self._client.stop is not None and self._client.stop.is_set():
+                raise UnavailableError("nobody waits for it any more", object_name=str(acknowledged.where))
+        # Only where there are any: a topic that has its own configuration again may refuse this.
+        begun = {where: first for where, first in wanted.items() if found[where].start < first}
+        _, failed = delete_records(self._client, begun, deadline=self._deadline())
         for error in failed.values():
             raise error
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from maxbrod.batch import legacy_kernels
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
+from maxbrod.batch.hashing import digest_records, hash_fields
 from maxbrod.batch.headers import walk
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.murmur import partition_for
@@ -35,7 +36,7 @@ def prepare() -> None:
         }
     )
     batch = encode(records, codec=Codec.LZ4)
-    decode(batch)
+    digest_records(hash_fields(decode(batch)), None)
     lowest_timestamps(batch, walk(batch))
     for dense in (False, True):
         select(batch, walk(batch), np.array([True, False]), dense=dense)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.cuts import Cut
+    from maxbrod.batch.provenance import Provenance
     from maxbrod.model import AbortedTransaction
 
 _DROPPED: Final = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_DELETE_HORIZON
@@ -74,6 +75,7 @@ class _How:
     exact: bool
     codec: Codec
     batch_bytes_max: int
+    provenance: Provenance | None
 
     def codecs(self, headers: BatchHeaders) -> NDArray[np.int16]:
         """The codec that each batch shall have."""
@@ -90,6 +92,7 @@ def replay(
     batch_bytes_max: int,
     codec: Codec | None = None,
     position: int = 0,
+    provenance: Provenance | None = None,
     object_name: str | None = None,
 ) -> Replayed:
     """The committed records of these batches (whole, checked, in order) that `cut` keeps, as a client may send them.
@@ -97,14 +100,15 @@ def replay(
     Pure: `buffer` stays as it is. `exact`: every record shall keep its offset, so that a batch ends where a hole
     begins; else holes close up. `codec`: what batches that stand uncompressed are compressed with. `position`: the
     source offset that the target has reached, which is that of the call before. A batch above `batch_bytes_max` is
-    split if it had to be changed, else told as `oversized`.
+    split if it had to be changed, else told as `oversized`. `provenance`: headers that every record gets, for which
+    all batches are rewritten.
     """
     data = as_bytes_array(buffer)
     with naming(object_name):
         refuse_disorder(headers)
         chosen = headers.take(committed_batches(headers, aborted) & cut.touches(headers))
         _refuse_unknown_codec(chosen)
-        how = _How(exact=exact, codec=codec or Codec.NONE, batch_bytes_max=batch_bytes_max)
+        how = _How(exact=exact, codec=codec or Codec.NONE, batch_bytes_max=batch_bytes_max, provenance=provenance)
         parts = _parts(data, chosen, cut, how)
         ranges = merged_ranges(parts, position)
     out, new, source_offset = merged(parts)
@@ -128,7 +132,7 @@ def _parts(data: NDArray[np.uint8], headers: BatchHeaders, cut: Cut, how: _How) 
     outside, across = cut.outside_and_across(data, headers)
     unfit = (headers["magic"] != NEWEST_MAGIC) | headers.log_append
     unfit |= headers["count"] != headers["last_offset_delta"].astype(np.int64) + 1
-    changed = ~outside & (unfit | across | ~cut.whole(headers))
+    changed = ~outside & (unfit | across | ~cut.whole(headers) | (how.provenance is not None))
     packed = ~outside & ~changed & (how.codecs(headers) != headers.codec)
     parts = [_dense(data, headers.take(~outside & ~changed & ~packed))]
     if packed.any():
@@ -143,7 +147,15 @@ def _parts(data: NDArray[np.uint8], headers: BatchHeaders, cut: Cut, how: _How) 
 
         chosen = headers.take(changed)
         codecs = how.codecs(chosen)
-        parts += rewrite(data, chosen, codecs, cut=cut, exact=how.exact, batch_bytes_max=how.batch_bytes_max)
+        parts += rewrite(
+            data,
+            chosen,
+            codecs,
+            cut=cut,
+            exact=how.exact,
+            batch_bytes_max=how.batch_bytes_max,
+            provenance=how.provenance,
+        )
     return parts
 
 

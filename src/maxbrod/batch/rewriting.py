@@ -15,6 +15,7 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import BATCH_BYTES_MAX, encode
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
 from maxbrod.batch.parts import Part, SourceRanges
+from maxbrod.batch.provenance import with_provenance
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.cuts import Cut
+    from maxbrod.batch.provenance import Provenance
 
 RECORD_COLUMNS: Final = ["offset", "timestamp_ms", "key", "value", "headers"]
 """The rest is the target's: no leader epoch, no producer, no transaction, create time."""
@@ -40,8 +42,9 @@ def rewrite(
     cut: Cut,
     exact: bool,
     batch_bytes_max: int,
+    provenance: Provenance | None = None,
 ) -> list[Part]:
-    """What `cut` keeps of these batches, in batches of `codecs` without holes."""
+    """What `cut` keeps of these batches, in batches of `codecs` without holes; with `provenance` in their headers."""
     parts: list[Part] = []
     for rows in _jobs(headers, codecs):
         job = headers.take(rows)
@@ -50,6 +53,7 @@ def rewrite(
         keep = cut.keeps(offset, number_column(records.column("timestamp_ms")))
         if keep.any():
             records, offset, batch = records.filter(number_array(keep)), offset[keep], batch[keep]
+            records = records if provenance is None else with_provenance(records, provenance)
             holes = np.flatnonzero(np.diff(offset) != 1) + 1
             starts = np.flatnonzero(np.diff(batch)) + 1
             starts = np.union1d(starts, holes) if exact else starts

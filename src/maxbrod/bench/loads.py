@@ -1,4 +1,4 @@
-"""The topics that `maxbrod bench backup` reads, written into a sandbox fast: batches encoded once, sent many times."""
+"""The topics that are backed up and restored, written into a sandbox fast: batches encoded once, sent many times."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 BATCH_BYTES: Final = 16_384
 """Of a batch before compression: the default of Java's producer."""
 PARTITIONS: Final = 4
+TOPIC_CONFIG: Final = {"retention.ms": "-1", "file.delete.delay.ms": "1000"}
+"""A topic that is deleted gives its room back before the next round needs it."""
 _BLOCK_RECORDS: Final = 125_000
 _IN_FLIGHT: Final = 8
 _TIMEOUT_S: Final = 60.0
@@ -74,7 +76,7 @@ def write_load(
     json: bool,
 ) -> Load:
     """JSON in lz4 batches, or letters uncompressed; every partition gets the same number of records."""
-    create_topic(cluster, topic, partitions=partitions, config={"retention.ms": "-1"})
+    create_topic(cluster, topic, partitions=partitions, config=TOPIC_CONFIG)
     each = records // partitions
     block = min(_BLOCK_RECORDS, each)
     # Random bytes in headers would be all that compression has to fight with.

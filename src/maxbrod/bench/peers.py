@@ -1,13 +1,15 @@
-"""What a backup is measured against: programs that anyone has, reading the same topic or writing the same bytes."""
+"""What backups and restores are measured against: programs that anyone has, reading or writing the same."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from maxbrod.errors import EnvironmentMissingError, MaxbrodError
-from maxbrod.sandbox.tools import CONSUMER_PERFORMANCE, run_tool
+from maxbrod.sandbox.tools import CONSUMER_PERFORMANCE, PRODUCER_PERFORMANCE, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +41,34 @@ def read_with_consumer_performance(bootstrap: str, load: Load) -> float:
     if int(found["data.consumed.in.nMsg"]) < load.records:
         raise MaxbrodError("ConsumerPerformance has not read everything", operation="bench", object_name=load.topic)
     return int(found["fetch.time.ms"]) / 1000
+
+
+def produce_with_producer_performance(
+    bootstrap: str, topic: str, records: int, *, payloads: Sequence[str], properties: Sequence[str], processes: int
+) -> float:
+    """Seconds that the slowest of so many processes of Kafka's own tool took, each with its share of the records.
+
+    By their own clocks: without the start of the JVM, but with all that it has to learn, as of every JVM.
+    """
+    share = -(-records // processes)
+    arguments = (
+        *("--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(share), "--throughput", "-1"),
+        *(*payloads, "--command-property", *properties),
+    )
+    with ThreadPoolExecutor(processes) as pool:
+        running = [
+            pool.submit(run_tool, PRODUCER_PERFORMANCE, *arguments, jvm_options=(), timeout_s=1800)
+            for _ in range(processes)
+        ]
+        return max(_produced_s(each.result(), share) for each in running)
+
+
+def _produced_s(printed: str, records: int) -> float:
+    last = printed.strip().splitlines()[-1]
+    found = re.match(r"(\d+) records sent, ([\d.]+) records/sec", last)
+    if found is None or int(found[1]) != records:
+        raise MaxbrodError(f"ProducerPerformance has not sent everything: {last}", operation="bench")
+    return records / float(found[2])
 
 
 def write_with_cat(sources: Sequence[Path], target: Path, *, synced: bool) -> None:

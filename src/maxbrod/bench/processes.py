@@ -21,6 +21,13 @@ def cpu_seconds(uncounted: frozenset[int] = frozenset()) -> float:
     return sum(sum(map(int, stats[pid][_TIMES])) for pid in _tree(stats, os.getpid(), uncounted)) / ticks
 
 
+def cpu_seconds_of(pids: frozenset[int]) -> float:
+    """Of these processes, without those below them."""
+    stats = _stats()
+    ticks = os.sysconf("SC_CLK_TCK") if stats else 1
+    return sum(sum(map(int, stats[pid][_TIMES][:2])) for pid in pids if pid in stats) / ticks
+
+
 def peak_bytes_below(word: str) -> int:
     """The highest peak of any process below this one that has `word` in its command line."""
     peaks = [0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,10 +15,15 @@ from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from maxbrod.catalog.files import DataFiles
     from maxbrod.catalog.schema import GapReason
 
 _AS_OF_END: Final = "as_of_end"
+
+
+class Readable(Protocol):
+    """The rows of a catalog, wherever they are."""
+
+    def read(self, columns: Sequence[str], condition: ds.Expression | None = None) -> pa.Table: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,7 @@ class Position:
     """Of the last archived batch; None while there are only gaps."""
 
 
-def find_positions(files: DataFiles) -> dict[PartitionId, Position]:
+def find_positions(files: Readable) -> dict[PartitionId, Position]:
     """Of every partition that has a row."""
     columns = ["topic", "topic_id", "partition", "base_offset", "end_offset", "last_leader_epoch"]
     rows = files.read(columns, pc.field("kind") != Kind.RUN)
@@ -51,13 +56,13 @@ def find_positions(files: DataFiles) -> dict[PartitionId, Position]:
     }
 
 
-def find_runs(files: DataFiles) -> list[Run]:
+def find_runs(files: Readable) -> list[Run]:
     """Every run, in the order in which they finished."""
     rows = decode_rows(files.read(SCHEMA.names, pc.field("kind") == Kind.RUN))
     return sorted((row for row in rows if isinstance(row, Run)), key=lambda run: (run.finished_at, run.run_id))
 
 
-def find_gaps(files: DataFiles, reasons: Collection[GapReason]) -> list[Gap]:
+def find_gaps(files: Readable, reasons: Collection[GapReason]) -> list[Gap]:
     """Gaps of these reasons, by topic id, partition and offset."""
     wanted = pa.array(sorted(map(str, reasons)), pa.string())
     condition = (pc.field("kind") == Kind.GAP) & pc.field("reason").isin(wanted)
@@ -66,7 +71,7 @@ def find_gaps(files: DataFiles, reasons: Collection[GapReason]) -> list[Gap]:
 
 
 def find_rows(
-    files: DataFiles,
+    files: Readable,
     *,
     topic: str | None,
     topic_id: str | None,

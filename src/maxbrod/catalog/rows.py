@@ -55,6 +55,8 @@ class Segment:
     level: int = 0
     reason: GapReason | None = None
     """Why there are fewer records than offsets; None where there are not."""
+    details: str | None = None
+    """Of a segment in an archive of another layout; never in our own catalogs."""
     run_id: str
     written_at: int
 
@@ -98,7 +100,7 @@ _SHARED: Final = ("run_id", "written_at")
 _RANGE: Final = ("topic", "topic_id", "partition", "base_offset", "end_offset", *_SHARED)
 _SLICE: Final = (
     *("path", "position", "bytes", "raw_bytes", "codec", "records", "min_timestamp", "max_timestamp"),
-    *("first_leader_epoch", "last_leader_epoch", "digest", "level", "reason"),
+    *("first_leader_epoch", "last_leader_epoch", "digest", "level", "reason", "details"),
 )
 
 

@@ -38,6 +38,8 @@ class GapReason(StrEnum):
     TRUNCATED = "truncated"
     PRUNED = "pruned"
     DELETED = "deleted"
+    UNRECORDED = "unrecorded"
+    """By the layout of another tool, from which it was converted."""
     CORRUPT = "corrupt"
     UNEXPLAINED = "unexplained"
 

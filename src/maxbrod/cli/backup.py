@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from maxbrod.cli.backup_options import (
+    AcceptLossOption,
     BootstrapOption,
+    CodecOption,
     CommandConfigOption,
     CompressionOption,
     EveryOption,
     ExcludeOption,
     FollowOption,
     InternalOption,
+    LayoutExtraOption,
     MasterOption,
     MetricsHostOption,
     MetricsPortOption,
@@ -29,20 +32,23 @@ from maxbrod.cli.backup_options import (
     SingleWriterOption,
     StartOption,
     TopicOption,
+    layout_extras,
     with_flags,
 )
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
     find_place,
 )
-from maxbrod.cli.output import JsonFlag, err, print_json
+from maxbrod.cli.output import JsonFlag, err, print_json, print_line
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
+    from maxbrod.api.backups import AnyBackup
     from maxbrod.config import Config
 
 
@@ -61,6 +67,10 @@ def backup(
     compression: CompressionOption = None,
     segment_bytes: SegmentBytesOption = None,
     segment_records: SegmentRecordsOption = None,
+    layout: LayoutOption = None,
+    codec: CodecOption = None,
+    layout_option: LayoutExtraOption = None,
+    accept_loss: AcceptLossOption = None,
     single_writer: SingleWriterOption = None,
     patience: PatienceOption = None,
     master: MasterOption = None,
@@ -87,9 +97,11 @@ def backup(
 
       maxbrod backup -c maxbrod.yaml --command-config client.properties
 
+      maxbrod backup --bootstrap broker1:9092 -a /backups/old --layout kbak
+
       maxbrod backup -c maxbrod.yaml --follow --every 60s --metrics-port 9464
     """
-    place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     wish = with_flags(
         place.config,
         bootstrap=bootstrap,
@@ -102,6 +114,9 @@ def backup(
         compression=compression,
         segment_bytes=segment_bytes,
         segment_records=segment_records,
+        codec=codec,
+        layout_options=layout_extras(layout_option),
+        accept_loss=accept_loss,
         single_writer=single_writer,
         patience=patience,
         every=every,
@@ -121,7 +136,7 @@ def backup(
 
 
 def _run_once(wish: Config, *, quiet: bool, as_json: bool) -> None:
-    from maxbrod.api.backup import Backup  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
+    from maxbrod.api.backups import open_backup  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
     from maxbrod.cli.backup_summary import print_notices, print_summary  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
@@ -132,8 +147,9 @@ def _run_once(wish: Config, *, quiet: bool, as_json: bool) -> None:
         showing_log(quiet=quiet),
         stopping_by_signals(stop),
         progress_bar(shown=not quiet) as on_progress,
-        Backup(wish, on_progress=on_progress, stop=stop) as work,
+        open_backup(wish, on_progress=on_progress, stop=stop) as work,
     ):
+        _tell_losses(work, quiet=quiet or as_json)
         report = work.run()
     if as_json:
         print_json(report.as_dict())
@@ -142,6 +158,15 @@ def _run_once(wish: Config, *, quiet: bool, as_json: bool) -> None:
     else:
         print_summary(report)
     raise typer.Exit(report.exit_code)
+
+
+def _tell_losses(work: AnyBackup, *, quiet: bool) -> None:
+    """Once, before anything is written."""
+    from maxbrod.api.foreign_backup import ForeignBackup  # noqa: PLC0415 - as above
+
+    if isinstance(work, ForeignBackup) and not quiet:
+        for loss in work.target.losses:
+            print_line(f"{'lost' if loss.real else 'not kept'} in this layout: {loss.what}")
 
 
 def _follow(wish: Config, *, quiet: bool, as_json: bool) -> None:

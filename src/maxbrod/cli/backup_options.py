@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _CLUSTER: Final = "Where the cluster is"
 _WHAT: Final = "What is backed up"
 _HOW: Final = "How it is written"
+_LAYOUT: Final = "In another tool's layout"
 _FOLLOW: Final = "Following"
 
 # Settings whose flag has another name than theirs.
@@ -78,6 +79,17 @@ SegmentBytesOption = Annotated[
 SegmentRecordsOption = Annotated[
     int | None, _option(_HOW, "--segment-records", "And at most about this many records.", "N")
 ]
+CodecOption = Annotated[
+    str | None, _option(_LAYOUT, "--codec", "How another layout is compressed, and at which level.", "NAME[:LEVEL]")
+]
+LayoutExtraOption = Annotated[
+    list[str] | None,
+    _option(_LAYOUT, "--layout-option", "What only that layout knows, such as region=eu-1; may be repeated.", "K=V"),
+]
+AcceptLossOption = Annotated[
+    bool | None,
+    _option(_LAYOUT, "--accept-loss/--no-accept-loss", "Go on where that layout cannot hold everything."),
+]
 SingleWriterOption = Annotated[
     bool | None,
     _option(
@@ -113,6 +125,17 @@ MetricsHostOption = Annotated[
     str | None, _option(_FOLLOW, "--metrics-host", "The address to serve them on; 127.0.0.1.", "ADDRESS")
 ]
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")]
+
+
+def layout_extras(words: Sequence[str] | None) -> dict[str, str] | None:
+    """Options of one layout, by name; None where none was given."""
+    if not words:
+        return None
+    pairs = [word.partition("=") for word in words]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise UsageError(f"{name!r} is no option of a layout", hint="say it as name=value")
+    return {name: value for name, _, value in pairs}
 
 
 def with_flags(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from maxbrod.bench.groups import Group  # noqa: TC001 - typer reads it at run time
+from maxbrod.bench.groups import Group, RestoreGroup  # noqa: TC001 - typer reads them at run time
 from maxbrod.cli.output import JsonFlag, err, human_bytes, out, print_json, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.bench.figures import Figure
 
 app = typer.Typer(help="Measure maxbrod against something anyone can run beside it.", no_args_is_help=True)
 
@@ -38,6 +43,27 @@ def codec(
         print_json([asdict(measurement) for measurement in measurements])
         return
     shown = table("The record-batch engine on one core", "what", ">measured", ">wanted", "")
+    for each in measurements:
+        shown.add_row(each.name, _figure(each.unit, each.rate), _figure(each.unit, each.wanted), each.note)
+    out.print(shown)
+
+
+@app.command()
+def layouts(
+    records: Annotated[int, typer.Option(min=1000, help="How many records to measure with.")] = 400_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count; the best of them is shown.")] = 5,
+    only: Annotated[list[str] | None, typer.Option(help="Measure only this layout; may be repeated.")] = None,
+    codec: Annotated[str | None, typer.Option(help="Compress with this instead of each layout's own default.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Each layout of another tool: records of about 270 bytes written and read, per core."""
+    from maxbrod.bench.layouts import measure  # noqa: PLC0415 - as above
+
+    measurements = measure(records=records, rounds=rounds, only=only or (), codec=codec)
+    if json:
+        print_json([asdict(measurement) for measurement in measurements])
+        return
+    shown = table("Layouts of other tools, per core", "what", ">measured", ">wanted", "")
     for each in measurements:
         shown.add_row(each.name, _figure(each.unit, each.rate), _figure(each.unit, each.wanted), each.note)
     out.print(shown)
@@ -76,15 +102,37 @@ def backup(
     """A backup beside kcat, Kafka's own tools, cat and a bare loop, on a sandbox of its own."""
     from maxbrod.bench.backup import measure  # noqa: PLC0415 - as above
 
-    def tell(stage: str) -> None:
-        if err.is_terminal:
-            err.print(f"{stage} ...")
+    _print_figures(
+        "A backup, measured",
+        measure(scale=scale, rounds=rounds, only=only or (), batch_bytes=batch_bytes, on_stage=_tell),
+        json=json,
+    )
 
-    figures = measure(scale=scale, rounds=rounds, only=only or (), batch_bytes=batch_bytes, on_stage=tell)
+
+@app.command()
+def restore(
+    scale: Annotated[float, typer.Option(min=0.001, help="Times the size of the data; 1 for a quick look.")] = 3.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 3,
+    only: Annotated[list[RestoreGroup] | None, typer.Option(help="Measure only this; may be repeated.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """A restore beside Kafka's own ProducerPerformance and a bare loop, on a sandbox of its own."""
+    from maxbrod.bench.restore import measure  # noqa: PLC0415 - as above
+
+    figures = measure(scale=scale, rounds=rounds, only=only or (), on_stage=_tell)
+    _print_figures("A restore, measured", figures, json=json)
+
+
+def _tell(stage: str) -> None:
+    if err.is_terminal:
+        err.print(f"{stage} ...")
+
+
+def _print_figures(title: str, figures: Sequence[Figure], *, json: bool) -> None:
     if json:
         print_json([{**asdict(each), "reached": each.reached} for each in figures])
         return
-    shown = table("A backup, measured", "what", ">best", ">median", ">cpu", ">wanted")
+    shown = table(title, "what", ">best", ">median", ">cpu", ">wanted")
     for each in figures:
         wanted = "" if each.wanted is None else f"{'≤' if each.at_most else '≥'} {_amount(each.unit, each.wanted)}"
         shown.add_row(
@@ -108,6 +156,8 @@ def _amount(unit: str, value: float | None) -> str:
             return f"{value:.2f} s"
         case "bytes", _:
             return human_bytes(value or 0)
+        case "per second", _:
+            return f"{value:,.0f} /s"
         case _:
             return f"{value:.2f} x"
 

@@ -12,6 +12,7 @@ from maxbrod.cli.backup_options import MasterOption  # noqa: TC001 - typer reads
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from maxbrod.api.checking import CheckReport
     from maxbrod.api.deep_checking import DeepCheckReport
     from maxbrod.api.problems import Problem
+    from maxbrod.cli.options import Place
     from maxbrod.config import SparkConfig
 
 _PROBLEMS_SHOWN: Final = 100
@@ -41,6 +43,7 @@ def check(
         typer.Argument(metavar="[TOPIC]...", help="Names or patterns; all without.", show_default=False),
     ] = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -69,6 +72,10 @@ def check(
             "--restart", help="Read everything, also what an interrupted check has read.", rich_help_panel=_DEEP
         ),
     ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="First make good what can be, in other layouts: indexes wrong or gone."),
+    ] = False,
     master: MasterOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -86,13 +93,20 @@ def check(
       maxbrod check -a s3://backups/kafka 'orders-*' --json
 
       maxbrod check -a s3://backups/kafka --deep --sample 5%
+
+      maxbrod check -a /backups/of-another-tool --repair
     """
     from maxbrod.api.archives import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.api.checking import check_archive  # noqa: PLC0415
 
     part = None if sample is None else _part(sample)
-    place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    opened = open_archive(place.url, place.storage)
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    if repair:
+        _repair(place)
+    opened = open_archive(place.url, place.storage, layout=place.config.layout)
+    if opened.survey is not None:
+        _check_foreign(opened, place, patterns, deep=deep or part is not None, master=master, as_json=as_json)
+        return
     quick = check_archive(opened, patterns or ())
     found = None
     if deep or part is not None:
@@ -107,6 +121,42 @@ def check(
             _print_deep(found)
     if exit_code:
         raise typer.Exit(exit_code)
+
+
+def _repair(place: Place) -> None:
+    from maxbrod.api.archives import open_archive  # noqa: PLC0415 - as above
+    from maxbrod.api.foreign_checking import repair_foreign  # noqa: PLC0415
+
+    opened = open_archive(place.url, place.storage, layout=place.config.layout)
+    for fault in repair_foreign(opened):
+        print_line(f"{'lost' if fault.fatal else 'repaired'}: {fault.path}: {fault.message}")
+
+
+def _check_foreign(
+    archive: Archive, place: Place, patterns: Sequence[str] | None, *, deep: bool, master: str | None, as_json: bool
+) -> None:
+    from maxbrod.api.foreign_checking import check_foreign  # noqa: PLC0415 - as above
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+
+    if patterns:
+        raise UsageError("an archive in another layout is checked as a whole", hint="name no topics")
+    spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
+    with progress_bar(shown=deep and not as_json) as on_progress:
+        report = check_foreign(archive, spark if deep else None, on_progress=on_progress)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        for fault in report.faults[:_PROBLEMS_SHOWN]:
+            at = "" if fault.offset is None else f" at offset {fault.offset:,}"
+            print_line(f"{'damaged' if fault.fatal else 'made good'}: {fault.path}{at}: {fault.message}")
+        print_line(
+            f"layout {report.layout}: {report.topics:,} topics, {report.partitions:,} partitions, "
+            f"{report.segments:,} segments with {report.records:,} records and {human_bytes(report.bytes)}"
+        )
+        whole = "sound: every record was read" if report.deep else "whole: objects and metadata agree"
+        print_line(f"{len(report.faults):,} faults" if report.faults else whole)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
 
 
 def _part(text: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from maxbrod.cli.backup_options import BootstrapOption, CommandConfigOption, Pat
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
@@ -38,16 +39,26 @@ GroupOption = Annotated[
         "--group", metavar="PATTERN", help="A name, a glob or /a regex/; may be repeated. As restored, or all."
     ),
 ]
+ForceOption = Annotated[
+    bool,
+    typer.Option("--force", help="Groups with members, too: these are removed, come back, and read on there."),
+]
 
 
 class _Place:
     """What all three verbs are told."""
 
-    def __init__(self, config: Path | None, archive: str | None, **s3: object) -> None:
+    def __init__(self, config: Path | None, archive: str | None, **s3: Any) -> None:  # noqa: ANN401 - flags
         self._place = find_place(archive, config, **s3)
 
     def open(
-        self, bootstrap: str | None, command_config: Path | None, patience: str | None, restore: str | None
+        self,
+        bootstrap: str | None,
+        command_config: Path | None,
+        patience: str | None,
+        restore: str | None,
+        *,
+        force: bool = False,
     ) -> RestoredGroups:
         from maxbrod.api.groups import RestoredGroups  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
 
@@ -59,7 +70,7 @@ class _Place:
             start=None,
             patience=patience,
         ).model_copy(update={"archive": self._place.url, "storage": self._place.storage})
-        return RestoredGroups(settings, restore)
+        return RestoredGroups(settings, restore, force=force)
 
 
 @app.command()
@@ -69,6 +80,7 @@ def plan(
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -77,7 +89,7 @@ def plan(
     as_json: JsonFlag = False,
 ) -> None:
     """Show where groups would go; change nothing."""
-    place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    place = _Place(config, archive, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     with place.open(bootstrap, command_config, patience, restore) as work:
         _tell(work, lambda: work.plan(group or ()), "nothing was changed", as_json=as_json)
 
@@ -89,19 +101,22 @@ def apply(
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
     s3_path_style: S3PathStyleOption = None,
     patience: PatienceOption = None,
+    force: ForceOption = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Put groups at the record that they would have read next.
 
-    Groups with members are left alone, and the command ends with 5. Where groups stood before is kept for 'rollback'.
+    Groups with members are left alone, and the command ends with 5; unless it is forced, which Kafka allows for
+    groups of the classic protocol. Where groups stood before is kept for 'rollback'.
     """
-    place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    with place.open(bootstrap, command_config, patience, restore) as work:
+    place = _Place(config, archive, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    with place.open(bootstrap, command_config, patience, restore, force=force) as work:
         _tell(work, lambda: work.apply(group or ()), "'maxbrod groups rollback' puts them back", as_json=as_json)
 
 
@@ -111,16 +126,18 @@ def rollback(
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
     s3_path_style: S3PathStyleOption = None,
     patience: PatienceOption = None,
+    force: ForceOption = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Put groups back to where they stood before the restore moved them."""
-    place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    with place.open(bootstrap, command_config, patience, restore) as work:
+    place = _Place(config, archive, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    with place.open(bootstrap, command_config, patience, restore, force=force) as work:
         _tell(work, work.roll_back, "groups stand where they stood before", as_json=as_json)
 
 

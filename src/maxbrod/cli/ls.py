@@ -10,6 +10,7 @@ import typer
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
@@ -35,6 +36,7 @@ def ls(
         bool, typer.Option("--all", help="With topics that were deleted and created again since.")
     ] = False,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -55,8 +57,8 @@ def ls(
     from maxbrod.api.listing import list_topics  # noqa: PLC0415
     from maxbrod.api.runs import list_runs  # noqa: PLC0415
 
-    place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    opened = open_archive(place.url, place.storage)
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    opened = open_archive(place.url, place.storage, layout=place.config.layout)
     if runs:
         _show_runs(list_runs(opened), as_json=as_json)
         return

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from maxbrod import __version__
-from maxbrod.cli import backup, bench, check, demo, gc, groups, ls, restore, sandbox, show
+from maxbrod.cli import backup, bench, check, compare, convert, demo, drill, gc, groups, ls, restore, sandbox, show
 from maxbrod.cli.output import print_error
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError
 
@@ -21,9 +21,12 @@ app = typer.Typer(
 app.command(name="backup")(backup.backup)
 app.command(name="restore")(restore.restore)
 app.add_typer(groups.app, name="groups")
+app.command(name="compare")(compare.compare)
+app.add_typer(drill.app, name="drill")
 app.command(name="ls")(ls.ls)
 app.command(name="show")(show.show)
 app.command(name="check")(check.check)
+app.command(name="convert")(convert.convert)
 app.command(name="gc")(gc.gc)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(bench.app, name="bench")

@@ -57,6 +57,16 @@ S3PathStyleOption = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+LayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="NAME",
+        help="kafka (our own), kbak, kbs, binlog, avro or parquet; looked for without.",
+        show_default=False,
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +78,19 @@ class Place:
     config: Config
 
 
-def find_place(archive: str | None, config_file: Path | None, **s3: Any) -> Place:  # noqa: ANN401 - flags of any type
+def find_place(
+    archive: str | None,
+    config_file: Path | None,
+    *,
+    layout: str | None = None,
+    **s3: Any,  # noqa: ANN401 - flags of any type
+) -> Place:
     """`s3` are fields of `S3Config`; None is a flag that was not given."""
     from maxbrod.config import Config, load_config  # noqa: PLC0415 - pydantic: not for `--help`
 
     config = Config() if config_file is None else load_config(config_file)
+    if layout is not None:
+        config = config.model_copy(update={"layout": layout})
     url = archive or config.archive
     if url is None:
         raise UsageError("no archive is named", hint="give --archive URL, or 'archive: URL' in the file of --config")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from maxbrod.api.progress import silent
 from maxbrod.cli.output import err, human_bytes
 
 if TYPE_CHECKING:
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
     from maxbrod.api.progress import OnProgress, Progress
 
-_MEASURED: Final = frozenset({"reading", "restoring"})
+_MEASURED: Final = frozenset({"reading", "restoring", "comparing"})
 
 
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[OnProgress]:
     """What to call with each step. The bar is gone when the block ends: what stays is the summary."""
     if not shown or not err.is_terminal:
-        yield _ignore
+        yield silent
         return
     with Bar(
         SpinnerColumn(),
@@ -72,7 +73,3 @@ def describe(step: Progress, took_s: float) -> str:
         left_s = round(max(step.bytes_total - step.bytes_done, 0) / rate)
         words += [f"{human_bytes(rate)}/s", f"{timedelta(seconds=left_s)} left"]
     return ", ".join(words)
-
-
-def _ignore(_step: Progress) -> None:
-    """Nobody is there to look."""

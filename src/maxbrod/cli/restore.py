@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -17,6 +18,7 @@ from maxbrod.cli.backup_options import (
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
@@ -29,11 +31,13 @@ from maxbrod.cli.restore_options import (
     ConfigSetOption,
     DryRunOption,
     ExcludeOption,
+    ForceGroupsOption,
     GroupsOption,
     OffsetsOption,
     PartitionCountOption,
     PartitionOption,
     PrefixOption,
+    ProvenanceOption,
     RangeOption,
     RateOption,
     RenameOption,
@@ -43,6 +47,8 @@ from maxbrod.cli.restore_options import (
     TopicIdOption,
     TopicOption,
     UntilOption,
+    WithAclsOption,
+    WithQuotasOption,
     YesOption,
     wish_of,
 )
@@ -53,12 +59,14 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.planning.restore.wish import Wish
+_MEANWHILE: Final = "what was written stays, and the same command goes on from there"
 
 
 def restore(
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -80,7 +88,11 @@ def restore(
     strict: StrictOption = False,
     accept_gaps: AcceptGapsOption = False,
     rate: RateOption = None,
+    provenance: ProvenanceOption = False,
     groups: GroupsOption = None,
+    force_groups: ForceGroupsOption = False,
+    with_acls: WithAclsOption = False,
+    with_quotas: WithQuotasOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     patience: PatienceOption = None,
@@ -101,7 +113,7 @@ def restore(
 
       maxbrod restore -c maxbrod.yaml --topic orders --until 2026-01-31T12:00:00Z --suffix -before
     """
-    place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     settings = with_flags(
         place.config, bootstrap=bootstrap, command_config=command_config, master=master, start=None, patience=patience
     ).model_copy(update={"archive": place.url, "storage": place.storage})
@@ -124,6 +136,10 @@ def restore(
         accept_gaps=accept_gaps,
         rate=rate,
         groups=groups,
+        force_groups=force_groups,
+        provenance=provenance,
+        with_acls=with_acls,
+        with_quotas=with_quotas,
     )
     code = _run(settings, wish, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
     raise typer.Exit(code)
@@ -133,6 +149,8 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
     from maxbrod.api.restore import Restore  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.restore_summary import refusal_document  # noqa: PLC0415
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
 
     with showing_log(quiet=quiet):
         with progress_bar(shown=not quiet) as on_progress, Restore(settings, wish, on_progress=on_progress) as work:
@@ -143,11 +161,19 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
         asks = out.is_terminal and not (yes or quiet or as_json)
         if not as_json:
             _tell(plan, quiet=quiet, whole=asks)
+        if refused is not None and as_json:
+            print_json(refusal_document(plan, refused))
+            return refused.exit_code
         if refused is not None:
             raise refused
         if asks and not typer.confirm("Restore this?", default=False):
             raise RefusedError("nothing was changed", hint="say --yes to be asked no more")
-        with progress_bar(shown=not quiet) as on_progress, Restore(settings, wish, on_progress=on_progress) as work:
+        stop = threading.Event()
+        with (
+            progress_bar(shown=not quiet) as on_progress,
+            stopping_by_signals(stop, what=_MEANWHILE),
+            Restore(settings, wish, on_progress=on_progress, stop=stop) as work,
+        ):
             report = work.run(plan)
     _show_report(report, quiet=quiet, as_json=as_json)
     return report.exit_code

@@ -90,6 +90,18 @@ GroupsOption = Annotated[
     list[str] | None,
     _option(_HOW, "--groups", "Put these groups where they stood; a name, glob or /regex/; repeatable.", "PATTERN"),
 ]
+ForceGroupsOption = Annotated[
+    bool, _option(_HOW, "--force-groups", "Groups with members, too: these are removed, come back, and read on there.")
+]
+WithAclsOption = Annotated[
+    bool,
+    _option(_HOW, "--with-acls", "Also the ACLs about what is restored, under its new names; never more than was."),
+]
+WithQuotasOption = Annotated[bool, _option(_HOW, "--with-quotas", "Also client quotas that the cluster does not have.")]
+ProvenanceOption = Annotated[
+    bool,
+    _option(_HOW, "--provenance", "Headers in every record that say where it came from. All are encoded anew for it."),
+]
 DryRunOption = Annotated[bool, _option(_HOW, "--dry-run", "Print the plan and what stands in its way; change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is changed.")]
 
@@ -114,6 +126,10 @@ def wish_of(
     accept_gaps: bool,
     rate: str | None,
     groups: Sequence[str] | None,
+    force_groups: bool,
+    provenance: bool,
+    with_acls: bool,
+    with_quotas: bool,
 ) -> Wish:
     """UsageError: words that mean nothing, or contradict each other."""
     from maxbrod.planning.restore import wish as words  # noqa: PLC0415 - numpy: not for `--help`
@@ -133,11 +149,15 @@ def wish_of(
         partition_count=everywhere,
         partition_counts=counts,
         configs=parse_settings(config_set or ()),
-        offsets=_offsets(offsets),
+        offsets=words.parse_offsets(offsets),
         strict=strict,
         accept_gaps=accept_gaps,
         rate_bytes_per_s=None if rate is None else parse_rate(rate),
         groups=tuple(groups or ()),
+        force_groups=force_groups,
+        provenance=provenance,
+        with_acls=with_acls,
+        with_quotas=with_quotas,
     )
 
 
@@ -163,12 +183,3 @@ def parse_rate(word: str) -> int:
     except ValueError:
         raise UsageError(f"--rate {word!r} is no rate", hint="give bytes a second, such as 50MB") from None
     return found
-
-
-def _offsets(word: str) -> Any:  # noqa: ANN401 - the type is imported late
-    from maxbrod.planning.restore.wish import OffsetsMode  # noqa: PLC0415
-
-    try:
-        return OffsetsMode(word)
-    except ValueError:
-        raise UsageError(f"--offsets {word!r} is unknown", hint="give auto, exact or append") from None

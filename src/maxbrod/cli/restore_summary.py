@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from maxbrod.api.restore_report import AGAIN
 from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
+from maxbrod.planning.restore.access_preflight import describe_acl, describe_quota
 from maxbrod.planning.restore.obstacles import ObstacleKind
 from maxbrod.planning.restore.plan import describe
 
@@ -21,13 +23,13 @@ if TYPE_CHECKING:
     from maxbrod.api.group_moves import GroupPosition
     from maxbrod.api.restore_report import PartitionReport, RestoreReport
     from maxbrod.errors import MaxbrodError
+    from maxbrod.planning.restore.access import AccessPlan
     from maxbrod.planning.restore.obstacles import Obstacle
     from maxbrod.planning.restore.plan import PlanLine, RestorePlan
 
 LINES_SHOWN_MAX: Final = 60
 OBSTACLES_SHOWN_MAX: Final = 10
 """Of each kind."""
-AGAIN: Final = "run the same command again: it goes on where the target is"
 
 
 def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, Any]:
@@ -43,9 +45,16 @@ def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, 
         "bytes": plan.bytes,
         "lines": [asdict(line) for line in describe(plan)],
         "groups": list(plan.groups),
+        "access": asdict(plan.access),
+        "provenance": plan.provenance,
         "obstacles": [asdict(each) for each in plan.obstacles],
         "refused": None if refused is None else refused.as_dict(),
     }
+
+
+def refusal_document(plan: RestorePlan, refused: MaxbrodError) -> dict[str, Any]:
+    """For `--json` where a restore is refused: the error, and everything that stood in the way."""
+    return {**refused.as_dict(), "obstacles": [asdict(each) for each in plan.obstacles]}
 
 
 def print_plan(plan: RestorePlan) -> None:
@@ -71,6 +80,29 @@ def print_plan(plan: RestorePlan) -> None:
         print_line(f"only records before {human_time(plan.until_ms)}")
     if plan.groups:
         print_line(f"groups: {', '.join(plan.groups)}")
+    if plan.provenance:
+        print_line("every record gets headers 'maxbrod.source.…' that say where it came from")
+    _print_access(plan.access, done=False)
+
+
+def _print_access(access: AccessPlan, *, done: bool) -> None:
+    """What came back, or will; then what does not."""
+    acls, quotas = access.acls, access.quotas
+    if acls is not None:
+        words = f"{len(acls.create):,} {'created' if done else 'to create'}, {len(acls.present):,} there already"
+        print_line(f"ACLs: {words}, {len(acls.left_out):,} about nothing that is restored")
+        _print_some([describe_acl(each) for each in acls.create])
+    if quotas is not None:
+        words = f"{len(quotas.set):,} {'set' if done else 'to set'}, {len(quotas.present):,} there already"
+        print_line(f"quotas: {words}, {len(quotas.kept):,} that the target has otherwise, and keeps")
+        _print_some([describe_quota(each) for each in quotas.set])
+
+
+def _print_some(lines: Sequence[str]) -> None:
+    for line in lines[:OBSTACLES_SHOWN_MAX]:
+        print_line(f"  {line}")
+    if len(lines) > OBSTACLES_SHOWN_MAX:
+        print_line(f"  and {len(lines) - OBSTACLES_SHOWN_MAX:,} more, all of them with --json")
 
 
 def _cells(line: PlanLine) -> list[str]:
@@ -113,6 +145,8 @@ def print_report(report: RestoreReport) -> None:
     _print_topics(report)
     if report.groups:
         print_groups(report.groups)
+    if report.access is not None:
+        _print_access(report.access, done=True)
     print_failures(report, out)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
     resumed = ", gone on with what was begun" if report.resumed else ""
@@ -157,9 +191,8 @@ def print_groups(groups: Sequence[GroupPosition]) -> None:
 
 
 def _how(position: GroupPosition) -> str:
-    return (
-        f"{position.move}, up to {position.seen_twice_max:,} seen twice" if position.seen_twice_max else position.move
-    )
+    twice = f", up to {position.seen_twice_max:,} seen twice" if position.seen_twice_max else ""
+    return f"{position.move}{twice}{', members removed' if position.forced else ''}"
 
 
 def print_failures(report: RestoreReport, console: Console) -> None:

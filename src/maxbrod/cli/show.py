@@ -11,6 +11,7 @@ from rich.text import Text
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
@@ -49,6 +50,7 @@ def show(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All topics that ever had this name.")] = False,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -75,8 +77,8 @@ def show(
         raise UsageError("name a topic, or a run with --run", hint="see 'maxbrod ls' and 'maxbrod ls --runs'")
     if every and topic_id is not None:
         raise UsageError("--all and --topic-id do not go together")
-    place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    opened = open_archive(place.url, place.storage)
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    opened = open_archive(place.url, place.storage, layout=place.config.layout)
     if run is not None:
         _print_run(show_run(opened, run), as_json=as_json)
     elif topic is not None:

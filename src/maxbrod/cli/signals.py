@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_MESSAGE: Final = b"\nstopping: what is being read is finished and committed first; once more ends it at once\n"
+COMMITTING: Final = "what is being read is finished and committed first"
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 @contextmanager
-def stopping_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Within the block, the first signal sets `stop`."""
+def stopping_by_signals(stop: threading.Event, *, what: str = COMMITTING) -> Iterator[None]:
+    """Within the block, the first signal sets `stop`. `what` is done before it ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -31,7 +31,7 @@ def stopping_by_signals(stop: threading.Event) -> Iterator[None]:
         if stop.is_set():
             _end_at_once(number)
         stop.set()
-        _say(_MESSAGE)
+        _say(f"\nstopping: {what}; once more ends it at once\n".encode())
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.appends import LATER, Acknowledged, Append, Feed, Hole
 from maxbrod.kafka.client import gave_up
 from maxbrod.kafka.deadline import Backoff, Deadline
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 IN_FLIGHT_MAX: Final = 5
 """So many batches of a producer a broker can tell from new ones when they come again."""
@@ -54,6 +51,8 @@ class AppendQueue:
     def __init__(self, feed: Feed, *, in_flight_max: int, patience_s: float) -> None:
         self.feed = feed
         self.where = feed.where
+        self.topic = feed.where.topic.encode()
+        self.topic_id = feed.topic_id.bytes
         self.leader: int | None = None
         self.in_flight = 0
         self.failed = False
@@ -67,7 +66,7 @@ class AppendQueue:
         self._end = feed.first_offset
         self._in_flight_max = in_flight_max
         self._patience_s = patience_s
-        self._not_before = 0.0
+        self._calm()
         self.renew_patience()
 
     @property
@@ -119,7 +118,7 @@ class AppendQueue:
         if append is None:
             self._exhausted = True
             return False
-        if not self._waiting and (append is not LATER or self._deadline.passed):
+        if not self._waiting and (append is not LATER or self.deadline.passed):
             self.renew_patience()  # whatever time the source took was not the cluster's
         if append is LATER:
             return False
@@ -134,21 +133,24 @@ class AppendQueue:
 
     # Answers
 
-    def acknowledged(self) -> Iterator[Acknowledged]:
+    def acknowledged(self) -> list[Acknowledged]:
         """What is done now and all before it is, in order."""
+        found = []
         while self._waiting and self._waiting[0].done:
             entry = self._waiting.popleft()
-            self._sent = max(0, self._sent - 1)
-            self.unproven = isinstance(entry.append, Hole)
+            append = entry.append
+            if self._sent:
+                self._sent -= 1
+            self.unproven = isinstance(append, Hole)
             self._known = self._known or not self.unproven
-            self.renew_patience()
-            yield Acknowledged(
-                where=self.where,
-                base_offset=entry.base_offset,
-                count=entry.append.count,
-                source_offset=entry.append.source_offset,
-                log_append_time_ms=entry.log_append_time_ms,
+            found.append(
+                Acknowledged(
+                    self.where, entry.base_offset, append.count, append.source_offset, entry.log_append_time_ms
+                )
             )
+        if found:
+            self.renew_patience()
+        return found
 
     def again(self) -> None:
         """Part of a hole is filled: the rest is sent next."""
@@ -161,13 +163,13 @@ class AppendQueue:
         self.leader = None
         if self.failed:
             return
-        self.failed = True
+        self.failed = self._troubled = True
         self._not_before = time.monotonic() + self._backoff.next_s()
         self._last_error = error
         self.check_patience()
 
     def check_patience(self) -> None:
-        if self._deadline.passed:
+        if self.deadline.passed:
             error = self._last_error
             error.offset = self.source_offset
             error.object_name = error.object_name or str(self.where)
@@ -179,7 +181,13 @@ class AppendQueue:
         self._sent = 0
 
     def renew_patience(self) -> None:
-        self._deadline = Deadline.after(self._patience_s)
+        self._patient_since = time.monotonic()
+        if self._troubled:
+            self._calm()
+
+    def _calm(self) -> None:
+        """Whatever was wrong is over."""
+        self._troubled = False
         self._backoff = Backoff()
         self._not_before = 0.0
         self._said: dict[str, int] = {}
@@ -187,9 +195,10 @@ class AppendQueue:
 
     @property
     def deadline(self) -> Deadline:
-        return self._deadline
+        return Deadline(self._patient_since + self._patience_s)
 
     def believe(self, what: str) -> bool:
         """Whether it was said often enough: brokers say much for a moment when leaders change."""
+        self._troubled = True
         self._said[what] = self._said.get(what, 0) + 1
         return self._said[what] >= _TIMES_TO_BELIEVE

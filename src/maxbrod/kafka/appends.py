@@ -31,7 +31,7 @@ _DROPPED: Final = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_DELETE_HORIZON
 _ENCODE: Final = "decode it and encode it again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One batch, stamped. `source_offset` is where its first record stands in the archive: errors name it."""
 
@@ -77,7 +77,7 @@ class Feed:
     appends: Iterable[Append | Later]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
     """All in-sync replicas have it. `log_append_time_ms` is -1 where the topic keeps the times of its producers."""
 
@@ -115,9 +115,7 @@ def stamped(
         base_sequence=sequences & _SEQUENCE_MASK,
     )
     rows = zip(new.position.tolist(), new.size.tolist(), counts.tolist(), headers["base_offset"].tolist(), strict=True)
-    return [
-        Batch(data=data[start : start + size], count=count, source_offset=offset) for start, size, count, offset in rows
-    ]
+    return [Batch(data[start : start + size], count, offset) for start, size, count, offset in rows]
 
 
 def _refuse_unfit(headers: BatchHeaders) -> None:

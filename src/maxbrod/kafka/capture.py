@@ -33,6 +33,7 @@ Found_co = TypeVar("Found_co", covariant=True)
 _DESCRIBE_CLUSTER: Final = "allow this user to Describe the cluster"
 _DESCRIBE_CONFIGS: Final = "allow this user to DescribeConfigs on the topic"
 _DESCRIBE_GROUP: Final = "allow this user to Describe the group"
+NO_AUTHORIZER: Final = "the cluster has no authorizer"
 _AGAIN: Final = "run it again"
 _DESCRIBE_TOPIC: Final = "allow this user to Describe the topic, or leave the topic out"
 # What surrounds the records must not hold them up for long: a coordinator that is gone is said, and the run goes on.
@@ -145,7 +146,7 @@ class _Capture:
     def _acls(self) -> tuple[Acl, ...] | None:
         found = self._attempt("ACLs", read_acls, _DESCRIBE_CLUSTER)
         if found is not None and not found.authorized:
-            self._gap("ACLs", "the cluster has no authorizer", "nothing is lost: without one there are no ACLs")
+            self._gap("ACLs", NO_AUTHORIZER, "nothing is lost: without one there are no ACLs")
         return None if found is None else found.acls
 
 

@@ -1,7 +1,8 @@
 """One blocking connection to one broker: frames out, frames in, several requests in flight, never a hang.
 
 Owns the socket, the correlation ids and the order of answers. A whole answer is received into one buffer, which
-is then the caller's: what is sliced from it is not copied again. A connection that has failed once is closed,
+is then the caller's: what is sliced from it is not copied again (only its first few KiB were, because small answers
+come in crowds, and one system call gets them all). A connection that has failed once is closed,
 because nobody knows any more where the next frame begins.
 """
 
@@ -41,6 +42,9 @@ _NO_TAGS: Final = b"\0"
 _API_VERSIONS: Final = 3  # known since Kafka 2.4
 # A login is renewed, by a new connection, when this part of its life is over.
 _LOGIN_LIFE: Final = 0.8
+_AHEAD_BYTES: Final = 4096
+# Telling the kernel is a system call. So much later than asked for, nobody minds that a wait ends.
+_TIMEOUT_SLACK_S: Final = 0.5
 
 
 class Connection:
@@ -54,6 +58,11 @@ class Connection:
         self._next_id = 0
         self._in_flight: deque[int] = deque()
         self._early: dict[int, NDArray[np.uint8]] = {}
+        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
+        """What was received and not yet asked for stands from `_ahead_first` to `_ahead_end`."""
+        self._ahead_first = self._ahead_end = 0
+        self._unsent: list[Piece] = []
+        self._timeout_s = 0.0
         self._throttled_until = 0.0
         self._log_in_again_at = float("inf")
         self._closed = False
@@ -83,6 +92,12 @@ class Connection:
         return not self._in_flight and not self._early
 
     @property
+    def at_hand(self) -> bool:
+        """Whether the next answer is here already: to receive it does not wait."""
+        there = self._ahead_end - self._ahead_first - _LENGTH.size
+        return there >= 0 and there >= _LENGTH.unpack_from(self._ahead, self._ahead_first)[0]
+
+    @property
     def throttled(self) -> bool:
         """Whether the broker has asked us to be silent for a while."""
         return time.monotonic() < self._throttled_until
@@ -91,6 +106,8 @@ class Connection:
         self._closed = True
         self._early.clear()
         self._in_flight.clear()
+        self._unsent.clear()
+        self._ahead_first = self._ahead_end = 0
         self._socket.close()
 
     def throttle(self, milliseconds: int) -> None:
@@ -120,18 +137,30 @@ class Connection:
             request.API_VERSION = self.versions.choose(type(request))
         ticket = self._new_ticket()
         request.with_header(correlation_id=ticket, client_id=self._client_id)
-        self._send([request.encode(header=True, framed=True)], ticket, deadline)
+        self.flush(deadline)
+        self._send([request.encode(header=True, framed=True)], deadline)
+        self._in_flight.append(ticket)
         return ticket
 
-    def send_pieces(self, api_key: int, version: int, body: Sequence[Piece], deadline: Deadline) -> int:
-        """Send a request of a flexible version whose body comes in pieces: none of them is copied into a frame."""
+    def put_pieces(self, api_key: int, version: int, body: Sequence[Piece], deadline: Deadline) -> int:
+        """A request of a flexible version whose body comes in pieces, none of which is copied into a frame.
+
+        It leaves with the next `flush`, together with all that were put before it.
+        """
         self._keep_silent(deadline)
         ticket = self._new_ticket()
         client_id = self._client_id.encode()
         header = _REQUEST_HEADER.pack(api_key, version, ticket, len(client_id)) + client_id + _NO_TAGS
-        size = len(header) + sum(map(len, body))
-        self._send([_LENGTH.pack(size) + header, *body], ticket, deadline)
+        self._unsent.append(_LENGTH.pack(len(header) + sum(map(len, body))) + header)
+        self._unsent += body
+        self._in_flight.append(ticket)
         return ticket
+
+    def flush(self, deadline: Deadline) -> None:
+        """Send what `put_pieces` was given."""
+        if self._unsent:
+            pieces, self._unsent = self._unsent, []
+            self._send(pieces, deadline)
 
     def receive(self, ticket: int, deadline: Deadline) -> NDArray[np.uint8]:
         """The answer to `ticket`, from its correlation id on. Answers to older requests are kept for their owners."""
@@ -155,12 +184,11 @@ class Connection:
         self._next_id = (ticket + 1) & 0x7FFFFFFF
         return ticket
 
-    def _send(self, pieces: Sequence[Piece], ticket: int, deadline: Deadline) -> None:
+    def _send(self, pieces: Sequence[Piece], deadline: Deadline) -> None:
         try:
             send_all(self._socket, pieces, lambda: self._wait_at_most(deadline, "room to send"))
         except OSError as error:
             raise self._lost("send a request", error) from error
-        self._in_flight.append(ticket)
 
     def _agree_on_versions(self, deadline: Deadline) -> None:
         request = ApiVersionsRequest(
@@ -175,34 +203,47 @@ class Connection:
         self.versions = ApiVersions(broker=self.name, ranges=ranges)
 
     def _receive_frame(self, deadline: Deadline) -> NDArray[np.uint8]:
-        length = bytearray(_LENGTH.size)
-        self._fill(memoryview(length), deadline)
-        (size,) = _LENGTH.unpack(length)
+        while self._ahead_end - self._ahead_first < _LENGTH.size:
+            self._receive_ahead(deadline)
+        (size,) = _LENGTH.unpack_from(self._ahead, self._ahead_first)
         if not _LENGTH.size <= size <= FRAME_BYTES_MAX:
             raise self._lost(f"get an answer: one of {size} bytes was announced", None)
         frame = np.empty(size, np.uint8)  # not a bytearray, which would be zeroed first
-        self._fill(memoryview(frame), deadline)
+        view = memoryview(frame)
+        first = self._ahead_first + _LENGTH.size
+        there = min(size, self._ahead_end - first)
+        view[:there] = self._ahead[first : first + there]
+        self._ahead_first = first + there
+        while there < size:
+            there += self._receive_into(view[there:], deadline)
         return frame
 
-    def _fill(self, view: memoryview, deadline: Deadline) -> None:
+    def _receive_ahead(self, deadline: Deadline) -> None:
+        rest = bytes(self._ahead[self._ahead_first : self._ahead_end])  # of a length that was cut, if anything
+        self._ahead[: len(rest)] = rest
+        self._ahead_first, self._ahead_end = 0, len(rest)
+        self._ahead_end += self._receive_into(self._ahead[len(rest) :], deadline)
+
+    def _receive_into(self, view: memoryview, deadline: Deadline) -> int:
         try:
-            while view:
-                self._wait_at_most(deadline, "an answer")
-                received = self._socket.recv_into(view)
-                if not received:
-                    raise ConnectionResetError("the broker closed the connection")
-                view = view[received:]
+            self._wait_at_most(deadline, "an answer")
+            received = self._socket.recv_into(view)
+            if not received:
+                raise ConnectionResetError("the broker closed the connection")
         except ssl.SSLError as error:
             refused = tls_failure(error, self.name)
             raise refused or self._lost("get an answer", error) from error
         except OSError as error:
             raise self._lost("get an answer", error) from error
+        return received
 
     def _wait_at_most(self, deadline: Deadline, what: str) -> None:
         remaining_s = deadline.remaining_s
         if remaining_s <= 0:
             raise TimeoutError(f"no time left to wait for {what}")
-        self._socket.settimeout(remaining_s)
+        if not remaining_s <= self._timeout_s <= remaining_s + min(_TIMEOUT_SLACK_S, remaining_s):
+            self._socket.settimeout(remaining_s)
+            self._timeout_s = remaining_s
 
     def _decode(self, response_class: Any, body: NDArray[np.uint8], version: int) -> Any:  # noqa: ANN401 - untyped
         try:

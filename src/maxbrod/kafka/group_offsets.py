@@ -59,7 +59,7 @@ def commit_offsets(
             topics=[topic(name=name, partitions=partitions) for name, partitions in topics.items()],
         )
 
-    return _ask(client, group_id, wanted, request, _each, deadline=deadline) if wanted else {}
+    return ask_until_final(client, group_id, wanted, request, _each, deadline=deadline) if wanted else {}
 
 
 def delete_offsets(
@@ -90,7 +90,7 @@ def delete_offsets(
         else:
             yield from _each(answer)
 
-    return _ask(client, group_id, wanted, request, read, deadline=deadline) if wanted else {}
+    return ask_until_final(client, group_id, wanted, request, read, deadline=deadline) if wanted else {}
 
 
 def _each(answer: Any) -> Iterator[tuple[TopicPartition, int]]:  # noqa: ANN401 - kafka-python is untyped
@@ -99,7 +99,7 @@ def _each(answer: Any) -> Iterator[tuple[TopicPartition, int]]:  # noqa: ANN401 
             yield TopicPartition(topic=topic.name, partition=each.partition_index), each.error_code
 
 
-def _ask(
+def ask_until_final(
     client: KafkaClient,
     group_id: str,
     wanted: Iterable[TopicPartition],
@@ -108,7 +108,7 @@ def _ask(
     *,
     deadline: Deadline | None,
 ) -> dict[TopicPartition, Outcome]:
-    """Ask the coordinator until nothing of its answer may pass any more: both requests may be made twice."""
+    """Ask the coordinator until nothing of its answer may pass any more: for requests that may be made twice."""
 
     def once(limit: Deadline) -> dict[TopicPartition, Outcome]:
         refused, node_id = ask_for_coordinator(client, group_id, GROUP, deadline=limit)

@@ -1,7 +1,7 @@
 """One broker's connection with several requests that append under way, answered in the order they were sent in.
 
 A broker works on one request of a connection at a time, which keeps the batches of a partition in order; those that
-wait behind it are on its side already.
+wait behind it are on its side already. Requests that are put together leave by one system call.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.producer import ProduceRequest, ProduceResponse, WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.appends import Batch
+from maxbrod.kafka.error_codes import Code
+from maxbrod.kafka.produce_answer import Answer, read_produce_answer
 from maxbrod.kafka.produce_request import TOPIC_IDS_SINCE, RecordsTo, markers_body, produce_body
-from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from maxbrod.kafka.append_queue import AppendQueue, Entry
     from maxbrod.kafka.connection import Connection
@@ -30,13 +34,9 @@ MARKERS_MAX: Final = 10_000
 """In one request: a broker took 0.5 s for so many."""
 
 
-class Answer(NamedTuple):
-    """What a broker says about one partition of a request."""
-
-    code: int
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    details: str | None = None
+_UNANSWERED: Final = Answer(Code.NETWORK_EXCEPTION)
+_PRODUCE: Final = int(ProduceRequest.API_KEY)
+_MARKERS: Final = int(WriteTxnMarkersRequest.API_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +57,31 @@ class Lane:
         self.flights: deque[Flight] = deque()
         self._in_flight_max = in_flight_max
         self._timeout_ms = timeout_ms
+        self._produce_version = connection.versions.choose(ProduceRequest)
 
     @property
     def room(self) -> bool:
         """A login that is about to end is let run out: a new connection follows when all is answered."""
         return self.connection.usable and len(self.flights) < self._in_flight_max
 
-    def send_batches(self, entries: Sequence[tuple[AppendQueue, Entry]], deadline: Deadline) -> None:
-        version = self.connection.versions.choose(ProduceRequest)
-        records = (
+    @property
+    def at_hand(self) -> bool:
+        """Whether an answer is here already."""
+        return bool(self.flights) and self.connection.at_hand
+
+    def put_batches(self, entries: Sequence[tuple[AppendQueue, Entry]], deadline: Deadline) -> None:
+        """A request of one batch for each partition; like all others it leaves with `flush`."""
+        version = self._produce_version
+        records = [
             RecordsTo(queue.where, queue.feed.topic_id, entry.append.data)
             for queue, entry in entries
             if isinstance(entry.append, Batch)
-        )
+        ]
         body = produce_body(records, version=version, timeout_ms=self._timeout_ms)
-        ticket = self.connection.send_pieces(int(ProduceRequest.API_KEY), version, body, deadline)
+        ticket = self.connection.put_pieces(_PRODUCE, version, body, deadline)
         self.flights.append(Flight(ticket, version, time.monotonic(), entries))
 
-    def send_holes(
+    def put_holes(
         self,
         entries: Sequence[tuple[AppendQueue, Entry]],
         identity: ProducerIdentity,
@@ -86,23 +93,39 @@ class Lane:
         counts = [min(entry.append.count - entry.landed, share) for _, entry in entries]
         places = zip((queue.where for queue, _ in entries), counts, strict=True)
         body = markers_body(places, identity, version=version, coordinator_epoch=coordinator_epoch)
-        ticket = self.connection.send_pieces(int(WriteTxnMarkersRequest.API_KEY), version, body, deadline)
+        ticket = self.connection.put_pieces(_MARKERS, version, body, deadline)
         self.flights.append(Flight(ticket, version, time.monotonic(), entries, counts))
 
-    def receive(self, deadline: Deadline) -> tuple[Flight, dict[TopicPartition, Answer]]:
-        """The oldest request and its answer. UnavailableError where none came, or none that can be understood."""
+    def flush(self, deadline: Deadline) -> None:
+        self.connection.flush(deadline)
+
+    def receive(self, deadline: Deadline) -> tuple[Flight, list[Answer]]:
+        """The oldest request, and what the broker says of each of its entries.
+
+        UnavailableError where no answer came, or none that can be understood.
+        """
         flight = self.flights[0]
         frame = self.connection.receive(flight.ticket, deadline)
-        kind = WriteTxnMarkersResponse if flight.counts else ProduceResponse
         try:
-            answer = self.connection.decode(frame, kind, flight.version)
+            found = self._read(flight, frame)
         except CorruptDataError as error:
             self.connection.close()
             raise UnavailableError(error.message, object_name=self.connection.name) from error
         self.flights.popleft()
-        names = {queue.feed.topic_id: queue.where.topic for queue, _ in flight.entries}
-        read = _marker_answers(answer) if flight.counts else _produce_answers(answer, names, flight.version)
-        return flight, dict(read)
+        by_id = not flight.counts and flight.version >= TOPIC_IDS_SINCE
+        return flight, [
+            found.get((queue.topic_id if by_id else queue.topic, queue.where.partition), _UNANSWERED)
+            for queue, _ in flight.entries
+        ]
+
+    def _read(self, flight: Flight, frame: NDArray[np.uint8]) -> dict[tuple[bytes, int], Answer]:
+        if flight.counts:
+            return dict(_marker_answers(self.connection.decode(frame, WriteTxnMarkersResponse, flight.version)))
+        quick = read_produce_answer(frame, flight.version)
+        if quick is not None:
+            self.connection.throttle(quick.throttle_ms)
+            return quick.partitions
+        return dict(_produce_answers(self.connection.decode(frame, ProduceResponse, flight.version), flight.version))
 
     def close(self) -> None:
         self.connection.close()
@@ -110,15 +133,13 @@ class Lane:
 
 def _produce_answers(
     answer: Any,  # noqa: ANN401 - kafka-python is untyped
-    names: dict[Any, str],
     version: int,
-) -> Iterator[tuple[TopicPartition, Answer]]:
+) -> Iterator[tuple[tuple[bytes, int], Answer]]:
     for topic in answer.responses:
-        name = names.get(topic.topic_id, "") if version >= TOPIC_IDS_SINCE else topic.name
+        name = topic.topic_id.bytes if version >= TOPIC_IDS_SINCE else topic.name.encode()
         for each in topic.partition_responses:
-            where = TopicPartition(topic=name, partition=each.index)
             details = _details(each.error_message, each.record_errors) if each.error_code else None
-            yield where, Answer(each.error_code, each.base_offset, each.log_append_time_ms, details)
+            yield (name, each.index), Answer(each.error_code, each.base_offset, each.log_append_time_ms, details)
 
 
 def _details(message: str | None, records: Iterable[Any] | None) -> str | None:
@@ -126,8 +147,10 @@ def _details(message: str | None, records: Iterable[Any] | None) -> str | None:
     return "; ".join(filter(None, words[:3])) or None
 
 
-def _marker_answers(answer: Any) -> Iterator[tuple[TopicPartition, Answer]]:  # noqa: ANN401 - kafka-python is untyped
+def _marker_answers(
+    answer: Any,  # noqa: ANN401 - kafka-python is untyped
+) -> Iterator[tuple[tuple[bytes, int], Answer]]:
     for marker in answer.markers:
         for topic in marker.topics:
             for each in topic.partitions:
-                yield TopicPartition(topic=topic.name, partition=each.partition_index), Answer(each.error_code)
+                yield (topic.name.encode(), each.partition_index), Answer(each.error_code)

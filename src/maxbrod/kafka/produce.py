@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnavailableError, UsageError
@@ -18,7 +19,7 @@ from maxbrod.kafka.appends import Acknowledged, Append, Batch, Feed, Hole
 from maxbrod.kafka.client import PATIENCE_S
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.error_codes import Code, Reaction, code_name, reaction
-from maxbrod.kafka.lane import Answer, Flight, Lane
+from maxbrod.kafka.lane import Flight, Lane
 from maxbrod.kafka.log_ends import log_end
 from maxbrod.kafka.produce_errors import OPERATION, gap_in_sequence, gone, misplaced, refusal
 from maxbrod.kafka.producer_ids import new_producer_id
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from maxbrod.kafka.client import KafkaClient
+    from maxbrod.kafka.produce_answer import Answer
     from maxbrod.kafka.producer_ids import ProducerIdentity
     from maxbrod.model import TopicPartition
 
@@ -40,6 +42,10 @@ _BROKER_SHARE: Final = 0.6
 _IDLE_S: Final = 0.5
 _BREATH_S: Final = 0.001
 _SETTLING_S: Final = 0.2
+# Nothing that could be under way waits longer for company.
+_TOGETHER_S: Final = 0.005
+# Markers go to whatever topic has the name; it is asked so often, at most, whether that is still the one that is meant.
+_TRUSTED_S: Final = 0.1
 
 
 def produce(
@@ -62,11 +68,13 @@ def produce_all(
     feeds: Iterable[Feed],
     *,
     in_flight: int = IN_FLIGHT_MAX,
+    at_once: int | None = None,
     request_bytes: int = REQUEST_BYTES,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Acknowledged]:
     """Append all feeds side by side; what is acknowledged comes out, in order for each partition.
 
+    With `at_once`, no more than so many; one that is done makes room for the next, whose appends are asked for then.
     Batches are sent again, with their sequence numbers, until they are acknowledged, so that each stands in the log
     once. Raises UnavailableError when for `patience_s` seconds a partition takes nothing, TopicGoneError when a topic
     is deleted or recreated, RefusedError when something else is where a batch should be, and what `produce_errors`
@@ -74,28 +82,50 @@ def produce_all(
     """
     if not 1 <= in_flight <= IN_FLIGHT_MAX:
         raise UsageError(f"from 1 to {IN_FLIGHT_MAX} requests may be under way, not {in_flight}")
-    queues = [AppendQueue(feed, in_flight_max=in_flight, patience_s=patience_s) for feed in feeds]
-    with closing(ProduceStream(client, queues, in_flight_max=in_flight, request_bytes=request_bytes)) as stream:
+    queues = (AppendQueue(feed, in_flight_max=in_flight, patience_s=patience_s) for feed in feeds)
+    stream = ProduceStream(client, queues, in_flight_max=in_flight, at_once=at_once, request_bytes=request_bytes)
+    with closing(stream):
         while stream.busy:
-            for acknowledged in stream.step():
+            done = stream.step()
+            if done:
                 began = time.monotonic()
-                yield acknowledged
+                yield from done
                 stream.forgive(time.monotonic() - began)
 
 
+def prove_topic(
+    client: KafkaClient, where: TopicPartition, topic_id: UUID, *, deadline: Deadline | None = None
+) -> None:
+    """Before a request that names the topic: TopicGoneError if another one has the name now."""
+    found = client.metadata([where.topic], deadline=deadline).topics.get(where.topic)
+    if found is None:
+        raise UnavailableError("there is no such topic now", operation=OPERATION, object_name=str(where))
+    if found.topic_id != topic_id:
+        raise gone(where, None, recreated=True)
+
+
 class ProduceStream:
-    """The loop: send what may be sent, wait for the oldest answer."""
+    """The loop: send what may be sent, wait for the oldest answer, take those that came with it."""
 
     def __init__(
-        self, client: KafkaClient, queues: Sequence[AppendQueue], *, in_flight_max: int, request_bytes: int
+        self,
+        client: KafkaClient,
+        queues: Iterable[AppendQueue],
+        *,
+        in_flight_max: int,
+        at_once: int | None,
+        request_bytes: int,
     ) -> None:
         self._client = client
-        self._queues = list(queues)
+        self._waiting = iter(queues)
+        self._at_once = at_once
+        self._queues = list(islice(self._waiting, at_once))
         self._lanes: dict[int, Lane] = {}
         self._in_flight_max = in_flight_max
         self._request_bytes = request_bytes
         self._marker_identity: ProducerIdentity | None = None
         self._coordinator_epoch = 0
+        self._proven_at: dict[str, float] = {}
 
     @property
     def busy(self) -> bool:
@@ -115,7 +145,7 @@ class ProduceStream:
                 queue.renew_patience()
 
     def step(self) -> list[Acknowledged]:
-        """Send what may be sent, then take the answer that is due first."""
+        """Send what may be sent, then take the answer that is due first, and all that are here with it."""
         recovered = self._send()
         if recovered:
             return recovered
@@ -123,7 +153,10 @@ class ProduceStream:
         if lane is None:
             self._rest()
             return []
-        return self._receive(lane)
+        done = self._receive(lane)
+        while lane.at_hand:
+            done += self._receive(lane)
+        return done
 
     def _rest(self) -> None:
         """Nothing is under way, and nothing may be sent yet."""
@@ -131,6 +164,9 @@ class ProduceStream:
         time.sleep(min([*pauses, _IDLE_S]) if pauses else 0)
         for queue in self._queues:
             queue.check_patience()
+
+    def _request_deadline(self) -> Deadline:
+        return Deadline.after(self._client.request_timeout_s)
 
     # Sending
 
@@ -145,9 +181,19 @@ class ProduceStream:
             lane = self._lane(node_id, queues)
             if lane is None or (lane.connection.throttled and lane.flights):
                 continue
-            while lane.room and self._send_one(lane, queues):
-                pass
+            self._send_all(lane, queues)
         return recovered
+
+    def _send_all(self, lane: Lane, queues: list[AppendQueue]) -> None:
+        """As many requests as there is room for, by one system call, unless their batches take long to come."""
+        began = time.monotonic()
+        while lane.room and self._put_one(lane, queues):
+            if time.monotonic() - began > _TOGETHER_S:
+                break
+        try:
+            lane.flush(self._request_deadline())
+        except UnavailableError as error:
+            self._lose(lane, error)
 
     def _ready_by_leader(self) -> dict[int, list[AppendQueue]]:
         groups: dict[int, list[AppendQueue]] = defaultdict(list)
@@ -165,6 +211,8 @@ class ProduceStream:
                 if end != queue.acknowledged_to:
                     raise misplaced(queue.where, queue.source_offset, landed=end, expected=queue.acknowledged_to)
         self._queues = [queue for queue in self._queues if not queue.finished]
+        if self._at_once is not None:
+            self._queues += islice(self._waiting, self._at_once - len(self._queues))
 
     def _leader(self, queue: AppendQueue) -> int | None:
         if queue.leader is None:
@@ -196,7 +244,7 @@ class ProduceStream:
         self._lanes[node_id] = lane
         return lane
 
-    def _send_one(self, lane: Lane, queues: list[AppendQueue]) -> bool:
+    def _put_one(self, lane: Lane, queues: list[AppendQueue]) -> bool:
         """One request with one batch, or one hole, of each partition that has one; whether there was any."""
         batches: list[tuple[AppendQueue, Entry]] = []
         holes: list[tuple[AppendQueue, Entry]] = []
@@ -216,39 +264,43 @@ class ProduceStream:
         chosen = batches or holes
         if not chosen:
             return False
+        try:
+            self._put(lane, chosen)
+        except UnavailableError as error:
+            self._lose(lane, error, [queue for queue, _ in chosen])
+            return False
         for queue, _ in chosen:
             queue.sent()
-        try:
-            self._dispatch(lane, chosen)
-        except UnavailableError as error:
-            for queue, _ in chosen:
-                queue.in_flight -= 1
-            self._lose(lane, [queue for queue, _ in chosen], error)
-            return False
         return True
 
-    def _dispatch(self, lane: Lane, chosen: Sequence[tuple[AppendQueue, Entry]]) -> None:
-        deadline = Deadline.after(self._client.request_timeout_s)
+    def _put(self, lane: Lane, chosen: Sequence[tuple[AppendQueue, Entry]]) -> None:
+        deadline = self._request_deadline()
         if isinstance(chosen[0][1].append, Batch):
-            lane.send_batches(chosen, deadline)
+            lane.put_batches(chosen, deadline)
             return
+        for queue, _ in chosen:
+            self._prove_topic(queue)
         if self._marker_identity is None:
             self._marker_identity = new_producer_id(self._client, deadline=chosen[0][0].deadline)
-        lane.send_holes(chosen, self._marker_identity, self._coordinator_epoch, deadline)
+        lane.put_holes(chosen, self._marker_identity, self._coordinator_epoch, deadline)
+
+    def _prove_topic(self, queue: AppendQueue) -> None:
+        if time.monotonic() - self._proven_at.get(queue.where.topic, 0.0) > _TRUSTED_S:
+            prove_topic(self._client, queue.where, queue.feed.topic_id, deadline=queue.deadline)
+            self._proven_at[queue.where.topic] = time.monotonic()
 
     # Answers
 
     def _receive(self, lane: Lane) -> list[Acknowledged]:
         try:
-            flight, answers = lane.receive(Deadline.after(self._client.request_timeout_s))
+            flight, answers = lane.receive(self._request_deadline())
         except UnavailableError as error:
-            self._lose(lane, [], error)
+            self._lose(lane, error)
             return []
-        missing = Answer(Code.NETWORK_EXCEPTION)
         done: list[Acknowledged] = []
         for place, (queue, entry) in enumerate(flight.entries):
             queue.in_flight -= 1
-            self._settle(queue, entry, answers.get(queue.where, missing), _asked(flight, place))
+            self._settle(queue, entry, answers[place], _asked(flight, place))
             done += queue.acknowledged()
         return done
 
@@ -302,7 +354,7 @@ class ProduceStream:
 
     # Failures
 
-    def _lose(self, lane: Lane, queues: Sequence[AppendQueue], error: UnavailableError) -> None:
+    def _lose(self, lane: Lane, error: UnavailableError, queues: Sequence[AppendQueue] = ()) -> None:
         """The connection is gone, and nobody knows which of the requests on it were carried out."""
         lane.close()
         self._lanes.pop(lane.node_id, None)
@@ -326,6 +378,10 @@ class ProduceStream:
         try:
             if queue.head is not None and isinstance(queue.head.append, Hole):
                 self._look_into(queue, queue.head)
+        except UsageError as error:
+            self._check_topic(queue)
+            queue.failed = False
+            queue.fail(UnavailableError(error.message, operation=OPERATION, object_name=str(queue.where)))
         except UnavailableError as error:
             queue.failed = False
             queue.fail(error)

@@ -105,7 +105,7 @@ def gap_in_sequence(where: TopicPartition, source_offset: int, *, acknowledged_t
     )
 
 
-def gone(where: TopicPartition, source_offset: int, *, recreated: bool) -> TopicGoneError:
+def gone(where: TopicPartition, source_offset: int | None, *, recreated: bool) -> TopicGoneError:
     return TopicGoneError(
         "the topic was deleted and created again" if recreated else "the topic was deleted",
         operation=OPERATION,

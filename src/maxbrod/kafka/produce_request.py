@@ -81,9 +81,8 @@ def _string(text: str) -> bytes:
 def _length(count: int) -> bytes:
     """A compact length: a varint of one more than it is."""
     value = count + 1
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    return bytes((value & 0x7F | 0x80,)) + _length((value >> 7) - 1)

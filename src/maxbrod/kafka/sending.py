@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -19,14 +19,21 @@ if TYPE_CHECKING:
 _PIECES_MAX: Final = 512
 
 
-def send_all(stream: socket.socket, pieces: Iterable[Piece], wait: Callable[[], None]) -> None:
+def send_all(stream: socket.socket, pieces: Sequence[Piece], wait: Callable[[], None]) -> None:
     """All pieces, in order. `wait` is called before each system call, to say how long that may take."""
-    rest = deque(memoryview(piece) for piece in pieces)
-    if isinstance(stream, ssl.SSLSocket):  # TLS has no gathering send
-        for piece in rest:
-            wait()
-            stream.sendall(piece)
+    wait()
+    if isinstance(stream, ssl.SSLSocket):
+        # TLS has no gathering send, and what is encrypted is copied anyway: one record for each piece would be dearer.
+        stream.sendall(b"".join(pieces))
         return
+    sent = stream.sendmsg(pieces[:_PIECES_MAX])
+    rest = deque[memoryview]()
+    for piece in pieces:
+        if sent >= len(piece):
+            sent -= len(piece)
+        else:
+            rest.append(memoryview(piece)[sent:])
+            sent = 0
     while rest:
         wait()
         sent = stream.sendmsg([rest[place] for place in range(min(len(rest), _PIECES_MAX))])

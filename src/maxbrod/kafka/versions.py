@@ -31,6 +31,7 @@ _LEAST: Final[dict[int, int]] = {
 }
 _MOST: Final[dict[int, int]] = {
     ApiKey.AddPartitionsToTxn: 3,  # later ones are for brokers among themselves
+    ApiKey.DescribeGroups: 5,  # the last that tells what is allowed on a group that is not there
     ApiKey.EndTxn: 4,  # from 5 on each transaction changes the producer's epoch
     ApiKey.Fetch: 18,  # the newest that `fetch` was written for: it reads the answer by hand
     ApiKey.InitProducerId: 5,  # the last without prepared transactions

@@ -50,7 +50,7 @@ def create_topic(
     with cluster.admin() as admin:
         admin.create_topics({topic: wanted}, wait_for_metadata=True)
     # That was one broker; another may hear of the topic a moment later, and say until then that there is none.
-    wait_for(f"every broker to know {topic}", lambda: _known_to_all(cluster, topic), timeout_s=_TIMEOUT_S)
+    wait_until_known(cluster, topic)
     return topic_id(cluster, topic)
 
 
@@ -109,6 +109,11 @@ def wait_for_in_sync(cluster: Cluster, topic: str, brokers: Collection[int], *, 
         lambda: replicas(cluster, topic, partition).in_sync == frozenset(brokers),
         timeout_s=_TIMEOUT_S,
     )
+
+
+def wait_until_known(cluster: Cluster, topic: str) -> None:
+    """Until every broker that runs has heard of a topic that somebody has made."""
+    wait_for(f"every broker to know {topic}", lambda: _known_to_all(cluster, topic), timeout_s=_TIMEOUT_S)
 
 
 def _known_to_all(cluster: Cluster, topic: str) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 ON_SPARK: Final = "run on Spark"
 _POLL_S: Final = 0.2
+_KILL_S: Final = 30.0
+"""Spark gives a Python worker about 4 s to end, and then ends it."""
 _SCHEMA: Final = "task bigint, answer string"
 _ANSWERS: Final = pa.schema([("task", pa.int64()), ("answer", pa.string())])
 
@@ -36,9 +39,11 @@ def run_tasks(
     *,
     name: str,
     on_done: TasksDone | None = None,
+    stop: threading.Event | None = None,
 ) -> list[str]:
     """The answer to each payload, in their order. `on_done` hears now and then how many tasks are done.
 
+    When `stop` is set the job is cancelled, with the tasks under way: UnavailableError, once they have ended.
     `function` is importable by its name, or a `functools.partial` of such: it is called in Python workers.
     """
     count = len(payloads)
@@ -46,10 +51,38 @@ def run_tasks(
         return []
     with _errors_of_spark():
         job = session.range(0, count, 1, count).mapInArrow(partial(_answer, function, tuple(payloads)), _SCHEMA)
-        with _watched(session, name, on_done):
+        with _watched(session, name, on_done, stop):
             table = job.toArrow()
     answers = dict(zip(table["task"].to_pylist(), table["answer"].to_pylist(), strict=True))
     return [answers[number] for number in range(count)]
+
+
+@contextmanager
+def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]:
+    """Within the block, all jobs of the session end as soon as `stop` is set: with UnavailableError, where they run.
+
+    Spark Connect has no way to do so: there, a job that runs comes to its end.
+    """
+    context = _context(session)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            if stop.wait(_POLL_S) and not over.is_set():
+                # Again and again: the next job may be about to start.
+                with suppress(UnavailableError), _errors_of_spark():
+                    context.cancelAllJobs()
+                over.wait(_POLL_S)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if context is not None:
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if context is not None:
+            watcher.join()
 
 
 def _answer(
@@ -94,48 +127,129 @@ def _is_of_spark(error: Exception) -> bool:
 
 def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Error" in line or "Exception" in line]
+    # Names of Java's classes stand in its stacks, too.
+    telling = [line for line in lines if ("Error" in line or "Exception" in line) and not line.startswith("at ")]
     return (telling or lines or [type(error).__name__])[-1][:500]
 
 
 @contextmanager
-def _watched(session: SparkSession, name: str, on_done: TasksDone | None) -> Iterator[None]:
-    """Looks at the job from another thread. Spark Connect has no tracker: nothing is heard of its tasks."""
-    context = _context(session)
-    if context is None:
-        yield
-        return
-    context.setJobGroup(name, name)
-    stop = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(context, name, on_done, stop), daemon=True)
-    if on_done is not None:
+def _watched(
+    session: SparkSession, name: str, on_done: TasksDone | None, stop: threading.Event | None
+) -> Iterator[None]:
+    """Looks at the job from another thread, and cancels it from there."""
+    job = _job(session, name)
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(job, on_done, stop, ended), daemon=True)
+    watched = on_done is not None or stop is not None
+    job.begin()
+    if watched:
         watcher.start()
     try:
         yield
     finally:
-        stop.set()
-        if on_done is not None:
+        ended.set()
+        if watched:
             watcher.join()
+        if stop is not None and stop.is_set():
+            _await_tasks(job)
+        job.end()
+
+
+def _watch(job: _Job, on_done: TasksDone | None, stop: threading.Event | None, ended: threading.Event) -> None:
+    # If Spark goes away, the thread that waits for the job will say so.
+    with suppress(UnavailableError), _errors_of_spark():
+        while not ended.wait(_POLL_S):
+            if stop is not None and stop.is_set():
+                # Each time anew: it may not have begun yet.
+                job.cancel()
+            if on_done is not None:
+                on_done(job.tasks_done())
+
+
+def _await_tasks(job: _Job) -> None:
+    """A job that is cancelled has ended before its tasks have: whoever goes on must not meet them."""
+    until = time.monotonic() + _KILL_S
+    with suppress(UnavailableError), _errors_of_spark():
+        while job.tasks_running() and time.monotonic() < until:
+            time.sleep(_POLL_S)
+
+
+class _Job(Protocol):
+    """What is asked of a job while it runs."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def tasks_done(self) -> int: ...
+
+    def tasks_running(self) -> int: ...
+
+
+class _ClassicJob:
+    def __init__(self, context: Any, name: str) -> None:  # noqa: ANN401 - a SparkContext
+        self._context, self._name = context, name
+        self._tracker = context.statusTracker()
+
+    def begin(self) -> None:
+        self._context.setJobGroup(self._name, self._name)
+
+    def end(self) -> None:
+        """The group is that of this thread, and the next job has another."""
+
+    def cancel(self) -> None:
+        self._context.cancelJobGroup(self._name)
+
+    def tasks_done(self) -> int:
+        return sum(stage.numCompletedTasks for stage in self._stages())
+
+    def tasks_running(self) -> int:
+        return sum(stage.numActiveTasks for stage in self._stages())
+
+    def _stages(self) -> list[Any]:
+        tracker = self._tracker
+        return [
+            stage
+            for job in tracker.getJobIdsForGroup(self._name)
+            for stage in map(tracker.getStageInfo, getattr(tracker.getJobInfo(job), "stageIds", ()))
+            if stage is not None
+        ]
+
+
+class _ConnectJob:
+    """Spark Connect has no tracker: nothing is heard of its tasks."""
+
+    def __init__(self, session: SparkSession, name: str) -> None:
+        self._session, self._name = session, name
+
+    def begin(self) -> None:
+        self._session.addTag(self._name)
+
+    def end(self) -> None:
+        self._session.removeTag(self._name)
+
+    def cancel(self) -> None:
+        self._session.interruptTag(self._name)
+
+    def tasks_done(self) -> int:
+        return 0
+
+    def tasks_running(self) -> int:
+        return 0
+
+
+def _job(session: SparkSession, name: str) -> _Job:
+    context = _context(session)
+    return _ConnectJob(session, name) if context is None else _ClassicJob(context, name)
 
 
 def _context(session: SparkSession) -> Any:  # noqa: ANN401 - a SparkContext
+    """None of Spark Connect."""
     try:
         return session.sparkContext
     except Exception as error:
         if type(error).__module__.startswith("pyspark"):
             return None
         raise
-
-
-def _watch(context: Any, group: str, on_done: TasksDone, stop: threading.Event) -> None:  # noqa: ANN401
-    # If Spark goes away, the thread that waits for the job will say so.
-    with suppress(UnavailableError), _errors_of_spark():
-        tracker = context.statusTracker()
-        while not stop.wait(_POLL_S):
-            stages = [
-                stage
-                for job in tracker.getJobIdsForGroup(group)
-                for stage in map(tracker.getStageInfo, getattr(tracker.getJobInfo(job), "stageIds", ()))
-                if stage is not None
-            ]
-            on_done(sum(stage.numCompletedTasks for stage in stages))

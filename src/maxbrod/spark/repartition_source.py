@@ -14,12 +14,14 @@ from maxbrod.batch.columns import number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.sharing import Portion, kept_records
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.kafka.reading import REQUEST_BYTES, read_logs
+from maxbrod.layouts.kafka.reading import REQUEST_BYTES
+from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec
 from maxbrod.planning.restore.blocks import OPEN_SOURCES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
 
     import pyarrow as pa
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 _OPEN_BYTES: Final = 8 << 20
-"""What all readers together ask of the storage at once."""
+"""What all readers together ask of the storage at once; as much again is on its way where they read ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +50,15 @@ def read_in_order(
     *,
     since_ms: int | None = None,
     until_ms: int | None = None,
+    ahead: Executor | None = None,
 ) -> Iterator[Piece]:
-    """All records that are asked for, the same in the same order each time."""
+    """All records that are asked for, the same in the same order each time; read `ahead` while they are used."""
     several = len(sources) if len(sources) <= OPEN_SOURCES_MAX else 1
     request_bytes = min(REQUEST_BYTES, _OPEN_BYTES // several)
-    readers = {
-        each.partition: _Reader(storage, each, since_ms=since_ms, until_ms=until_ms, request_bytes=request_bytes)
-        for each in sources
-    }
+    readers = {}
+    for each in sources:
+        cut = Cut(first_offset=each.first_offset, end_offset=each.end_offset, since_ms=since_ms, until_ms=until_ms)
+        readers[each.partition] = _Reader(storage, each, cut, request_bytes=request_bytes, ahead=ahead)
     for block in blocks:
         yield from readers[block.partition].read_until(block.end)
 
@@ -64,19 +67,10 @@ class _Reader:
     """Of one source partition."""
 
     def __init__(
-        self,
-        storage: Storage,
-        source: SharedSource,
-        *,
-        since_ms: int | None,
-        until_ms: int | None,
-        request_bytes: int,
+        self, storage: Storage, source: SharedSource, cut: Cut, *, request_bytes: int, ahead: Executor | None
     ) -> None:
         self._storage, self._partition = storage, source.partition
-        self._request_bytes = request_bytes
-        self._cut = Cut(
-            first_offset=source.first_offset, end_offset=source.end_offset, since_ms=since_ms, until_ms=until_ms
-        )
+        self._cut, self._request_bytes, self._ahead = cut, request_bytes, ahead
         self._slices = iter(source.slices)
         self._next = next(self._slices, None)
         self._portions: Iterator[Portion] | None = None
@@ -112,7 +106,8 @@ class _Reader:
 
     def _read(self, stored: Slice) -> Iterator[Portion]:
         name, codec = self._storage.name_of(stored.path), Codec[stored.codec.upper()]
-        for data, headers in read_logs(self._storage, stored, request_bytes=self._request_bytes):
+        logs = read_logs(self._storage, stored, request_bytes=self._request_bytes, ahead=self._ahead)
+        for data, headers in logs:
             for portion in kept_records(data, headers, stored.aborted, cut=self._cut, codec=codec, object_name=name):
                 self._refuse_repetition(portion, name)
                 yield portion

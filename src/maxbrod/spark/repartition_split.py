@@ -1,7 +1,9 @@
 """Shares records out among the partitions of a topic: by the hash of their key, as Kafka's Java client does.
 
 Owns what is known of each target partition: how many of its records are there already, whether the last of those are
-what they should be, which shares of which source it has, and the batches that wait to be sent. No I/O.
+what they should be, which shares of which source it has, and the batches that wait to be sent. The number of a record
+in its partition is its sequence number too, whoever sends it, so that a broker takes it once. What is wrong with one
+partition ends that one only. No I/O.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 ROUND_BYTES: Final = 4 << 20
 """So much of records is shared out at once: enough for large batches, if they do not go to too many partitions."""
+FOREIGN: Final = "what stands last in the log is not what this restore put there"
 _NO_MARKS: Final = np.zeros(0, np.int64)
 _ELSEWHERE: Final = -1
 """Of records that are another task's."""
@@ -47,10 +50,15 @@ class SharedTarget:
         self.there = there
         self.passed = 0
         """How many of its records have been met."""
+        self.reached = base + there
+        """Up to this offset all is in the log."""
+        self.failure: RefusedError | None = None
+        """Why it does not go on."""
         self.batches: deque[Batch] = deque()
         self.shares: list[Share] = []
         self._mark = 0
-        self._sequence = 0
+        self._met_all = False
+        self._sequence = sequence_after(0, there)
         self._tail = tail
         if tail is not None and tail.num_rows > there:
             raise self.refused("what stands last in the log began before this restore: somebody else has written to it")
@@ -58,6 +66,16 @@ class SharedTarget:
     @property
     def next_offset(self) -> int:
         return self.base + self.passed
+
+    @property
+    def done(self) -> bool:
+        """Whether all that belongs there is there."""
+        return self._met_all and self.reached == self.next_offset
+
+    def shares_there(self) -> list[Share]:
+        """Of the records that are in the log: those that were met and not acknowledged are not there."""
+        counts = [min(each.count, self.reached - each.base) for each in self.shares]
+        return [replace(each, count=count) for each, count in zip(self.shares, counts, strict=True) if count > 0]
 
     def skip(self, records: pa.RecordBatch, rows: NDArray[np.int64]) -> int:
         """How many of the next records, which are these rows, stand there already. The last there are compared."""
@@ -69,7 +87,7 @@ class SharedTarget:
             if low < high:
                 wanted = records.select(CONTENT_COLUMNS).take(number_array(rows[low - first : high - first]))
                 if not wanted.equals(self._tail.slice(low - begin, high - low)):
-                    raise self.refused("what stands last in the log is not what this restore put there")
+                    raise self.refused(FOREIGN)
         return min(max(self.there - first, 0), len(rows))
 
     def note(self, partition: int, mark: int, first: int, end: int, count: int) -> None:
@@ -96,8 +114,11 @@ class SharedTarget:
 
     def finish(self) -> None:
         """All records have been met."""
-        if self.there > self.passed:
-            raise self.refused("the log has more than this restore puts there: somebody else has written to it")
+        self._met_all = self.there <= self.passed
+        if not self._met_all:
+            self.failure = self.refused(
+                "the log has more than this restore puts there: somebody else has written to it"
+            )
 
     def refused(self, message: str) -> RefusedError:
         return RefusedError(
@@ -211,7 +232,12 @@ class Splitter:
         starts = np.append(0, np.flatnonzero(target[1:] != target[:-1]) + 1)
         keep = np.ones(len(order), np.bool_)
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
-            skipped = self._targets[target[start]].skip(records, order[start:stop])
+            mine = self._targets[target[start]]
+            try:
+                skipped = mine.skip(records, order[start:stop])
+            except RefusedError as error:
+                self._fail(mine, error)
+                skipped = stop - start
             keep[start : start + skipped] = False
         return order[keep], target[keep]
 
@@ -219,14 +245,28 @@ class Splitter:
         shared = encode_shared(records, target, codec=codec, batch_bytes_max=self._batch_bytes_max)
         owner = target[shared.row]
         offset = number_column(records.column("offset"))[shared.row]
-        self._refuse_oversized(shared.headers.size, owner, offset)
+        size, waiting = shared.headers.size, 0
         for place in np.unique(owner).tolist():
-            mine = np.flatnonzero(owner == place)
             each = self._targets[place]
-            each.add(each.stamp(shared.data, shared.headers.take(mine), self._identity, offset[mine].tolist()))
-        return int(shared.headers.size.sum())
+            mine = self._fitting(each, np.flatnonzero(owner == place), size, offset)
+            if mine.size:
+                each.add(each.stamp(shared.data, shared.headers.take(mine), self._identity, offset[mine].tolist()))
+                waiting += int(size[mine].sum())
+        return waiting
 
-    def _refuse_oversized(self, size: NDArray[np.int64], owner: NDArray[np.int32], offset: NDArray[np.int64]) -> None:
-        for row in np.flatnonzero(size > self._batch_bytes_max).tolist():
-            what = f"a batch of {int(size[row])} bytes at offset {int(offset[row])} is more than the target takes"
-            raise self._targets[owner[row]].refused(what)
+    def _fitting(
+        self, target: SharedTarget, mine: NDArray[np.int64], size: NDArray[np.int64], offset: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Those of its batches before the first that it does not take."""
+        large = np.flatnonzero(size[mine] > self._batch_bytes_max)
+        if not large.size:
+            return mine
+        row = mine[large[0]]
+        what = f"a batch of {int(size[row])} bytes at offset {int(offset[row])} is more than the target takes"
+        self._fail(target, target.refused(what))
+        return mine[: large[0]]
+
+    def _fail(self, target: SharedTarget, error: RefusedError) -> None:
+        """Nothing more of it is kept."""
+        target.failure = error
+        self._places[target.where.partition] = _ELSEWHERE

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from maxbrod.batch.provenance import Provenance
 from maxbrod.errors import RefusedError
 from maxbrod.model import TopicPartition
 from maxbrod.spark.backup import decode_slice
@@ -15,6 +16,7 @@ from maxbrod.spark.restore_items import decode_shared, is_shared
 from maxbrod.spark.restore_task import Restored, RestoreItem, RestoreSettings, run_restore_task
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
@@ -28,8 +30,9 @@ def run_restore_job(
     tasks: Sequence[Sequence[RestoreItem | SharedItem]],
     *,
     on_done: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> list[Restored]:
-    """What became of every item of every task."""
+    """What became of every item of every task. UnavailableError where `stop` was set before they were done."""
     if str(session.conf.get("spark.speculation", "false")).lower() == "true":
         raise RefusedError(
             "this Spark session speculates: two tasks would write to one partition",
@@ -38,7 +41,7 @@ def run_restore_job(
         )
     payloads = [json.dumps([asdict(item) for item in task]) for task in tasks]
     name = f"restore-{settings.restore_id}"
-    answers = run_tasks(session, partial(_work, settings), payloads, name=name, on_done=on_done)
+    answers = run_tasks(session, partial(_work, settings), payloads, name=name, on_done=on_done, stop=stop)
     return [_restored(values) for answer in answers for values in json.loads(answer)]
 
 
@@ -61,7 +64,9 @@ def _work_shared(settings: RestoreSettings, values: dict[str, Any]) -> list[Rest
 
 def _item(values: dict[str, Any]) -> RestoreItem:
     slices = tuple(decode_slice(each) for each in values["slices"])
-    return RestoreItem(**{**values, "where": TopicPartition(**values["where"]), "slices": slices})
+    provenance = values["provenance"] and Provenance(**values["provenance"])
+    where = TopicPartition(**values["where"])
+    return RestoreItem(**{**values, "where": where, "slices": slices, "provenance": provenance})
 
 
 def _restored(values: dict[str, Any]) -> Restored:

@@ -1,12 +1,15 @@
 """What one task of a restore does: read slices, make their batches ready for a broker, append them exactly once.
 
 Each target partition belongs to one task, which appends to it in the order of the plan. A task that runs again finds in
-the target's log how far the one before it came: it compares what stands last there with what should, and goes on.
+the target's log how far the one before it came: it compares what stands last there with what should, and goes on with
+the same producer id and the next sequence number, so that what the one before it sent and what only arrives now is not
+there twice.
 """
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -21,29 +24,38 @@ from maxbrod.kafka.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.kafka.filling import fill_by_transactions
 from maxbrod.kafka.log_ends import log_ends
-from maxbrod.kafka.produce import produce_all
-from maxbrod.kafka.producer_ids import new_producer_id
-from maxbrod.kafka.ranges import read_range
-from maxbrod.layouts.kafka.reading import read_logs
+from maxbrod.kafka.log_tails import next_sequence, read_tail
+from maxbrod.kafka.produce import produce_all, prove_topic
+from maxbrod.kafka.producer_ids import ProducerIdentity
+from maxbrod.layouts.kafka.reading import REQUEST_BYTES
+from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
 from maxbrod.planning.restore.mapping import build_map, encode_map
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
     from typing import Any
 
     from numpy.typing import NDArray
 
+    from maxbrod.batch.provenance import Provenance
     from maxbrod.batch.replay import Replayed
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.kafka.appends import Append
-    from maxbrod.kafka.producer_ids import ProducerIdentity
+    from maxbrod.kafka.log_tails import LogTail
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 
 _OPERATION: Final = "restore"
 _PAUSE_S: Final = 0.05
+PARTITIONS_AT_ONCE: Final = 64
+"""Appended to side by side: the others wait, and hold nothing meanwhile."""
+_READ_BYTES: Final = 64 << 20
+"""Read at once, for all partitions together; about three times as much is held while batches are made ready."""
+_READERS: Final = 2
+_SETTLING_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,8 @@ class RestoreSettings:
     archive_url: str
     kafka: KafkaConfig
     storage: StorageConfig = field(repr=False)
+    producer_id: int
+    """Of this restore and nobody else, whoever carries it out."""
     since_ms: int | None = None
     until_ms: int | None = None
     markers: bool = True
@@ -79,6 +93,8 @@ class RestoreItem:
     """Source offsets from here on are not restored."""
     batch_bytes_max: int
     slices: tuple[Slice, ...]
+    provenance: Provenance | None = None
+    """What every record is told to say of its source, in headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +108,21 @@ class Restored:
     failure: dict[str, Any] | None = None
 
 
+def transactional_id_of(restore_id: str, where: str) -> str:
+    """By which holes of a partition are closed where markers are not allowed."""
+    return f"maxbrod-{restore_id}-{where}"
+
+
 def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) -> list[Restored]:
-    """Restore some partitions. What goes wrong with the target or the archive is told for all of them."""
-    readings = [_Reading(item, settings) for item in items]
+    """Restore some partitions. What goes wrong with the archive ends one of them, with the target all that are left."""
+    share = _READ_BYTES // max(1, min(len(items), PARTITIONS_AT_ONCE))
+    readings = [_Reading(item, settings, request_bytes=min(share, REQUEST_BYTES)) for item in items]
     failure = None
     try:
         storage = open_storage(settings.archive_url, settings.storage)
-        with KafkaClient(settings.kafka) as client:
+        with KafkaClient(settings.kafka) as client, ThreadPoolExecutor(_READERS) as ahead:
+            for each in readings:
+                each.ahead = ahead
             _restore(client, storage, readings, settings)
     except MaxbrodError as error:
         failure = error.as_dict()
@@ -106,17 +130,33 @@ def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) ->
 
 
 def _restore(client: KafkaClient, storage: Storage, readings: Sequence[_Reading], settings: RestoreSettings) -> None:
-    ends = log_ends(client, [each.item.where for each in readings], deadline=Deadline.after(settings.patience_s))
-    for each in readings:
-        each.begin(client, ends[each.item.where])
+    readings = _begun(client, readings, settings)
     pace = Pace(settings.rate_bytes_per_s)
     if settings.markers:
-        feeds = [each.feed(client, storage, pace) for each in readings]
-        for acknowledged in produce_all(client, feeds, patience_s=settings.patience_s):
-            del acknowledged
+        found = {each.item.where: each for each in readings}
+        feeds = [each.feed(storage, pace) for each in readings]
+        done = produce_all(client, feeds, at_once=PARTITIONS_AT_ONCE, patience_s=settings.patience_s)
+        for acknowledged in done:
+            found[acknowledged.where].reached = acknowledged.base_offset + acknowledged.count
         return
     for each in readings:
         _restore_without_markers(client, storage, each, settings, pace)
+
+
+def _begun(client: KafkaClient, readings: Sequence[_Reading], settings: RestoreSettings) -> list[_Reading]:
+    """Those that can go on. Markers have no sequence numbers, so those that still come must be waited for."""
+    deadline = Deadline.after(settings.patience_s)
+    ends = log_ends(client, [each.item.where for each in readings], deadline=deadline)
+    growing = readings
+    while growing:
+        for each in growing:
+            each.begin(client, ends[each.item.where], deadline)
+        growing = [each for each in growing if each.within_hole]
+        if growing:
+            time.sleep(_SETTLING_S)
+            before, ends = ends, log_ends(client, [each.item.where for each in growing], deadline=deadline)
+            growing = [each for each in growing if ends[each.item.where] != before[each.item.where]]
+    return [each for each in readings if each.sound]
 
 
 def _restore_without_markers(
@@ -124,25 +164,27 @@ def _restore_without_markers(
 ) -> None:
     """Batches up to a hole, then the hole, and so on: slow, but it needs no rights beyond those of a producer."""
     where, run = reading.item.where, list[Batch]()
-    end = reading.next_offset
+    end = reading.reached
 
     def flush() -> None:
         nonlocal end
         if run:
             feed = Feed(where=where, topic_id=reading.topic_id, first_offset=end, appends=list(run))
-            end += sum(
-                acknowledged.count for acknowledged in produce_all(client, [feed], patience_s=settings.patience_s)
-            )
+            for acknowledged in produce_all(client, [feed], patience_s=settings.patience_s):
+                end += acknowledged.count
+                reading.reached = end
             run.clear()
 
-    for append in reading.appends(client, storage, pace):
+    for append in reading.appends(storage, pace):
         if isinstance(append, Hole):
             flush()
             end += append.count
-            transactional_id = f"maxbrod-{settings.restore_id}-{where}"
+            prove_topic(client, where, reading.topic_id, deadline=Deadline.after(settings.patience_s))
+            transactional_id = transactional_id_of(settings.restore_id, str(where))
             fill_by_transactions(
                 client, {where: end}, transactional_id=transactional_id, patience_s=settings.patience_s
             )
+            reading.reached = end
         else:
             run.append(append)
             if sum(len(each.data) for each in run) > 8 << 20:
@@ -153,10 +195,18 @@ def _restore_without_markers(
 class _Reading:
     """One partition under way: where the source is, what was sent, what stands where."""
 
-    def __init__(self, item: RestoreItem, settings: RestoreSettings) -> None:
-        self.item = item
+    ahead: Executor | None = None
+
+    def __init__(self, item: RestoreItem, settings: RestoreSettings, *, request_bytes: int) -> None:
+        self.item = self._all = item
+        self._request_bytes = request_bytes
         self.topic_id = topic_id_of(item.topic_id)
-        self.next_offset = item.base
+        self.next_offset = self.reached = item.base
+        self.within_hole = False
+        """Whether what stands last in the log is a marker."""
+        self._identity = ProducerIdentity(producer_id=settings.producer_id, epoch=0)
+        self._sequence = 0
+        """Of the first record that the target lacks."""
         self._cut = Cut(
             first_offset=item.first_offset,
             end_offset=item.end_offset,
@@ -165,71 +215,111 @@ class _Reading:
         )
         self._found = 0
         """How many offsets of the target were there already."""
-        self._tail: NDArray[np.uint8] | None = None
+        self._tail: LogTail | None = None
         self._source: list[NDArray[np.int64]] = []
         self._count: list[NDArray[np.int64]] = []
-        self._records = 0
+        self._failure: MaxbrodError | None = None
+        self._read = False
+        """Whether all was read that there is to send."""
 
     def outcome(self, failure: dict[str, Any] | None) -> Restored:
+        """`failure` is what ended the task; it is not held against a partition that was done by then."""
         counts = np.concatenate([np.zeros(0, np.int64), *self._count])
         source = np.concatenate([np.zeros(0, np.int64), *self._source])
         exact, base = self.item.exact, self.item.base
         target = source if exact else base + np.cumsum(counts) - counts
-        made = build_map(source, counts, target, base=base)
+        counts = np.clip(self.reached - target, 0, counts)  # what was read and not acknowledged is not there
+        there = counts > 0
+        made = build_map(source[there], counts[there], target[there], base=base)
+        done = self._read and self.reached == self.next_offset
         return Restored(
             where=self.item.where,
-            end=self.next_offset,
-            records=self._records,
+            end=self.reached,
+            records=int(counts.sum()),
             map=encode_map(made),
-            failure=failure,
+            failure=self._failure.as_dict() if self._failure else None if done else failure,
         )
 
-    def begin(self, client: KafkaClient, end: int) -> None:
+    @property
+    def sound(self) -> bool:
+        return self._failure is None
+
+    def begin(self, client: KafkaClient, end: int, deadline: Deadline) -> None:
         """From what the target's log has already."""
+        try:
+            self._begin(client, end, deadline)
+        except RefusedError as error:
+            self._failure = error
+
+    def _begin(self, client: KafkaClient, end: int, deadline: Deadline) -> None:
+        self.item, self.reached = self._all, end
         if end < self.item.base:
             raise self._refused(f"the log ends at {end}, before the offset {self.item.base} at which it was to begin")
-        if self.item.exact and end > self.item.base:
+        if self.item.exact and end > self.item.end_offset:
+            raise self._foreign()
+        if end == self.item.base:
+            return
+        self._tail = read_tail(client, self.item.where, end, topic_id=self.topic_id)
+        self.within_hole = self._tail is not None and self._tail.control
+        self._sequence = self._next_sequence(client, end, deadline)
+        if self.item.exact:
             self._go_near(end)
         self._found = end - self.item.base
-        self._tail = self._last_batch(client, end) if self._found else None
+        if not self._found and self._tail is not None and not self._tail.control:
+            raise self._foreign()  # a record where there is none in the archive
+
+    def _next_sequence(self, client: KafkaClient, end: int, deadline: Deadline) -> int:
+        if not self.item.exact:
+            return sequence_after(0, end - self.item.base)
+        if self._tail is not None and not self._tail.control:
+            return self._tail.next_sequence
+        return next_sequence(client, self.item.where, self._identity.producer_id, deadline=deadline)
 
     def _go_near(self, end: int) -> None:
         """Where records keep their offsets, only the slice that holds the last one there has to be read again."""
         slices = tuple(each for each in self.item.slices if each.end_offset >= end)
+        if not slices and self._cut.until_ms is not None:
+            return  # only all that is kept tells where the log has to end
         first = max(self.item.first_offset, min(slices[0].base_offset if slices else end, end))
         self.item = replace(self.item, base=first, first_offset=first, slices=slices)
         self._cut = replace(self._cut, first_offset=first)
         self.next_offset = first
 
-    def feed(self, client: KafkaClient, storage: Storage, pace: Pace) -> Feed:
+    def feed(self, storage: Storage, pace: Pace) -> Feed:
         return Feed(
             where=self.item.where,
             topic_id=self.topic_id,
-            first_offset=self.item.base + self._found,
-            appends=self.appends(client, storage, pace),
+            first_offset=self.reached,
+            appends=self.appends(storage, pace),
         )
 
-    def appends(self, client: KafkaClient, storage: Storage, pace: Pace) -> Iterator[Append]:
-        """All that the target lacks, in order. What it has is read as well, because only that tells what comes next."""
-        identity, sequence = new_producer_id(client), 0
+    def appends(self, storage: Storage, pace: Pace) -> Iterator[Append]:
+        """All that the target lacks, in order; up to what cannot be read, which does not stop other partitions."""
+        try:
+            yield from self._appends(storage, pace)
+            self._read = True
+        except MaxbrodError as error:
+            self._failure = error
+
+    def _appends(self, storage: Storage, pace: Pace) -> Iterator[Append]:
+        """What the target has is read as well, because only that tells what comes next."""
         for replayed in self._replayed(storage):
-            for hole, batch, data in self._in_order(replayed, identity, sequence):
-                sequence = sequence_after(sequence, batch.count)
+            for hole, batch in self._in_order(replayed):
                 if hole:
                     yield from self._passed_hole(hole)
-                if not self._is_there(batch.count, data):
+                if not self._is_there(batch):
                     pace.wait(len(batch.data))
                     yield batch
         if self.item.exact and self._cut.until_ms is None and self.next_offset < self.item.end_offset:
             yield from self._passed_hole(self.item.end_offset - self.next_offset)
         if self._found > self.next_offset - self.item.base:
-            raise self._refused("the log has more than this restore puts there: somebody else has written to it")
+            raise self._foreign()
 
     def _replayed(self, storage: Storage) -> Iterator[Replayed]:
         item = self.item
         position = item.first_offset
         for stored in item.slices:
-            for data, headers in read_logs(storage, stored):
+            for data, headers in read_logs(storage, stored, request_bytes=self._request_bytes, ahead=self.ahead):
                 replayed = replay(
                     data,
                     headers,
@@ -239,6 +329,7 @@ class _Reading:
                     batch_bytes_max=item.batch_bytes_max,
                     codec=Codec[stored.codec.upper()],
                     position=position,
+                    provenance=item.provenance,
                     object_name=storage.name_of(stored.path),
                 )
                 for oversized in replayed.oversized:
@@ -250,43 +341,44 @@ class _Reading:
                 self._count.append(replayed.ranges.count)
                 yield replayed
 
-    def _in_order(
-        self, replayed: Replayed, identity: ProducerIdentity, sequence: int
-    ) -> Iterable[tuple[int, Batch, NDArray[np.uint8]]]:
-        batches = stamped(replayed.data, replayed.headers, identity, first_sequence=sequence)
-        return zip(replayed.hole.tolist(), batches, (each.data[HEADER_BYTES:] for each in batches), strict=True)
+    def _in_order(self, replayed: Replayed) -> Iterable[tuple[int, Batch]]:
+        counts = replayed.headers["count"].astype(np.int64)
+        places = self.next_offset + np.cumsum(replayed.hole + counts) - counts
+        there = int(counts[places < self.item.base + self._found].sum())
+        batches = stamped(
+            replayed.data, replayed.headers, self._identity, first_sequence=sequence_after(self._sequence, -there)
+        )
+        self._sequence = sequence_after(self._sequence, int(counts.sum()) - there)
+        return zip(replayed.hole.tolist(), batches, strict=True)
 
     def _passed_hole(self, count: int) -> Iterator[Hole]:
         """The part of a hole that the target has not passed yet."""
-        there = min(max(self._found - (self.next_offset - self.item.base), 0), count)
+        before = self.next_offset - self.item.base
+        there = min(max(self._found - before, 0), count)
+        if 0 < there == self._found - before and self._tail is not None and not self._tail.control:
+            raise self._foreign()
         self.next_offset += count
         if there < count:
             yield Hole(count=count - there, source_offset=self.next_offset - count + there)
 
-    def _is_there(self, count: int, records: NDArray[np.uint8]) -> bool:
+    def _is_there(self, batch: Batch) -> bool:
         """Whether a batch stands in the target already. The last of those is compared, byte for byte."""
-        before = self.next_offset - self.item.base
+        before, count = self.next_offset - self.item.base, batch.count
         self.next_offset += count
-        self._records += count
         if self._found <= before:
             return False
         if self._found < before + count:
             raise self._refused("the log ends within a batch of this restore: somebody else has written to it")
-        if self._found == before + count and self._tail is not None and not np.array_equal(self._tail, records):
+        if self._found == before + count and self._tail is not None and not self._is_ours(self._tail, batch):
             raise self._refused("what stands last in the log is not what this restore put there")
         return True
 
-    def _last_batch(self, client: KafkaClient, end: int) -> NDArray[np.uint8] | None:
-        """The records of the batch that ends the log, if it is one with records."""
-        where = self.item.where
-        chunks = list(read_range(client, where, end - 1, end, topic_id=self.topic_id, floor=0, read_committed=False))
-        for chunk in reversed(chunks):
-            if len(chunk.headers):
-                if bool(chunk.headers.control[-1]):
-                    return None
-                start = int(chunk.headers.position[-1]) + HEADER_BYTES
-                return chunk.data[start : int(chunk.headers.position[-1] + chunk.headers.size[-1])].copy()
-        return None
+    def _is_ours(self, tail: LogTail, batch: Batch) -> bool:
+        ours = not tail.control and tail.producer_id == self._identity.producer_id
+        return ours and np.array_equal(tail.records, batch.data[HEADER_BYTES:])
+
+    def _foreign(self) -> RefusedError:
+        return self._refused("the log has more than this restore puts there: somebody else has written to it")
 
     def _refused(self, message: str) -> RefusedError:
         return RefusedError(
@@ -294,7 +386,7 @@ class _Reading:
             operation=_OPERATION,
             object_name=str(self.item.where),
             offset=self.next_offset,
-            hint="nothing was changed since; restore under another name, or delete the topic and begin anew",
+            hint="nothing was changed since; restore under another name, or delete the topic and run this again",
         )
 
 

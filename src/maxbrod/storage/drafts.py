@@ -53,6 +53,14 @@ class Draft:
             target.unlink()
             raise
 
+    def supplant(self, target: Path) -> None:
+        """Give it its name, whoever has that now. The draft has no other name from then on."""
+        self._writeback.settle()
+        os.fsync(self._descriptor)
+        make_folder(target.parent)
+        self._path.replace(target)
+        sync_folder(target.parent)
+
     def discard(self) -> None:
         """Never raises. After `publish` only the first of the file's two names goes."""
         if self._descriptor < 0:

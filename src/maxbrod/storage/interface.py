@@ -1,7 +1,8 @@
 """What every storage promises. The comment on a method is its contract, and one suite of tests holds all to it.
 
-An object has a name, is written once, never changes, and is whole or absent for every reader at every instant.
-There is no overwrite, no rename and no append: what maxbrod commits, it commits by creating an object.
+An object has a name and is whole or absent for every reader at every instant. In an archive of the native layout it is
+written once and never changes: what is committed there is committed by creating an object. `replace` is for layouts of
+other tools, which keep files of one name that change. There is no rename and no append.
 
 A storage notices an answer that is shorter than it should be. It cannot notice bytes that were exchanged on the way
 or on the disk: whoever reads checks digests.
@@ -101,6 +102,14 @@ class Storage(ABC):
         ObjectExistsError: the name was taken, by equal bytes or others, and nothing changed. An object that this very
         call created, whose answer was lost, is recognised as its own. UnavailableError: the object may be there or
         may still appear, whole; a caller that repeats the call must be ready for ObjectExistsError.
+        """
+
+    @abstractmethod
+    def replace(self, path: str, data: Buffer) -> None:
+        """Create an object, or put other bytes in the place of one. A reader finds all of the old or all of the new.
+
+        When this returns the new one is durable. UnavailableError: it is the old one or the new one; repeat the call.
+        Of two writers at once either one wins.
         """
 
     @abstractmethod

@@ -32,14 +32,20 @@ class LocalStorage(Storage):
         with self.create(path) as writer:
             writer.write(data)
 
+    def replace(self, path: str, data: Buffer) -> None:
+        target = self._root / check_name(path)
+        with self._errors("replace", path):
+            draft = self._draft()
+            try:
+                draft.write(memoryview(data).cast("B"))
+                draft.supplant(target)
+            finally:
+                draft.discard()
+
     def create(self, path: str) -> Writer:
         target = self._root / check_name(path)
         with self._errors("create", path):
-            folder = self._root / RESERVED
-            if not self._tidied:
-                remove_stale_drafts(folder)
-                self._tidied = True
-            return _LocalWriter(self.name_of(path), target, Draft.open(folder))
+            return _LocalWriter(self.name_of(path), target, self._draft())
 
     def get(self, path: str, *, size: int | None = None) -> memoryview:
         with self._errors("get", path), self._file(path).open("rb", buffering=0) as file:
@@ -67,6 +73,13 @@ class LocalStorage(Storage):
     def _listed(self, folder: str) -> Iterator[ObjectInfo]:
         with self._errors("list", folder):
             yield from _walk(self._root / folder, f"{folder}/" if folder else "")
+
+    def _draft(self) -> Draft:
+        folder = self._root / RESERVED
+        if not self._tidied:
+            remove_stale_drafts(folder)
+            self._tidied = True
+        return Draft.open(folder)
 
     def _file(self, path: str) -> Path:
         """A folder is no object, here as in a cloud."""

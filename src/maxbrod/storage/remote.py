@@ -71,6 +71,14 @@ class RemoteStorage(Storage):
 
         self._retries.run(attempt)
 
+    def replace(self, path: str, data: Buffer) -> None:
+        body = memoryview(data).cast("B")
+        attributes = self._marked(uuid.uuid4().hex)
+        put = partial(
+            obstore.put, self._clients.once, check_name(path), body, use_multipart=False, attributes=attributes
+        )
+        self._retried("replace", path, put)
+
     def create(self, path: str) -> Writer:
         write_id = uuid.uuid4().hex
         start = partial(obstore.open_writer, self._clients.patient, check_name(path), attributes=self._marked(write_id))

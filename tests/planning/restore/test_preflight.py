@@ -116,6 +116,11 @@ def test_another_partition_count_is_refused_unless_it_is_said() -> None:
     assert kinds(Wish(partition_count=2, offsets=OffsetsMode.EXACT), into=state) == [("offsets", True)]
 
 
+def test_provenance_is_never_left_out_in_silence_where_partitions_change() -> None:
+    assert kinds(Wish(provenance=True, partition_count=2)) == [("partition count", True), ("offsets", False)]
+    assert kinds(Wish(provenance=True)) == []
+
+
 def test_too_few_brokers_are_a_warning_and_under_strict_a_refusal() -> None:
     arguments: dict[str, Any] = {"archived": topic(factor=3), "into": target(brokers=2)}
     assert kinds(**arguments) == [("brokers", False)]
@@ -144,7 +149,7 @@ def test_of_an_existing_topic_its_own_retention_counts() -> None:
 def test_a_right_that_is_denied_is_fatal_and_one_that_is_unknown_is_told() -> None:
     denied = target(rights={**ALL_RIGHTS, Right.CREATE: False})
     assert kinds(into=denied) == [("permission", True)]
-    assert kinds(into=target(rights={})) == [("right unknown", False)] * 3
+    assert kinds(into=target(rights={})) == [("right unknown", False)] * 4
     leading = [segment(50, 60, **FRESH)]
     unable = target(rights={**ALL_RIGHTS, Right.DELETE: False})
     assert kinds(rows=leading, into=unable) == [("permission", True)]

@@ -168,7 +168,8 @@ def test_a_topic_is_gone_on_with_only_if_it_is_the_same() -> None:
     assert check_topic(new, mine, TOPIC_ID, empty=False)
     assert check_topic(new, mine, None, empty=True), "killed between creating it and noting its id"
     assert check_topic(existing, mine, None, empty=False)
-    for planned, present, created in ((new, None, TOPIC_ID), (new, other, TOPIC_ID), (existing, other, None)):
+    assert not check_topic(new, None, TOPIC_ID, empty=True), "what this restore made and somebody deleted is made again"
+    for planned, present, created in ((existing, None, None), (new, other, TOPIC_ID), (existing, other, None)):
         with pytest.raises(TopicGoneError):
             check_topic(planned, present, created, empty=True)
     with pytest.raises(RefusedError, match="somebody else"):

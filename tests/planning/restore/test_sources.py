@@ -34,7 +34,7 @@ def measure(rows: Sequence[Segment | Gap] | pa.Table, wish: Wish | None = None, 
 
 
 def read(rows: Sequence[Segment | Gap], wish: Wish, source: Source | None = None) -> list[int]:
-    found = rows_to_read(encode_rows(rows), source or measure(rows, wish), wish)
+    found = rows_to_read(encode_rows(rows), [source or measure(rows, wish)], wish)
     return [row.base_offset for row in decode_rows(found) if isinstance(row, Segment)]
 
 
@@ -216,3 +216,17 @@ def test_few_columns_are_enough_and_64_bits_survive() -> None:
     assert (source.first_offset, source.asked_end, source.max_timestamp) == (end - 5, end, end)
     assert source.gaps == {"retention": end - 5}
     assert source.topic_id == TOPIC_ID
+
+
+def test_of_many_sources_each_has_its_own_rows_and_no_others() -> None:
+    rows = [segment(base, base + 10, partition=number) for number in range(4) for base in (0, 10)]
+    table = encode_rows([*rows, gap(20, 30, partition=1), segment(0, 10, topic_id="another", partition=1)])
+    sources = [measure(table, Wish(partitions=frozenset({number}))) for number in (3, 1)]
+    sources[0] = replace(sources[0], asked_first=10)
+    found = [row for row in decode_rows(rows_to_read(table, sources, Wish())) if isinstance(row, Segment)]
+    assert [(row.topic_id, row.partition, row.base_offset) for row in found] == [
+        (TOPIC_ID, 1, 0),
+        (TOPIC_ID, 1, 10),
+        (TOPIC_ID, 3, 10),
+    ]
+    assert rows_to_read(table, [], Wish()).num_rows == 0

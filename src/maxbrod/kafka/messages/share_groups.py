@@ -1,4 +1,4 @@
-"""Where the share groups of a cluster stand: DescribeShareGroupOffsets, which Kafka 4.1 brought."""
+"""Where the share groups of a cluster stand, told, set and forgotten: messages that Kafka 4.1 brought."""
 
 from __future__ import annotations
 
@@ -14,4 +14,20 @@ class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_FOLDER):  # type: 
 
 
 class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
+    pass
+
+
+class AlterShareGroupOffsetsRequest(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
+    pass
+
+
+class AlterShareGroupOffsetsResponse(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
+    pass
+
+
+class DeleteShareGroupOffsetsRequest(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
+    pass
+
+
+class DeleteShareGroupOffsetsResponse(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
     pass

@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
-from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
+from maxbrod.errors import (
+    CorruptDataError,
+    MaxbrodError,
+    ObjectNotFoundError,
+    TruncatedDataError,
+    UnsupportedFormatError,
+    naming,
+)
 from maxbrod.layouts.kafka.digest import ALGORITHM, Digest
 from maxbrod.layouts.kafka.frames import FrameDecoder
 from maxbrod.layouts.kafka.names import is_framed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from concurrent.futures import Executor
 
     from numpy.typing import NDArray
 
@@ -29,6 +37,8 @@ if TYPE_CHECKING:
 REQUEST_BYTES: Final = 8 << 20
 """What is asked of the storage at once."""
 HINT: Final = "read it again; if it stays so, the object is damaged: back these offsets up again, or use a copy"
+
+HINT_MISSING: Final = "put the object back from a copy of the archive, or back these offsets up again"
 
 
 class Stored(Protocol):
@@ -64,12 +74,20 @@ def read_log(storage: Storage, stored: Stored) -> NDArray[np.uint8]:
 
 
 def read_logs(
-    storage: Storage, stored: Stored, *, request_bytes: int = REQUEST_BYTES, check_crc: bool = True
+    storage: Storage,
+    stored: Stored,
+    *,
+    request_bytes: int = REQUEST_BYTES,
+    check_crc: bool = True,
+    ahead: Executor | None = None,
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    """The same in pieces of whole batches, each with its headers. Consumes about `request_bytes` at a time."""
+    """The same in pieces of whole batches, each with its headers. Consumes about `request_bytes` at a time.
+
+    With `ahead`, the next piece is on its way while the one at hand is used.
+    """
     with _about(storage, stored):
         digest, size = Digest(), 0
-        parts = _log(storage, stored, digest, request_bytes)
+        parts = _log(_parts(storage, stored, request_bytes, ahead), digest, framed=is_framed(stored.path))
         for data, headers in _whole_batches(parts, check_crc=check_crc):
             size += headers.end
             yield data, headers
@@ -77,13 +95,31 @@ def read_logs(
         _check_size(stored, size)
 
 
-def _log(storage: Storage, stored: Stored, digest: Digest, request_bytes: int) -> Iterator[NDArray[np.uint8]]:
-    """The log, cut anywhere."""
-    framed = is_framed(stored.path)
-    frames = FrameDecoder()
+def _parts(storage: Storage, stored: Stored, request_bytes: int, ahead: Executor | None) -> Iterator[memoryview]:
+    """The bytes of a slice, as they are stored."""
     end = stored.position + stored.bytes
-    for start in range(stored.position, end, request_bytes):
-        part = storage.get_range(stored.path, start, min(request_bytes, end - start))
+
+    def get(start: int) -> memoryview:
+        return storage.get_range(stored.path, start, min(request_bytes, end - start))
+
+    starts = range(stored.position, end, request_bytes)
+    if ahead is None:
+        yield from map(get, starts)
+        return
+    if not starts:
+        return
+    coming = ahead.submit(get, starts[0])
+    for start in starts[1:]:
+        part = coming.result()
+        coming = ahead.submit(get, start)
+        yield part
+    yield coming.result()
+
+
+def _log(parts: Iterable[memoryview], digest: Digest, *, framed: bool) -> Iterator[NDArray[np.uint8]]:
+    """The log, cut anywhere."""
+    frames = FrameDecoder()
+    for part in parts:
         data = np.frombuffer(part, np.uint8)
         digest.add(data)
         if framed:
@@ -142,7 +178,10 @@ def _about(storage: Storage, stored: Stored) -> Iterator[None]:
     try:
         with naming(storage.name_of(stored.path)):
             yield
-    except CorruptDataError as error:
+    except MaxbrodError as error:
         error.offset = stored.base_offset if error.offset is None else error.offset
-        error.hint = HINT
+        if isinstance(error, CorruptDataError):
+            error.hint = HINT
+        elif isinstance(error, ObjectNotFoundError):
+            error.hint = HINT_MISSING
         raise

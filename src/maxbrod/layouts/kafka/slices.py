@@ -30,6 +30,8 @@ class Slice:
     last_leader_epoch: int
     aborted: tuple[AbortedTransaction, ...] = ()
     digest: str
+    details: str | None = None
+    """Where it stands in an archive of another layout: what that wants to know to read it. None in our own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,9 @@ import numpy as np
 from maxbrod.batch.compression import compress, decompress
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.kafka.cluster_state import Acl, Quota, QuotaEntity
 from maxbrod.model import Codec
+from maxbrod.planning.restore.access import AccessPlan, AclPlan, QuotaPlan
 from maxbrod.planning.restore.blocks import Block
 from maxbrod.planning.restore.configs import ConfigChange, TopicConfigs
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
@@ -109,6 +111,28 @@ def _plan(document: Mapping[str, Any]) -> RestorePlan:
         topics=lambda each: tuple(map(_topic, each)),
         groups=tuple,
         obstacles=lambda each: tuple(_make(Obstacle, one, kind=ObstacleKind) for one in each),
+        access=_access,
+    )
+
+
+def _access(document: Mapping[str, Any]) -> AccessPlan:
+    return _make(
+        AccessPlan,
+        document,
+        acls=lambda each: _make(AclPlan, each, **dict.fromkeys(each, _acls)),
+        quotas=lambda each: _make(QuotaPlan, each, **dict.fromkeys(each, _quotas)),
+        users=tuple,
+    )
+
+
+def _acls(document: list[Mapping[str, Any]]) -> tuple[Acl, ...]:
+    return tuple(_make(Acl, each) for each in document)
+
+
+def _quotas(document: list[Mapping[str, Any]]) -> tuple[Quota, ...]:
+    return tuple(
+        _make(Quota, each, entities=lambda one: tuple(_make(QuotaEntity, entity) for entity in one))
+        for each in document
     )
 
 

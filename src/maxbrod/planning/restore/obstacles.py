@@ -23,6 +23,7 @@ class ObstacleKind(StrEnum):
     UNEXPLAINED = "unexplained"
     INCOMPLETE = "incomplete"
     NAME = "name"
+    DONE_BEFORE = "done before"
     TARGET_NOT_EMPTY = "target not empty"
     PARTITION_COUNT = "partition count"
     OFFSETS = "offsets"
@@ -33,6 +34,7 @@ class ObstacleKind(StrEnum):
     CONFIG = "configuration"
     RETENTION = "retention"
     GROUPS = "groups"
+    ACCESS = "access"
 
 
 _ERRORS: Final[dict[ObstacleKind, type[MaxbrodError]]] = {

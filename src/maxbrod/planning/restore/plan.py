@@ -6,14 +6,18 @@ is stored before the first record is produced, so that whoever goes on after a c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.access import AccessPlan, plan_access
+from maxbrod.planning.restore.access_preflight import find_access_obstacles
 from maxbrod.planning.restore.blocks import Block, plan_blocks
+from maxbrod.planning.restore.choosing import choose_groups
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind, in_order
 from maxbrod.planning.restore.offsets_mode import OffsetsPlan, plan_offsets
+from maxbrod.planning.restore.permissions import find_missing_rights
 from maxbrod.planning.restore.preflight import Subject, find_obstacles
 from maxbrod.planning.restore.sources import Source, measure_sources
 from maxbrod.planning.restore.targets import Right, TargetTopic, count_partitions, plan_target
@@ -74,6 +78,11 @@ class RestorePlan:
     with_acls: bool
     with_quotas: bool
     obstacles: tuple[Obstacle, ...]
+    access: AccessPlan = field(default_factory=AccessPlan)
+    """The ACLs and quotas that come back."""
+    provenance: bool = False
+    source_cluster_id: str | None = None
+    """Of the cluster that was archived, where its snapshot knows it."""
 
     @property
     def records(self) -> int:
@@ -124,7 +133,19 @@ def plan_restore(
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
     subjects = [_subject(wish, group, counts, snapshot, target) for group in _by_topic(sources)]
-    obstacles = [*_missing(wish, chosen, sources), *find_obstacles(wish, subjects, target, now_ms=now_ms)]
+    access = plan_access(
+        wish,
+        snapshot,
+        target.cluster,
+        topics={each.target.source_topic: each.target.name for each in subjects},
+        groups=[group.group_id for group in choose_groups(wish.groups, () if snapshot is None else snapshot.groups)[0]],
+    )
+    obstacles = [
+        *_missing(wish, chosen, sources),
+        *find_obstacles(wish, subjects, target, now_ms=now_ms),
+        *find_missing_rights(wish, subjects, target, access),
+        *find_access_obstacles(wish, snapshot, target, access),
+    ]
     cluster_id = target.cluster.cluster_id or ""
     return RestorePlan(
         restore_id=restore_id,
@@ -139,6 +160,9 @@ def plan_restore(
         groups=wish.groups,
         with_acls=wish.with_acls,
         with_quotas=wish.with_quotas,
+        access=access,
+        provenance=wish.provenance,
+        source_cluster_id=None if snapshot is None else snapshot.cluster_id,
         obstacles=in_order(obstacles),
     )
 

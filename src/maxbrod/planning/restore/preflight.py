@@ -10,7 +10,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.configs import MIN_INSYNC_REPLICAS, RETENTION_BYTES, RETENTION_MS, retention_of
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 from maxbrod.planning.restore.rename import is_topic_name
-from maxbrod.planning.restore.targets import UNKNOWN_END, Right
+from maxbrod.planning.restore.targets import UNKNOWN_END
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Subject:
 def find_obstacles(wish: Wish, subjects: Sequence[Subject], state: TargetState, *, now_ms: int) -> Iterator[Obstacle]:
     """In no particular order; what the archive lacks of the wish's names is told where topics are chosen."""
     yield from _names(subjects, state)
-    yield from _rights(wish, subjects, state)
+    yield from _provenance(wish, subjects)
     for each in subjects:
         yield from _archive(wish, each.sources)
         yield from _target(wish, each, state)
@@ -96,6 +96,14 @@ def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle
             yield Obstacle(kind=ObstacleKind.NAME, where=target.source_topic, what=why, hint=hint, fatal=True)
         taken.setdefault(target.name, target.source_topic)
         alike.setdefault(folded, target.name)
+
+
+def _provenance(wish: Wish, subjects: Sequence[Subject]) -> Iterator[Obstacle]:
+    """Never without the headers that were asked for."""
+    for target in (each.target for each in subjects if wish.provenance and each.target.repartitioned):
+        what = "records that change their partition cannot be told to say where they came from yet"
+        hint = "restore without --provenance, or with the archived number of partitions"
+        yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
 
 
 def _target(wish: Wish, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
@@ -174,27 +182,6 @@ def _offsets(wish: Wish, target: TargetTopic, source: Source, offsets: OffsetsPl
             what=f"offsets change: {offsets.why}",
             hint=exact,
             fatal=wish.strict,
-        )
-
-
-def _rights(wish: Wish, subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle]:
-    exact = [each for subject in subjects for each in subject.offsets if each.mode is OffsetsMode.EXACT]
-    needed = {
-        Right.WRITE: bool(subjects),
-        Right.CREATE: any(not each.target.exists for each in subjects),
-        # A topic that is created comes with what is held, but has to lose it in the end.
-        Right.ALTER_CONFIGS: bool(subjects),
-        Right.DELETE: any(each.cost.leading for each in exact),
-        Right.CLUSTER_ACTION: any(each.cost.holes for each in exact),
-    }
-    for right in (each for each, is_needed in needed.items() if is_needed and not state.rights.get(each, False)):
-        denied, dispensable = right in state.rights, right is Right.CLUSTER_ACTION
-        yield Obstacle(
-            kind=ObstacleKind.PERMISSION if denied else ObstacleKind.RIGHT_UNKNOWN,
-            where=None,
-            what=f"this user may not {right}" if denied else f"nobody knows whether this user may {right}",
-            hint="holes are closed by empty transactions then, 200 a second" if dispensable else f"allow {right}",
-            fatal=(denied and not dispensable) or (wish.strict and not dispensable),
         )
 
 

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from maxbrod.errors import RefusedError, TopicGoneError
+from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from maxbrod.kafka.cluster_state import TopicState
     from maxbrod.planning.restore.mapping import OffsetMap
-    from maxbrod.planning.restore.plan import PartitionPlan
+    from maxbrod.planning.restore.plan import PartitionPlan, RestorePlan
     from maxbrod.planning.restore.targets import LogExtent, TargetTopic
 
 
@@ -38,17 +41,20 @@ class Next:
 def check_topic(target: TargetTopic, present: TopicState | None, created_id: str | None, *, empty: bool) -> bool:
     """Whether the topic is there, and can be gone on with; `created_id` is what was noted when this restore made it.
 
-    TopicGoneError: it is gone, or another one. RefusedError: somebody else made it, or changed its partitions.
+    One that this restore made and that is gone is made again, as if nothing had been restored to it. TopicGoneError: it
+    is another one now, or is gone and was there before. RefusedError: somebody else made it, or changed its partitions.
     """
     known = target.target_id or created_id
-    if present is None and known is None:
+    if present is None and target.target_id is None:
         return False
     if present is None or (known is not None and present.topic_id != known):
         raise TopicGoneError(
             "the topic that is restored to was deleted" + (", and is another one now" if present else ""),
             operation="go on with a restore",
             object_name=target.name,
-            hint="begin anew, under another restore",
+            hint="delete the topic of this name and run the same command again: it is made anew"
+            if target.target_id is None
+            else "restore with another command, under another name",
         )
     if known is None and not empty:
         raise _refused("somebody else has created the topic, and written to it", target.name)
@@ -56,6 +62,25 @@ def check_topic(target: TargetTopic, present: TopicState | None, created_id: str
         what = f"it has {present.partition_count} partitions now, not {target.partition_count}"
         raise _refused(what, target.name)
     return True
+
+
+def done_before(
+    plan: RestorePlan, created: Mapping[str, str], present: Callable[[str], TopicState | None]
+) -> Iterator[Obstacle]:
+    """Topics to which this very command has restored everything, so that once more would be twice.
+
+    Whoever sees a command die cannot know whether that was before its end or after.
+    """
+    for target in (topic.target for topic in plan.topics):
+        found, known = present(target.name), target.target_id or created.get(target.name)
+        if found is not None and found.topic_id == known:
+            yield Obstacle(
+                kind=ObstacleKind.DONE_BEFORE,
+                where=target.name,
+                what="the same command has restored all of it already",
+                hint=f"its report is in the archive; delete restores/{plan.restore_id}/ there to restore all once more",
+                fatal=True,
+            )
 
 
 def resume_partition(

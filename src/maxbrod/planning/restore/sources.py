@@ -23,7 +23,7 @@ from maxbrod.planning.restore.columns import RowColumns, read_columns
 from maxbrod.planning.restore.estimates import add_shares, estimate_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -121,20 +121,19 @@ def measure_sources(
     return tuple(sorted(sources, key=lambda source: (source.topic, source.topic_id, source.partition)))
 
 
-def rows_to_read(rows: pa.Table, source: Source, wish: Wish) -> pa.Table:
-    """Of rows of any partitions the source's data, in the order of offsets, without what surely holds nothing.
+def rows_to_read(rows: pa.Table, sources: Sequence[Source], wish: Wish) -> pa.Table:
+    """Of rows of any partitions the sources' data, in the order of offsets, without what surely holds nothing.
 
     As many columns as `rows` has; those of `SOURCE_COLUMNS` must be among them. `catalog.rows.decode_rows` makes
-    values of them. The first and the last may reach beyond the offsets that are asked for.
+    values of them. The first and the last of each source may reach beyond the offsets that are asked for.
     """
-    mine = (
-        (pc.field("kind") == Kind.DATA)
-        & (pc.field("topic_id") == source.topic_id)
-        & (pc.field("partition") == source.partition)
-    )
-    rows = rows.filter(mine).sort_by(SORT_ORDER)
+    rows = rows.filter(pc.field("kind") == Kind.DATA).sort_by(SORT_ORDER)
     columns = read_columns(rows)
-    kept = _kept(columns, slice(None), (source.asked_first, source.asked_end), wish)
+    kept = np.zeros(rows.num_rows, np.bool_)
+    for source in sources:
+        span = columns.spans.get(source.id)
+        if span is not None:
+            kept[span] |= _kept(columns, span, (source.asked_first, source.asked_end), wish)
     return rows.take(np.flatnonzero(kept))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.batch.provenance import PROVENANCE_BYTES_MAX
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.configs import TopicConfigs, plan_existing_configs, plan_new_configs
 
@@ -27,11 +28,19 @@ class Right(StrEnum):
 
     CREATE = "Create"
     WRITE = "Write"
+    READ = "Read"
+    """To compare what stands there after a crash, and to commit the offsets of groups."""
     ALTER_CONFIGS = "AlterConfigs"
     DELETE = "Delete"
     """Of records below an offset."""
     CLUSTER_ACTION = "ClusterAction"
     """To write markers in bulk."""
+    READ_GROUPS = "Read the groups"
+    """To commit their offsets."""
+    ALTER_CLUSTER = "Alter the cluster"
+    """To create ACLs."""
+    ALTER_CLUSTER_CONFIGS = "AlterConfigs on the cluster"
+    """To set quotas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,10 @@ class TargetState:
     """The names of topic configs that its brokers know; None: nobody asked."""
     rights: Mapping[Right, bool] = field(default_factory=dict)
     """What this user may do; a right that is not in it is unknown."""
+    denied: Mapping[Right, tuple[str, ...]] = field(default_factory=dict)
+    """Of a right on topics or groups that is denied: on which."""
+    authorized: bool = True
+    """False where the cluster has no authorizer, and so takes no ACLs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +110,7 @@ def plan_target(
     present = state.cluster.topic(name)
     partitions = wish.partition_count_of(first.topic) or count
     batch_bytes_max = max(source.slice_bytes_max for source in sources)
+    batch_bytes_max += PROVENANCE_BYTES_MAX if wish.provenance else 0
     wanted = FACTOR_DEFAULT if archived is None or not archived.replication_factor else archived.replication_factor
     configs: TopicConfigs | None
     if present is not None:

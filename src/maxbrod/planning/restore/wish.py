@@ -78,6 +78,10 @@ class Wish:
     """Restore what there is, though the archive is known to lack something."""
     rate_bytes_per_s: int | None = None
     groups: tuple[str, ...] = ()
+    force_groups: bool = False
+    """Move groups that have members, too."""
+    provenance: bool = False
+    """Tell in headers of every record where it came from."""
     with_acls: bool = False
     with_quotas: bool = False
 
@@ -104,6 +108,13 @@ def parse_time_ms(word: str) -> int:
     if not -INT64_MAX <= found <= INT64_MAX:
         raise _wrong(f"no record can have the time {word!r}", _TIME_HINT)
     return found
+
+
+def parse_offsets(word: str) -> OffsetsMode:
+    try:
+        return OffsetsMode(word)
+    except ValueError:
+        raise _wrong(f"--offsets {word!r} is unknown", "give auto, exact or append") from None
 
 
 def parse_range(word: str) -> OffsetRange:
@@ -159,8 +170,8 @@ def encode_wish(wish: Wish) -> dict[str, Any]:
     fields["ranges"] = sorted(
         [each.where.topic, each.where.partition, _or(each.first, 0), _or(each.end, INT64_MAX)] for each in wish.ranges
     )
-    # How fast is no part of what.
-    del fields["rate_bytes_per_s"]
+    # How is no part of what.
+    del fields["rate_bytes_per_s"], fields["force_groups"]
     # What nobody asks for is left out, so that what an earlier release began is still found.
     if not wish.partition_counts:
         del fields["partition_counts"]
@@ -185,6 +196,8 @@ def _check(wish: Wish) -> None:
             raise _wrong(f"a topic cannot have {count} partitions", f"give 1 to {_PARTITIONS_MAX}")
     if wish.rate_bytes_per_s is not None and wish.rate_bytes_per_s <= 0:
         raise _wrong("a restore that may not write anything never ends", "give a rate above 0")
+    if wish.force_groups and not wish.groups:
+        raise _wrong("no group is named that could be forced", "name groups with --groups, '*' for all")
     for patterns in ((*wish.topics, *wish.exclude), wish.groups):
         select_topics({}, patterns)  # refuses those that cannot be read
     _check_ranges(wish.ranges)

@@ -1,0 +1,262 @@
+"""Converts an archive into another one, of any layout into any layout, and proves that the records are the same.
+
+What the target has already is not copied again, so a conversion that was interrupted goes on, and one that is repeated
+brings over what is new.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Self
+
+from maxbrod.api.archives import open_archive
+from maxbrod.api.backup_run import new_run_id, now_ms
+from maxbrod.api.convert_proof import prove
+from maxbrod.api.convert_report import ConvertReport, TopicCounts, failed
+from maxbrod.api.convert_targets import NativeTarget, OtherTarget, Part
+from maxbrod.api.incarnations import Incarnation, newest_ids, select_names
+from maxbrod.api.progress import Progress, silent
+from maxbrod.api.reports import Notice
+from maxbrod.api.snapshots import find_moment
+from maxbrod.catalog.rows import Gap, Segment, decode_rows, slice_of
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
+from maxbrod.layouts.registry import NATIVE
+from maxbrod.planning.windows import spread
+from maxbrod.spark.session import open_configured, parallelism_of
+from maxbrod.spark.transfer import run_transfer_job
+from maxbrod.spark.transfer_task import TransferItem, TransferSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from maxbrod.api.archives import Archive
+    from maxbrod.api.convert_targets import Target
+    from maxbrod.api.foreign_target import TargetWish
+    from maxbrod.api.progress import OnProgress
+    from maxbrod.config import SparkConfig, StorageConfig
+    from maxbrod.spark.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertWish:
+    """From where to where, and how. `source_layout` None: looked for."""
+
+    source_url: str
+    source: StorageConfig
+    target_url: str
+    target: StorageConfig
+    to: TargetWish
+    source_layout: str | None = None
+    topics: tuple[str, ...] = ()
+    verify: bool = True
+    commit_bytes: int = 4 << 30
+
+
+class Convert:
+    """One source, one target. Use it in a `with`."""
+
+    def __init__(
+        self,
+        wish: ConvertWish,
+        spark: SparkConfig,
+        *,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._wish, self._spark_config = wish, spark
+        self._source: Archive = open_archive(wish.source_url, wish.source, layout=wish.source_layout)
+        self._run_id = new_run_id()
+        self._moment = find_moment(self._source.storage, self._source.catalog.runs(), None)
+        self._target = self._open_target()
+        self._given_session = session
+        self._on_progress = on_progress
+        self.stop = stop or threading.Event()
+        self._undo = ExitStack()
+        self._notices: list[Notice] = []
+        self._counts: dict[str, TopicCounts] = defaultdict(TopicCounts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    @property
+    def target(self) -> Target:
+        return self._target
+
+    @property
+    def source_layout(self) -> str:
+        return NATIVE if self._source.survey is None else self._source.survey.layout
+
+    def run(self) -> ConvertReport:
+        """Copy what the target lacks. What cannot be read is told, and the other partitions go on."""
+        if isinstance(self._target, OtherTarget):
+            self._target.demand_acceptance()
+        started_at_ms = now_ms()
+        self._on_progress(Progress(phase="planning"))
+        self._tell_faults()
+        whole = list(self._parts())
+        parts = [part.after(self._target.position(part)) for part in whole]
+        parts = [part for part in parts if part.rows]
+        total, done = sum(part.bytes for part in parts), 0
+        for wave in _waves(parts, self._wish.commit_bytes):
+            if self.stop.is_set():
+                self._notices.append(Notice(kind="stopped", message="stopped on request: the same command goes on"))
+                break
+            self._on_progress(Progress(phase="converting", bytes_done=done, bytes_total=total))
+            self._transfer(wave)
+            done += sum(part.bytes for part in wave)
+        else:
+            self._target.finish(self._moment, started_at_ms=started_at_ms)
+            if self._wish.verify and whole:
+                self._prove(whole)
+        return ConvertReport(
+            run_id=self._run_id,
+            source=self._source.url,
+            source_layout=self.source_layout,
+            target=self._target.url,
+            target_layout=self._wish.to.layout,
+            started_at_ms=started_at_ms,
+            finished_at_ms=now_ms(),
+            topics=tuple(each.report(name) for name, each in sorted(self._counts.items())),
+            losses=tuple(each.what for each in self._target.losses),
+            notices=tuple(self._notices),
+        )
+
+    # What there is to do
+
+    def _open_target(self) -> NativeTarget | OtherTarget:
+        wish = self._wish
+        if wish.to.layout == NATIVE:
+            return NativeTarget(wish.target_url, wish.target, wish.to.options(), run_id=self._run_id)
+        return OtherTarget(wish.target_url, wish.target, wish.to, self._moment)
+
+    def _tell_faults(self) -> None:
+        """What the source had lost, or could make good, before anybody converted it."""
+        for fault in () if self._source.survey is None else self._source.survey.faults:
+            self._notices.append(
+                Notice(
+                    kind="damaged" if fault.fatal else "repaired",
+                    message=f"{fault.path}: {fault.message}",
+                    first_offset=fault.offset,
+                    end_offset=fault.offset,
+                    exit_code=EXIT_CORRUPT if fault.fatal else EXIT_DONE,
+                )
+            )
+
+    def _parts(self) -> Iterator[Part]:
+        """Every chosen partition of the source. Names are all that other layouts have: of one name, one topic."""
+        rows = [row for row in decode_rows(self._source.catalog.rows()) if isinstance(row, Segment | Gap)]
+        names = {row.topic_id: row.topic for row in rows}
+        chosen = select_names(set(names.values()), self._wish.topics)
+        wanted = {topic_id for topic_id, name in names.items() if name in chosen}
+        if self._wish.to.layout != NATIVE:
+            wanted &= self._newest(rows)
+        for row_id, group in groupby(rows, key=lambda row: (row.topic_id, row.partition)):
+            found = tuple(group)
+            if row_id[0] in wanted:
+                first = found[0]
+                self._counts[first.topic].partitions += 1
+                yield Part(topic=first.topic, topic_id=first.topic_id, partition=first.partition, rows=found)
+
+    def _newest(self, rows: Sequence[Segment | Gap]) -> set[str]:
+        first: dict[str, Incarnation] = {}
+        for row in rows:
+            known = first.get(row.topic_id)
+            if known is None or row.written_at < known.first_written_at:
+                first[row.topic_id] = Incarnation(
+                    topic=row.topic, topic_id=row.topic_id, first_written_at=row.written_at
+                )
+        newest = newest_ids(first.values(), self._moment.present)
+        for each in first.values():
+            if each.topic_id not in newest:
+                message = f"an older topic of this name ({each.topic_id}) is left out: the layout knows names only"
+                self._notices.append(Notice(kind="incarnation", message=message, topic=each.topic))
+        return newest
+
+    # Doing it
+
+    def _transfer(self, wave: Sequence[Part]) -> None:
+        parts = {part.id: part for part in wave}
+        settings = TransferSettings(
+            run_id=self._run_id,
+            layout=self._wish.to.layout,
+            options=self._target.options,
+            target_url=self._target.url,
+            target=self._wish.target,
+            source_url=self._source.url,
+            source=self._wish.source,
+        )
+        session = self._spark()
+        tasks = spread(
+            [(part.bytes, self._item(part)) for part in wave], parallelism_of(self._spark_config.master, session)
+        )
+        answers = run_transfer_job(session, settings, tasks)
+        done = [each for each in answers if each.failure is None]
+        self._notices.extend(failed(each) for each in answers if each.failure is not None)
+        self._target.take(parts, done)
+        for each in done:
+            counts = self._counts[each.where.topic]
+            counts.records += each.records
+            counts.bytes += sum(int(fields["bytes"]) for fields in each.segments)
+
+    def _prove(self, parts: Sequence[Part]) -> None:
+        self._on_progress(Progress(phase="comparing both sides"))
+        wish, session = self._wish, self._spark()
+        self._notices += prove(
+            session,
+            self._source,
+            open_archive(wish.target_url, wish.target, layout=wish.to.layout),
+            parts,
+            self._counts,
+            ignored=[each.field for each in self._target.losses if each.field is not None],
+            parallelism=parallelism_of(self._spark_config.master, session),
+            run_id=self._run_id,
+        )
+
+    def _item(self, part: Part) -> TransferItem:
+        held = self._target.position(part)
+        return TransferItem(
+            where=part.where,
+            topic_id=part.topic_id,
+            start=part.rows[0].base_offset if held is None else max(held, part.rows[0].base_offset),
+            end=part.end,
+            survey=self._target.survey_of(part),
+            slices=tuple(slice_of(row) for row in part.rows if isinstance(row, Segment)),
+        )
+
+    def _spark(self) -> Session:
+        if self._given_session is None:
+            self._on_progress(Progress(phase="starting Spark"))
+            self._given_session = self._undo.enter_context(open_configured(self._spark_config, None))
+        return self._given_session
+
+
+def _waves(parts: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
+    """Parts, cut between rows, so that each wave has about so much. A partition is in a wave once at most."""
+    waiting = list(parts)
+    while waiting:
+        wave: list[Part] = []
+        rest: list[Part] = []
+        room = bytes_max
+        for part in waiting:
+            if room <= 0:
+                rest.append(part)
+                continue
+            sizes = accumulate(row.bytes if isinstance(row, Segment) else 0 for row in part.rows)
+            taken = part.first_rows(max(sum(size <= room for size in sizes), 1))
+            wave.append(taken)
+            room -= taken.bytes
+            if len(taken.rows) < len(part.rows):
+                rest.append(part.after(taken.end))
+        yield wave
+        waiting = rest

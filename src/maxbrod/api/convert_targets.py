@@ -1,0 +1,174 @@
+"""What a conversion writes to: an archive of our own layout, or a tree of another tool's. One interface for both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from maxbrod.api.archives import open_for_writing
+from maxbrod.api.backup_run import now_ms
+from maxbrod.api.foreign_target import ForeignTarget, facts_of
+from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
+from maxbrod.errors import RefusedError
+from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
+from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
+from maxbrod.model import TopicPartition
+from maxbrod.planning.converting import convert_rows
+from maxbrod.planning.snapshot import encode
+from maxbrod.spark.backup import decode_slice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from maxbrod.api.foreign_target import TargetWish
+    from maxbrod.api.snapshots import Moment
+    from maxbrod.catalog.rows import Row
+    from maxbrod.config import StorageConfig
+    from maxbrod.layouts.foreign import Loss
+    from maxbrod.spark.transfer_task import Transferred
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A partition of the source, or as much of it as one wave takes: rows in order of offsets, without holes."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    rows: tuple[Segment | Gap, ...]
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(topic=self.topic, partition=self.partition)
+
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(topic_id=self.topic_id, partition=self.partition)
+
+    @property
+    def bytes(self) -> int:
+        return sum(row.bytes for row in self.rows if isinstance(row, Segment))
+
+    @property
+    def end(self) -> int:
+        return self.rows[-1].end_offset
+
+    def after(self, offset: int | None) -> Part:
+        """Without what ends before an offset."""
+        if offset is None:
+            return self
+        return replace(self, rows=tuple(row for row in self.rows if row.end_offset > offset))
+
+    def first_rows(self, count: int) -> Part:
+        return replace(self, rows=self.rows[:count])
+
+
+class Target(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def options(self) -> WriteOptions: ...
+
+    @property
+    def losses(self) -> Sequence[Loss]: ...
+
+    def position(self, part: Part) -> int | None:
+        """Up to where it has the partition; None: nothing of it."""
+
+    def survey_of(self, part: Part) -> str:
+        """What the writer of the partition has to know, as text."""
+
+    def take(self, parts: Mapping[PartitionId, Part], done: Sequence[Transferred]) -> None:
+        """Make what was written part of the archive. `done` are those without a failure."""
+
+    def finish(self, moment: Moment, *, started_at_ms: int) -> None:
+        """Write down what is known of the cluster."""
+
+
+class NativeTarget:
+    """An archive of our own. Every wave is a commit; the run's row and its snapshot come last."""
+
+    def __init__(self, url: str, storage: StorageConfig, options: WriteOptions, *, run_id: str) -> None:
+        self._archive = open_for_writing(url, storage)
+        self._run_id = run_id
+        self.url = self._archive.url
+        self.options = options
+        self.losses: tuple[Loss, ...] = ()
+        self._positions = {each: found.end_offset for each, found in self._archive.catalog.positions().items()}
+        self._committed = False
+
+    def position(self, part: Part) -> int | None:
+        found = self._positions.get(part.id)
+        if found is not None and any(row.base_offset < found < row.end_offset for row in part.rows):
+            raise RefusedError(
+                f"the target ends at {found}, within a row of the source: it was not converted from there",
+                operation="convert",
+                object_name=str(part.where),
+                offset=found,
+                hint="name an empty place",
+            )
+        return found
+
+    def survey_of(self, part: Part) -> str:
+        del part
+        return ""
+
+    def take(self, parts: Mapping[PartitionId, Part], done: Sequence[Transferred]) -> None:
+        rows: list[Row] = []
+        for each in done:
+            part = parts[PartitionId(topic_id=each.topic_id, partition=each.where.partition)]
+            slices = [decode_slice(fields) for fields in each.segments]
+            rows += convert_rows(part.rows, slices, run_id=self._run_id, written_at=now_ms())
+            self._positions[part.id] = part.end
+        if rows:
+            self._archive.catalog.commit(rows)
+            self._committed = True
+
+    def finish(self, moment: Moment, *, started_at_ms: int) -> None:
+        """Ends are those of the target: the source may have more."""
+        snapshot = moment.snapshot
+        if snapshot is None or not self._committed:
+            return
+        path = f"snapshots/{self._run_id}.json.zst"
+        ends = {**self._positions, **{each: end for each, end in snapshot.ends.items() if each not in self._positions}}
+        self._archive.storage.put(path, encode(replace(snapshot, run_id=self._run_id, ends=ends)))
+        at = now_ms()
+        run = Run(run_id=self._run_id, started_at=started_at_ms, finished_at=at, snapshot=path, written_at=at)
+        self._archive.catalog.commit([run])
+
+
+class OtherTarget:
+    """A tree of another tool's layout. Every wave is published."""
+
+    def __init__(self, url: str, storage: StorageConfig, wish: TargetWish, moment: Moment) -> None:
+        self._target = ForeignTarget(url, storage, wish)
+        self.url = self._target.url
+        self._facts = ClusterFacts() if moment.cluster is None else facts_of(moment.cluster)
+
+    @property
+    def options(self) -> WriteOptions:
+        return self._target.options
+
+    @property
+    def losses(self) -> Sequence[Loss]:
+        return self._target.losses
+
+    def demand_acceptance(self) -> None:
+        self._target.demand_acceptance()
+
+    def position(self, part: Part) -> int | None:
+        return self._target.survey.positions.get(part.where)
+
+    def survey_of(self, part: Part) -> str:
+        return encode_survey(of_partition(self._target.survey, part.where))
+
+    def take(self, parts: Mapping[PartitionId, Part], done: Sequence[Transferred]) -> None:
+        del parts
+        segments = [decode_segment(fields) for each in done for fields in each.segments]
+        self._target.publish(segments, self._facts)
+
+    def finish(self, moment: Moment, *, started_at_ms: int) -> None:
+        """All was published with the waves; without any, the groups may still be new."""
+        del moment, started_at_ms
+        self._target.publish((), self._facts)

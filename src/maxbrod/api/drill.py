@@ -1,0 +1,253 @@
+"""A drill: a sample of an archive is restored into scratch topics, compared with it, and removed again.
+
+It proves that the archive can be restored, by restoring it. Whatever happens, what it created goes away: at once, or
+where the process is killed, by the next drill.
+"""
+
+from __future__ import annotations
+
+import platform
+import random
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.api.archives import open_archive
+from maxbrod.api.backup_run import now_ms
+from maxbrod.api.compare import Comparison
+from maxbrod.api.compare_archived import measure_topics
+from maxbrod.api.drill_report import Covered, DrillReport, DrillVerdict
+from maxbrod.api.drill_state import delete_scratch, forget, own_drill, remember, sweep
+from maxbrod.api.progress import Progress, silent
+from maxbrod.api.restore import Restore
+from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, UnavailableError, UsageError
+from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.deadline import Deadline
+from maxbrod.model import TopicPartition
+from maxbrod.planning.compare.pairs import CompareWish
+from maxbrod.planning.drill import Sample, draw, drill_wish
+from maxbrod.planning.restore.obstacles import refusal
+from maxbrod.spark.jobs import cancelled_by
+from maxbrod.spark.session import open_configured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from maxbrod.api.compare_report import CompareReport
+    from maxbrod.api.progress import OnProgress
+    from maxbrod.api.restore_report import RestoreReport
+    from maxbrod.config import Config, KafkaConfig
+    from maxbrod.planning.restore.sources import Source
+    from maxbrod.planning.restore.wish import Wish
+    from maxbrod.spark.session import Session
+
+_SEEDS: Final = 1 << 32
+_PACKAGES: Final = ("maxbrod", "pyspark", "pyarrow", "kafka-python", "numba")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillWish:
+    """Which topics to draw from (topics, exclude, as_of of `selection`), and how much."""
+
+    selection: Wish
+    sample: Sample = field(default_factory=Sample)
+    seed: int | None = None
+    accept_gaps: bool = False
+    sandbox: bool = False
+    """The cluster was started for this drill, and dies with it."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """A drill under way: what will be reported."""
+
+    drill_id: str
+    started_at_ms: int
+    cluster_id: str = ""
+    run_id: str | None = None
+    seed: int | None = None
+    known: int = 0
+    covered: tuple[Covered, ...] = ()
+    durations_s: dict[str, float] = field(default_factory=dict)
+    restored: RestoreReport | None = None
+    compared: CompareReport | None = None
+    error: Mapping[str, Any] | None = None
+    leftovers: tuple[str, ...] = ()
+    remains: tuple[str, ...] = ()
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.durations_s[what] = round(time.monotonic() - started, 3)
+
+
+class Drill:
+    """One drill of `config.archive` in the cluster `config.kafka`."""
+
+    def __init__(
+        self,
+        config: Config,
+        wish: DrillWish,
+        *,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+        stop: threading.Event | None = None,
+    ) -> None:
+        if config.kafka is None:
+            raise UsageError("no cluster is named to drill in", hint="give --bootstrap, or --sandbox")
+        if config.archive is None:
+            raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
+        self._config, self._wish, self._session = config, wish, session
+        self._kafka: KafkaConfig = config.kafka
+        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
+        self._on_progress = on_progress
+        self._patience_s = config.backup.patience
+        self.stop = stop or threading.Event()
+
+    def run(self) -> DrillReport:
+        """Whatever goes wrong is in the report, and nothing of the drill is left in the cluster if that can be had."""
+        found = _Found(drill_id=uuid.uuid4().hex[:16], started_at_ms=now_ms())
+        try:
+            self._prepare(found)
+            self._drill(found)
+        except MaxbrodError as error:
+            found.error = error.as_dict()
+        finally:
+            # Also when something else ends it: nothing of a drill may outlive it.
+            self._on_progress(Progress(phase="cleaning up"))
+            with found.timed("clean up"):
+                self._clean_up(found)
+        return self._report(found)
+
+    def _prepare(self, found: _Found) -> None:
+        with KafkaClient(self._kafka, stop=self.stop) as client:
+            found.cluster_id = client.metadata([], deadline=Deadline.after(self._patience_s)).cluster_id or ""
+        storage = self._archive.storage
+        found.leftovers = tuple(sweep(storage, self._kafka, found.cluster_id, patience_s=self._patience_s))
+        remember(storage, own_drill(found.drill_id, found.cluster_id, sandbox=self._wish.sandbox))
+
+    def _drill(self, found: _Found) -> None:
+        wish = self._chosen(found)
+        self._on_progress(Progress(phase="starting Spark"))
+        with (
+            open_configured(self._config.spark, self._session) as session,
+            cancelled_by(session, self.stop),
+        ):
+            with found.timed("restore"):
+                found.restored = self._restore(session, wish, found)
+            if found.restored.exit_code != EXIT_DONE:
+                failure = next(each.failure for each in found.restored.partitions if each.failure is not None)
+                found.error = dict(failure)
+                return
+            self._refuse_if_stopped()
+            with found.timed("compare"):
+                found.compared = self._compare(session, found.restored.restore_id)
+        failures = [each.failure for each in found.compared.partitions if each.failure is not None]
+        if failures:
+            found.error = dict(failures[0])
+
+    def _chosen(self, found: _Found) -> Wish:
+        sources = [
+            source
+            for group, _ in measure_topics(self._archive, self._wish.selection)
+            for source in group
+            if source.rows or source.troubles
+        ]
+        by_place = {TopicPartition(topic=each.topic, partition=each.partition): each for each in sources}
+        if not by_place:
+            raise UsageError("the archive has no records to drill with", hint="see 'maxbrod ls'")
+        everything = self._wish.sample == Sample()
+        seed = random.randrange(_SEEDS) if self._wish.seed is None else self._wish.seed  # noqa: S311 - no secret
+        drawn = draw(list(by_place), self._wish.sample, seed)
+        found.known, found.seed = len(by_place), None if everything else seed
+        found.covered = tuple(_covered(by_place[where]) for where in drawn)
+        return drill_wish(
+            found.drill_id,
+            drawn,
+            {by_place[where].topic_id for where in drawn},
+            accept_gaps=self._wish.accept_gaps,
+            as_of=self._wish.selection.as_of,
+        )
+
+    def _restore(self, session: Session, wish: Wish, found: _Found) -> RestoreReport:
+        with Restore(self._config, wish, session=session, on_progress=self._on_progress, stop=self.stop) as work:
+            plan = work.plan()
+            found.run_id = plan.archive.run_id
+            refused = refusal(plan.obstacles)
+            if refused is not None:
+                raise refused
+            if any(topic.target.exists for topic in plan.topics):
+                raise RefusedError("a scratch topic is there already", hint="run the drill again")
+            self._refuse_if_stopped()
+            return work.run(plan)
+
+    def _compare(self, session: Session, restore_id: str) -> CompareReport:
+        wish = CompareWish(restore=restore_id)
+        with Comparison(self._config, wish, session=session, on_progress=self._on_progress) as work:
+            return work.run()
+
+    def _refuse_if_stopped(self) -> None:
+        if self.stop.is_set():
+            raise UnavailableError("it was asked to stop", operation="drill", hint="run it again")
+
+    def _clean_up(self, found: _Found) -> None:
+        """With connections of its own, which no stop cuts short."""
+        left: list[str] = []
+        try:
+            if found.cluster_id:
+                _, left = delete_scratch(self._kafka, found.drill_id, patience_s=self._patience_s)
+            if not left:
+                forget(self._archive.storage, found.drill_id)
+        except MaxbrodError as error:
+            # The next drill finds what is left by the object in the archive.
+            found.error = found.error or error.as_dict()
+        found.remains = tuple(left)
+
+    def _report(self, found: _Found) -> DrillReport:
+        restored = found.restored
+        return DrillReport(
+            drill_id=found.drill_id,
+            verdict=self._verdict(found),
+            archive=self._archive.url,
+            run_id=found.run_id,
+            cluster="sandbox" if self._wish.sandbox else self._kafka.bootstrap,
+            cluster_id=found.cluster_id,
+            started_at_ms=found.started_at_ms,
+            finished_at_ms=now_ms(),
+            sample=str(self._wish.sample),
+            seed=found.seed,
+            partitions_known=found.known,
+            covered=found.covered,
+            durations_s=found.durations_s,
+            versions={**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
+            restore=None
+            if restored is None
+            else {"records": restored.records, "warnings": restored.warnings, "exit_code": restored.exit_code},
+            comparison=None if found.compared is None else found.compared.as_dict(),
+            error=found.error,
+            leftovers=found.leftovers,
+            remains=found.remains,
+        )
+
+    def _verdict(self, found: _Found) -> DrillVerdict:
+        if found.compared is not None and found.error is None:
+            return DrillVerdict.PROVEN if found.compared.equal else DrillVerdict.DIFFERS
+        return DrillVerdict.STOPPED if self.stop.is_set() else DrillVerdict.FAILED
+
+
+def _covered(source: Source) -> Covered:
+    return Covered(
+        topic=source.topic,
+        partition=source.partition,
+        first_offset=source.asked_first,
+        end_offset=source.asked_end,
+        gaps=dict(source.gaps),
+        lacking=source.troubles_total,
+    )

@@ -1,0 +1,304 @@
+"""Backs a cluster up in another tool's layout. Like `Backup`, but that layout remembers less, so less can be proved.
+
+What is published is whole partitions up to an offset. Each wave is published before the next begins; killed at any
+instant, the next run goes on behind what was published last.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from maxbrod.api.backup_notices import stopped
+from maxbrod.api.backup_run import new_run_id, now_ms
+from maxbrod.api.foreign_target import ForeignTarget, TargetWish, facts_of
+from maxbrod.api.observing import choose_topics, observe
+from maxbrod.api.progress import Progress, silent
+from maxbrod.api.reports import BackupReport, Notice, TopicReport
+from maxbrod.catalog.surveyed import SurveyedCatalog
+from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UsageError
+from maxbrod.kafka.capture import capture
+from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.deadline import Deadline
+from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
+from maxbrod.model import TopicPartition
+from maxbrod.planning.starts import Earliest, parse_start
+from maxbrod.planning.states import plan_partition
+from maxbrod.planning.surveyed import topic_id_for
+from maxbrod.planning.windows import Window, next_windows, spread
+from maxbrod.spark.session import open_configured, parallelism_of
+from maxbrod.spark.transfer import run_transfer_job
+from maxbrod.spark.transfer_task import TransferItem, TransferSettings
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from maxbrod.api.observing import Observation
+    from maxbrod.api.progress import OnProgress
+    from maxbrod.api.waiting import Waiting
+    from maxbrod.config import Config
+    from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
+    from maxbrod.planning.states import PartitionState
+    from maxbrod.spark.session import Session
+    from maxbrod.spark.transfer_task import Transferred
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Of one topic."""
+
+    topic_id: str
+    partitions: int = 0
+    records: int = 0
+    bytes: int = 0
+    objects: int = 0
+    waiting: int = 0
+
+
+class ForeignBackup:
+    """One place and one cluster, for any number of runs. Use it in a `with`."""
+
+    def __init__(
+        self,
+        config: Config,
+        wish: TargetWish,
+        *,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+        stop: threading.Event | None = None,
+    ) -> None:
+        if config.kafka is None:
+            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+        if config.archive is None:
+            raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
+        self._config, self._kafka, self._wish = config, config.kafka, config.backup
+        self._start = parse_start(config.backup.start)
+        self.target = ForeignTarget(config.archive, config.storage, wish)
+        self._layout = wish.layout
+        self._on_progress = on_progress
+        self.stop = stop or threading.Event()
+        self._given_session = session
+        self._session: Session | None = None
+        self._ran = False
+        self._undo = ExitStack()
+        self._client = self._undo.enter_context(KafkaClient(config.kafka, stop=self.stop))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def hurry(self) -> None:
+        """Nothing is ever put off."""
+
+    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+        """Bring the archive up to the present. Nothing can be put off: `waiting` is always None."""
+        del waiting
+        self.target.demand_acceptance()
+        if self._ran:
+            self.target.look_again()
+        self._ran = True
+        self._on_progress(Progress(phase="planning"))
+        run_id, started_at_ms = new_run_id(), now_ms()
+        patience_s = self._wish.patience
+        cluster = capture(self._client, deadline=Deadline.after(patience_s))
+        found = choose_topics(self._client, self._wish, patience_s=patience_s, demand=demand_topics)
+        observe(
+            self._client,
+            SurveyedCatalog(self.target.url, ()),
+            found,
+            positions={},
+            compacted=(),
+            start=self._start,
+            patience_s=patience_s,
+        )
+        notices = list(found.notices)
+        windows = {where: window for where, window in self._windows(found, notices) if window.start < window.end}
+        totals = {name: _Totals(topic_id=topic_id_for(name)) for name in found.topics}
+        for state in found.states:
+            totals[state.topic].partitions += 1
+            totals[state.topic].waiting += max(state.high_watermark - state.end, 0)
+        facts = facts_of(cluster)
+        written = self._write(run_id, windows, totals, notices, facts)
+        if not written:
+            self.target.publish((), facts)
+        return BackupReport(
+            run_id=run_id,
+            archive=self.target.url,
+            started_at_ms=started_at_ms,
+            finished_at_ms=now_ms(),
+            topics=tuple(_topic_report(name, each) for name, each in sorted(totals.items())),
+            notices=tuple(notices),
+            objects=sum(each.objects for each in totals.values()),
+            version=0,
+            committed=written,
+            recovery_point_ms=started_at_ms,
+        )
+
+    def _windows(self, found: Observation, notices: list[Notice]) -> list[tuple[TopicPartition, Window]]:
+        """Of each partition the offsets that are to be written."""
+        planned = []
+        for state in found.states:
+            where = TopicPartition(topic=state.topic, partition=state.partition)
+            held = self.target.survey.positions.get(where)
+            if held is None:
+                # Whatever came since the first run has never been skipped on purpose.
+                start = Earliest() if self.target.survey.positions else self._start
+                plan = plan_partition(state, start, offset_for_time=found.offsets_for_time.get(where, -1))
+                first, end = plan.start, plan.end
+            elif held > state.high_watermark:
+                notices.append(_diverged(state, held))
+                continue
+            else:
+                if state.log_start > held:
+                    notices.append(_overtaken(state, held))
+                first, end = max(held, state.log_start), state.end
+            size = state.bytes_per_offset
+            planned.append((where, Window(topic_id=state.topic_id, start=first, end=end, bytes_per_offset=size)))
+        return planned
+
+    def _write(
+        self,
+        run_id: str,
+        windows: dict[TopicPartition, Window],
+        totals: dict[str, _Totals],
+        notices: list[Notice],
+        facts: ClusterFacts,
+    ) -> bool:
+        settings = TransferSettings(
+            run_id=run_id,
+            layout=self._layout,
+            options=self.target.options,
+            target_url=self.target.url,
+            target=self._config.storage,
+            kafka=self._kafka,
+            patience_s=self._wish.patience,
+        )
+        wrote = False
+        bytes_total = sum(each.bytes for each in windows.values())
+        bytes_done = 0
+        while windows:
+            if self.stop.is_set():
+                notices.append(stopped())
+                break
+            self._progress(bytes_done, bytes_total)
+            wave = next_windows(windows, bytes_max=self._wish.commit_bytes)
+            items = [(each.bytes, self._item(where, each)) for where, each in wave.items()]
+            tasks = spread(items, self._parallelism())
+            done = run_transfer_job(self._spark(), settings, tasks)
+            segments = self._take(done, windows, totals, notices)
+            self.target.publish(segments, facts)
+            wrote = True
+            bytes_done += sum(each.bytes for each in wave.values())
+        return wrote
+
+    def _take(
+        self,
+        done: list[Transferred],
+        windows: dict[TopicPartition, Window],
+        totals: dict[str, _Totals],
+        notices: list[Notice],
+    ) -> list[ForeignSegment]:
+        segments: list[ForeignSegment] = []
+        for each in done:
+            where, window = each.where, windows[each.where]
+            if each.failure is not None:
+                notices.append(_failed(where, window.start, each.failure))
+                del windows[where]
+                continue
+            if each.start > window.start:
+                notices.append(_lost(where, window.start, each.start))
+            found = [decode_segment(fields) for fields in each.segments]
+            segments += found
+            topic = totals[where.topic]
+            topic.records += each.records
+            topic.bytes += sum(segment.bytes for segment in found)
+            topic.objects += len(found)
+            windows[where] = replace(window, start=each.end)
+            if each.end >= window.end:
+                del windows[where]
+        return segments
+
+    def _item(self, where: TopicPartition, window: Window) -> TransferItem:
+        return TransferItem(
+            where=where,
+            topic_id=window.topic_id,
+            start=window.start,
+            end=window.end,
+            survey=encode_survey(of_partition(self.target.survey, where)),
+        )
+
+    def _progress(self, done: int, total: int) -> None:
+        self._on_progress(Progress(phase="reading", bytes_done=done, bytes_total=total))
+
+    def _parallelism(self) -> int:
+        return parallelism_of(self._config.spark.master, self._session or self._given_session)
+
+    def _spark(self) -> Session:
+        if self._session is None:
+            self._on_progress(Progress(phase="starting Spark"))
+            opening = open_configured(self._config.spark, self._given_session)
+            self._session = self._undo.enter_context(opening)
+        return self._session
+
+
+def _topic_report(name: str, totals: _Totals) -> TopicReport:
+    return TopicReport(
+        topic=name,
+        topic_id=totals.topic_id,
+        partitions=totals.partitions,
+        records=totals.records,
+        bytes=totals.bytes,
+        raw_bytes=totals.bytes,
+        waiting=totals.waiting,
+    )
+
+
+def _diverged(state: PartitionState, held: int) -> Notice:
+    return Notice(
+        kind="truncated",
+        message=f"the log ends at {state.high_watermark}, the archive at {held}: the topic was created again, or "
+        "its log was cut; nothing was written",
+        topic=state.topic,
+        partition=state.partition,
+        first_offset=state.high_watermark,
+        end_offset=held,
+        hint="back it up to another place: this layout cannot tell two topics of one name apart",
+        exit_code=EXIT_INCOMPLETE,
+    )
+
+
+def _overtaken(state: PartitionState, held: int) -> Notice:
+    where = TopicPartition(topic=state.topic, partition=state.partition)
+    return _lost(where, held, state.log_start)
+
+
+def _lost(where: TopicPartition, first: int, end: int) -> Notice:
+    return Notice(
+        kind="retention",
+        message="retention deleted these offsets before they were read",
+        topic=where.topic,
+        partition=where.partition,
+        first_offset=first,
+        end_offset=end,
+        hint="back up more often, or keep records longer",
+        exit_code=EXIT_INCOMPLETE,
+    )
+
+
+def _failed(where: TopicPartition, offset: int, failure: dict[str, object]) -> Notice:
+    return Notice(
+        kind="failed",
+        message=str(failure.get("message", "it could not be read")),
+        topic=where.topic,
+        partition=where.partition,
+        first_offset=offset,
+        end_offset=offset,
+        hint=None if failure.get("hint") is None else str(failure["hint"]),
+        exit_code=int(str(failure.get("exit_code", EXIT_FAILED))) or EXIT_FAILED,
+    )

@@ -1,0 +1,130 @@
+"""A place that is written in another tool's layout: what it has already, what it cannot hold, how it is published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from maxbrod.errors import CorruptDataError, RefusedError, UsageError
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Survey, WriteOptions
+from maxbrod.layouts.registry import layout_of
+from maxbrod.storage.opening import open_storage
+from maxbrod.storage.overlay import OWN_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from maxbrod.config import StorageConfig
+    from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.layouts.foreign import ForeignSegment, Layout, Loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetWish:
+    """How a tree of another layout is to be written."""
+
+    layout: str
+    codec: str | None = None
+    """A name, or a name and a level: `zstd:9`."""
+    segment_bytes: int | None = None
+    segment_records: int | None = None
+    extra: Mapping[str, str] | None = None
+    accept_loss: bool = False
+
+    def options(self) -> WriteOptions:
+        name, _, level = (self.codec or "").partition(":")
+        if level and not level.isdecimal():
+            raise UsageError(f"{self.codec!r} is no codec", hint="say a name and perhaps a level, such as zstd:9")
+        return WriteOptions(
+            codec=name or None,
+            level=int(level) if level else None,
+            segment_bytes_max=self.segment_bytes,
+            segment_records_max=self.segment_records,
+            extra=dict(self.extra or {}),
+        )
+
+
+class ForeignTarget:
+    """One place, one layout. `survey` is what was there at the last look."""
+
+    def __init__(self, url: str, storage: StorageConfig, wish: TargetWish) -> None:
+        self._layout: Layout = layout_of(wish.layout)
+        self._options = wish.options()
+        self._accept_loss = wish.accept_loss
+        self._storage = open_storage(url, storage)
+        self.url = self._storage.url
+        self.survey = self._look()
+
+    @property
+    def options(self) -> WriteOptions:
+        return self._options
+
+    @property
+    def losses(self) -> Sequence[Loss]:
+        """What cannot be written. Those that are real must have been accepted before anything is."""
+        return self._layout.losses
+
+    def demand_acceptance(self) -> None:
+        """RefusedError where records could lose something that an application may miss, and nobody said it may."""
+        real = [each.what for each in self.losses if each.real]
+        if real and not self._accept_loss:
+            raise RefusedError(
+                f"the layout {self._layout.name} cannot hold {'; '.join(real)}",
+                operation="write another layout",
+                object_name=self.url,
+                hint="say --accept-loss to go on without, or use maxbrod's own layout, which loses nothing",
+            )
+
+    def publish(self, written: Sequence[ForeignSegment], facts: ClusterFacts) -> None:
+        """Make it part of the archive, and look again."""
+        self._layout.publish(self._storage, self.survey, written, self._options, facts)
+        self.survey = self._look()
+
+    def look_again(self) -> None:
+        """After a failure the tree may have other contents than were thought."""
+        self.survey = self._look()
+
+    def _look(self) -> Survey:
+        if next((each for each in self._storage.list() if not each.path.startswith(f"{OWN_FOLDER}/")), None) is None:
+            return Survey(layout=self._layout.name, segments=())
+        if not self._layout.detect(self._storage):
+            raise RefusedError(
+                f"there are objects here, but no archive in the layout {self._layout.name}",
+                operation="write another layout",
+                object_name=self._storage.url,
+                hint="name an empty place, or one that the same layout was written to",
+            )
+        survey = self._layout.survey(self._storage)
+        for fault in survey.faults:
+            if fault.fatal:
+                raise CorruptDataError(
+                    fault.message,
+                    operation="look at the archive",
+                    object_name=self._storage.name_of(fault.path),
+                    offset=fault.offset,
+                    hint="see 'maxbrod check', and with --repair what can be made good",
+                )
+        return survey
+
+
+def facts_of(state: ClusterState) -> ClusterFacts:
+    """What a layout may keep of a cluster besides its records."""
+    return ClusterFacts(
+        cluster_id=state.cluster_id,
+        brokers=tuple(f"{each.host}:{each.port}" for each in state.brokers),
+        topics={
+            each.name: ForeignTopic(
+                name=each.name,
+                partition_count=each.partition_count,
+                replication_factor=each.replication_factor or None,
+                configs={name: value for name, value in (each.configs or {}).items() if value is not None},
+            )
+            for each in state.topics
+        },
+        groups=tuple(
+            ForeignGroup(group_id=each.group_id, offsets={offset.where: offset.offset for offset in each.offsets})
+            for each in state.groups
+            if each.offsets
+        ),
+        taken_at_ms=state.taken_at_ms,
+    )

@@ -1,0 +1,135 @@
+"""Signs documents, so that whoever reads one later knows that it is as it was written, and by whom.
+
+With a secret (any file of 16 bytes or more): HMAC-SHA256. With an Ed25519 key in PEM form: a signature that the public
+key alone verifies. Without a key: SHA-256, which shows damage and proves nothing about the author.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from maxbrod.errors import CorruptDataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+UNSIGNED: Final = "sha256"
+_HMAC: Final = "hmac-sha256"
+_ED25519: Final = "ed25519"
+_SECRET_BYTES_MIN: Final = 16
+_HINT: Final = "give a file with 16 bytes or more of secret, or an Ed25519 key in PEM form"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Either a secret, or one half of an Ed25519 key. Never shown."""
+
+    secret: bytes | None = None
+    private: Ed25519PrivateKey | None = None
+    public: Ed25519PublicKey | None = None
+
+    def __repr__(self) -> str:
+        return f"Key({self.algorithm}, {self.name})"
+
+    @property
+    def algorithm(self) -> str:
+        return _ED25519 if self.secret is None else _HMAC
+
+    @property
+    def name(self) -> str:
+        """Tells keys apart, and nothing else."""
+        if self.public is not None:
+            return hashlib.sha256(self.public.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
+        return hashlib.sha256(b"maxbrod key " + (self.secret or b"")).hexdigest()[:16]
+
+
+def read_key(path: Path) -> Key:
+    """A line end behind a secret is not a part of it."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"the key cannot be read: {error.strerror}", object_name=str(path), hint=_HINT) from error
+    return parse_key(data, name=str(path))
+
+
+def parse_key(data: bytes, *, name: str) -> Key:
+    try:
+        if b"PRIVATE KEY-----" in data:
+            private = load_pem_private_key(data, password=None)
+            if isinstance(private, Ed25519PrivateKey):
+                return Key(private=private, public=private.public_key())
+        elif b"PUBLIC KEY-----" in data:
+            public = load_pem_public_key(data)
+            if isinstance(public, Ed25519PublicKey):
+                return Key(public=public)
+        elif len(data.rstrip(b"\r\n")) >= _SECRET_BYTES_MIN:
+            return Key(secret=data.rstrip(b"\r\n"))
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        pass
+    raise UsageError("this is no key to sign with", object_name=name, hint=_HINT)
+
+
+def signed(document: Mapping[str, Any], key: Key | None) -> dict[str, Any]:
+    """The document with its signature. It must hold nothing but what JSON has."""
+    text = canonical(document)
+    if key is None:
+        made = {"algorithm": UNSIGNED, "key": None, "value": hashlib.sha256(text).hexdigest()}
+    elif key.secret is not None:
+        value = hmac.new(key.secret, text, hashlib.sha256).hexdigest()
+        made = {"algorithm": _HMAC, "key": key.name, "value": value}
+    elif key.private is not None:
+        made = {"algorithm": _ED25519, "key": key.name, "value": key.private.sign(text).hex()}
+    else:
+        raise UsageError("a public key signs nothing", hint="give the private one")
+    return {**document, "signature": made}
+
+
+def verify(document: Mapping[str, Any], key: Key | None, *, object_name: str) -> str:
+    """The algorithm that it was signed with. CorruptDataError: it is not what was signed, or not by this key."""
+    rest = {name: value for name, value in document.items() if name != "signature"}
+    text, found = canonical(rest), document.get("signature")
+    if not isinstance(found, dict) or not isinstance(found.get("value"), str):
+        raise CorruptDataError("it has no signature", operation="verify", object_name=object_name)
+    algorithm = str(found.get("algorithm"))
+    if key is None and algorithm in {_HMAC, _ED25519}:
+        raise UsageError(f"it is signed ({algorithm}), and no key is given", object_name=object_name, hint="--key-file")
+    # A key that is given must have signed it: otherwise a forger would leave the signature out.
+    expected = UNSIGNED if key is None else key.algorithm
+    if algorithm != expected or not _holds(text, found["value"], key):
+        what = "it is not signed" if algorithm == UNSIGNED and key is not None else "it is not what was signed"
+        hint = "it was changed, or signed with another key"
+        raise CorruptDataError(what, operation="verify", object_name=object_name, hint=hint)
+    return algorithm
+
+
+def canonical(document: Mapping[str, Any]) -> bytes:
+    """The one form that is signed: keys sorted, no spaces, non-ASCII escaped."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _holds(text: bytes, value: str, key: Key | None) -> bool:
+    if key is None:
+        return hmac.compare_digest(hashlib.sha256(text).hexdigest(), value)
+    if key.secret is not None:
+        return hmac.compare_digest(hmac.new(key.secret, text, hashlib.sha256).hexdigest(), value)
+    try:
+        if key.public is not None:
+            key.public.verify(bytes.fromhex(value), text)
+            return True
+    except (InvalidSignature, ValueError):
+        pass
+    return False

@@ -1,0 +1,279 @@
+"""`maxbrod bench restore`: a restore beside Kafka's ProducerPerformance and a bare loop, on one sandbox.
+
+Contenders of a race take turns, each into a new topic, so that what is compared was measured in the same minute. Spark
+is warm. What is timed of ours is the whole restore: plan, topics, reading, producing, report.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.api.archives import open_archive
+from maxbrod.api.backup import Backup
+from maxbrod.api.restore import Restore
+from maxbrod.batch.headers import walk
+from maxbrod.bench.bare_produce import PROCESSES, BareProducer
+from maxbrod.bench.exact_offsets import measure_offsets
+from maxbrod.bench.figures import Figure, share, speed
+from maxbrod.bench.groups import RestoreGroup
+from maxbrod.bench.loads import PARTITIONS, TOPIC_CONFIG, Load, write_load
+from maxbrod.bench.peers import produce_with_producer_performance
+from maxbrod.bench.processes import cpu_seconds_of, peak_bytes_below
+from maxbrod.bench.race import Lap, race_laps, time_lap
+from maxbrod.bench.restore_planning import measure_restore_planning
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.config import BackupConfig, Config, KafkaConfig, StorageConfig
+from maxbrod.errors import MaxbrodError
+from maxbrod.planning.restore.rename import parse_rename
+from maxbrod.planning.restore.wish import Wish
+from maxbrod.sandbox.cluster import Cluster
+from maxbrod.sandbox.events import orders
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.spark.session import open_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from maxbrod.bench.race import Laps
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.spark.session import Session
+
+A_RECORDS: Final = 1_000_000
+A_RECORD_BYTES: Final = 1024
+B_RECORDS: Final = 4_000_000
+A_BATCH_BYTES: Final = 16_384
+B_BATCH_BYTES: Final = 32_768
+"""Before compression. Java's producer fills `batch.size` (16 KiB) with what it takes to be the compressed size: with
+its defaults, ProducerPerformance put 120 of these records into a batch."""
+WORKER_BYTES_WANTED: Final = 400e6
+_PAYLOADS: Final = 20_000
+_LOG_BYTES: Final = 64 << 20
+_TUNED: Final = ("batch.size=131072", "linger.ms=10")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What the races share: a cluster, warm workers of both kinds, and room on disk."""
+
+    cluster: Cluster
+    session: Session
+    bare: BareProducer
+    disk: Path
+    scale: float
+    rounds: int
+    broker_cpu_s: dict[str, float] = field(default_factory=dict)
+    """What the last lap of each contender cost the brokers."""
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def archive(self, topic: str, records: int, *, batch_bytes: int, json: bool) -> tuple[Load, Config]:
+        """A topic, backed up, and then deleted."""
+        size = max(int(records * self.scale), PARTITIONS)
+        load = write_load(self.cluster, topic, size, batch_bytes=batch_bytes, json=json)
+        config = Config(
+            kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
+            archive=str(self.disk / f"archive-{topic}"),
+            backup=BackupConfig(topics=(topic,), compression="source"),
+        )
+        with Backup(config, session=self.session) as backup:
+            if not backup.run().complete:
+                raise MaxbrodError("the backup is not complete", operation="bench", object_name=topic)
+        self.delete(topic)
+        return load, config
+
+    def lap(self, name: str, contender: Callable[[], object]) -> Lap:
+        """Without the processor time of the brokers, which is told apart."""
+        pids = frozenset(self.cluster.pids)
+        used = cpu_seconds_of(pids)
+        lap = time_lap(contender, uncounted=pids)
+        self.broker_cpu_s[name] = cpu_seconds_of(pids) - used
+        return lap
+
+    def new_topic(self) -> str:
+        topic = f"lap-{next(self.numbers)}"
+        create_topic(self.cluster, topic, partitions=PARTITIONS, config=TOPIC_CONFIG)
+        return topic
+
+    def delete(self, topic: str) -> None:
+        with self.cluster.admin() as admin:
+            admin.delete_topics([topic])
+
+
+def measure(
+    *,
+    scale: float,
+    rounds: int,
+    only: Collection[RestoreGroup] = (),
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> list[Figure]:
+    """Every figure of the chosen groups, or of all."""
+    chosen = frozenset(only or RestoreGroup)
+    found: list[Figure] = []
+    warm = [group for group in (RestoreGroup.B, RestoreGroup.A) if group in chosen]
+    if warm:
+        on_stage("starting a cluster and Spark")
+        with _stage(scale, rounds) as stage:
+            for group in warm:
+                on_stage(f"racing over {group}")
+                found += _RACES[group](stage)
+            found.append(_worker_memory())
+    if RestoreGroup.OFFSETS in chosen:
+        on_stage("filling and closing holes")
+        found += measure_offsets(scale=scale)
+    if RestoreGroup.PLANNING in chosen:
+        on_stage("planning for 10,000 partitions")
+        found += measure_restore_planning()
+    return found
+
+
+@contextmanager
+def _stage(scale: float, rounds: int) -> Iterator[Stage]:
+    with ExitStack() as undo:
+        disk = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-")))
+        cluster = undo.enter_context(Cluster.start(disk / "cluster"))
+        session = undo.enter_context(open_session())
+        bare = undo.enter_context(BareProducer(cluster.bootstrap))
+        yield Stage(cluster=cluster, session=session, bare=bare, disk=disk, scale=scale, rounds=rounds)
+
+
+def _race_b(stage: Stage) -> list[Figure]:
+    payloads = stage.disk / "payloads"
+    payloads.write_bytes(b"\n".join(orders(_PAYLOADS).column("value").to_pylist()))
+    load, config = stage.archive("bench-b", B_RECORDS, batch_bytes=B_BATCH_BYTES, json=True)
+    laps, alike = _race(stage, load, config, ("--payload-file", str(payloads)), "lz4")
+    return [
+        speed(
+            "B over ProducerPerformance", laps["maxbrod"], laps["peer"], wanted=3, note=_rates(load, laps, "M rec/s")
+        ),
+        speed("B over ProducerPerformance, tuned", laps["maxbrod"], laps["tuned"], note=" ".join(_TUNED)),
+        share("B, time over a bare loop", laps["maxbrod"], laps["bare"], wanted=1.3, note=_limits(stage, laps)),
+        alike,
+    ]
+
+
+def _race_a(stage: Stage) -> list[Figure]:
+    load, config = stage.archive("bench-a", A_RECORDS, batch_bytes=A_BATCH_BYTES, json=False)
+    laps, alike = _race(stage, load, config, ("--record-size", str(A_RECORD_BYTES)), "none")
+    return [
+        speed("A over ProducerPerformance", laps["maxbrod"], laps["peer"], wanted=2.2, note=_rates(load, laps, "MB/s")),
+        speed("A over ProducerPerformance, tuned", laps["maxbrod"], laps["tuned"], note=" ".join(_TUNED)),
+        share("A, time over a bare loop", laps["maxbrod"], laps["bare"], wanted=1.3, note=_limits(stage, laps)),
+        alike,
+    ]
+
+
+_RACES: Final[dict[RestoreGroup, Callable[[Stage], list[Figure]]]] = {
+    RestoreGroup.B: _race_b,
+    RestoreGroup.A: _race_a,
+}
+
+
+def _race(
+    stage: Stage, load: Load, config: Config, payloads: Sequence[str], codec: str
+) -> tuple[dict[str, Laps], Figure]:
+    """The laps of each contender, and how alike their batches were."""
+    batches: list[float] = []
+    sent: list[int] = []
+    slices = _slices(str(config.archive))
+
+    def restore() -> Lap:
+        prefix = f"lap-{next(stage.numbers)}-"
+        lap = stage.lap("maxbrod", partial(_restore, config, stage.session, load, prefix))
+        stage.delete(prefix + load.topic)
+        return lap
+
+    def peer(name: str, *properties: str) -> Lap:
+        topic = stage.new_topic()
+        taken: list[float] = []
+        produce = partial(
+            produce_with_producer_performance,
+            stage.cluster.bootstrap,
+            topic,
+            load.records,
+            payloads=payloads,
+            properties=(f"compression.type={codec}", *properties),
+            processes=PROCESSES,
+        )
+        lap = stage.lap(name, lambda: taken.append(produce()))
+        if not properties:
+            batches.append(_records_in_a_batch(stage.cluster.log_dir(1) / f"{topic}-0"))
+        stage.delete(topic)
+        return Lap(seconds=taken[0], cpu_seconds=lap.cpu_seconds)
+
+    def bare() -> Lap:
+        topic = stage.new_topic()
+        stage.bare.prepare(topic, str(config.archive), slices)
+        lap = stage.lap("bare", lambda: sent.append(stage.bare.produce()))
+        stage.delete(topic)
+        return lap
+
+    contenders: dict[str, Callable[[], Lap]] = {
+        "maxbrod": restore,
+        "peer": partial(peer, "peer"),
+        "bare": bare,
+        "tuned": partial(peer, "tuned", *_TUNED),
+    }
+    laps = race_laps(contenders, rounds=stage.rounds)
+    return laps, _batch_figure(load, load.records / sent[0], float(np.mean(batches)))
+
+
+def _slices(archive_url: str) -> dict[int, list[Slice]]:
+    rows = decode_rows(open_archive(archive_url, StorageConfig()).catalog.rows())
+    found: dict[int, list[Slice]] = {}
+    for row in rows:
+        if isinstance(row, Segment):
+            found.setdefault(row.partition, []).append(slice_of(row))
+    return found
+
+
+def _restore(config: Config, session: Session, load: Load, prefix: str) -> None:
+    wish = Wish(topics=(load.topic,), rename=parse_rename(prefix=prefix))
+    with Restore(config, wish, session=session) as work:
+        report = work.run(work.plan())
+    if not report.complete or report.records != load.records:
+        raise MaxbrodError(f"the restore has {report.records} of {load.records} records", operation="bench")
+
+
+def _records_in_a_batch(folder: Path) -> float:
+    """As the log of a partition tells, from its beginning."""
+    logs = [np.fromfile(path, np.uint8, _LOG_BYTES) for path in sorted(folder.glob("*.log"))[:1]]
+    return float(np.concatenate([walk(each, check_crc=False)["count"] for each in logs]).mean())
+
+
+def _batch_figure(load: Load, ours: float, theirs: float) -> Figure:
+    return Figure(
+        name=f"{load.topic}, records a batch, over the peer's",
+        value=ours / theirs,
+        note=f"{ours:.0f} and {theirs:.0f}; {load.records:,} records, {load.bytes / 1e6:.0f} MB of ours in all",
+    )
+
+
+def _rates(load: Load, laps: dict[str, Laps], unit: str) -> str:
+    amount = load.records / 1e6 if unit == "M rec/s" else load.bytes / 1e6
+    names = {"maxbrod": "maxbrod", "peer": "ProducerPerformance", "bare": "bare loop", "tuned": "tuned"}
+    return ", ".join(f"{shown} {amount / laps[name].best:.2f}" for name, shown in names.items()) + f" {unit}"
+
+
+def _limits(stage: Stage, laps: dict[str, Laps]) -> str:
+    """Whether the broker is the limit: what the last lap cost it, beside what the contender's best lap cost itself."""
+    return "processor time of broker and contender: " + ", ".join(
+        f"{name} {stage.broker_cpu_s[name]:.1f} and {laps[name].best_cpu:.1f} s in {laps[name].best:.1f} s"
+        for name in ("maxbrod", "bare", "peer")
+    )
+
+
+def _worker_memory() -> Figure:
+    return Figure(
+        name="peak memory of a Python worker",
+        value=peak_bytes_below("pyspark.daemon"),
+        unit="bytes",
+        wanted=WORKER_BYTES_WANTED,
+        at_most=True,
+    )

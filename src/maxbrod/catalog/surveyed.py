@@ -1,0 +1,102 @@
+"""The catalog of an archive in another tool's layout: rows made of a survey, held in memory, never written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.dataset as ds
+
+from maxbrod.catalog import queries
+from maxbrod.catalog.rows import encode_rows
+from maxbrod.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from maxbrod.catalog.queries import Position
+    from maxbrod.catalog.rows import Gap, PartitionId, Row, Run
+    from maxbrod.catalog.schema import GapReason
+
+
+class SurveyedCatalog:
+    """Answers what a `Catalog` answers. There is one version of it: that of the survey."""
+
+    version: Final = 0
+
+    def __init__(self, url: str, rows: Iterable[Row]) -> None:
+        self.url: Final = url
+        self._rows = _Rows(encode_rows(rows))
+
+    def __repr__(self) -> str:
+        return f"SurveyedCatalog({self.url!r})"
+
+    def refresh(self) -> None:
+        """A survey is made anew by opening the archive again."""
+
+    def positions(self) -> dict[PartitionId, Position]:
+        """How far each partition is archived."""
+        return queries.find_positions(self._rows)
+
+    def runs(self) -> list[Run]:
+        """The one that stands for all that were."""
+        return queries.find_runs(self._rows)
+
+    def gaps(self, reasons: Collection[GapReason]) -> list[Gap]:
+        """Every gap that has one of these reasons."""
+        return queries.find_gaps(self._rows, reasons)
+
+    def rows(
+        self,
+        *,
+        topic: str | None = None,
+        topic_id: str | None = None,
+        partition: int | None = None,
+        offsets: tuple[int, int] | None = None,
+        timestamps: tuple[int, int] | None = None,
+        as_of: Mapping[PartitionId, int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """See `Catalog.rows`."""
+        return queries.find_rows(
+            self._rows,
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            offsets=offsets,
+            timestamps=timestamps,
+            as_of=as_of,
+            columns=columns,
+        )
+
+    def recent_paths(self, since_ms: int) -> set[str]:
+        """None: what another tool has put out of use, nobody here knows."""
+        del since_ms
+        return set()
+
+    def commit(
+        self,
+        rows: Iterable[Row] | pa.Table,
+        *,
+        replaced: Iterable[Row] | pa.Table = (),
+        expected_version: int | None = None,
+    ) -> int:
+        """Always refused."""
+        del rows, replaced, expected_version
+        raise RefusedError(
+            "this archive is in the layout of another tool, and has no catalog to commit to",
+            operation="commit to the catalog",
+            object_name=self.url,
+            hint="'maxbrod convert' makes an archive of it that can be written to",
+        )
+
+
+class _Rows:
+    """A table that is read as the files of a catalog are."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def read(self, columns: Sequence[str], condition: ds.Expression | None = None) -> pa.Table:
+        return ds.dataset(self._table).to_table(columns=list(columns), filter=condition)

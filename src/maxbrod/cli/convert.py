@@ -1,0 +1,146 @@
+"""`maxbrod convert`: from one layout into another."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from maxbrod.cli.backup_options import (
+    AcceptLossOption,
+    CodecOption,
+    LayoutExtraOption,
+    MasterOption,
+    QuietFlag,
+    SegmentBytesOption,
+    SegmentRecordsOption,
+    TopicOption,
+    layout_extras,
+)
+from maxbrod.cli.options import ConfigOption, S3EndpointOption, S3PathStyleOption, S3RegionOption, find_place
+from maxbrod.cli.output import JsonFlag, human_bytes, out, print_json, print_line, table
+
+if TYPE_CHECKING:
+    from maxbrod.api.convert import Convert
+    from maxbrod.api.convert_report import ConvertReport
+
+_NOTICES_SHOWN: Final = 20
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The archive to convert, in any layout.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="Where it goes: empty, or converted to before.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="NAME", help="kafka (our own), kbak, kbs, binlog, avro or parquet.")
+    ],
+    from_layout: Annotated[
+        str | None,
+        typer.Option("--from", metavar="NAME", help="The layout of SRC; looked for without.", show_default=False),
+    ] = None,
+    topic: TopicOption = None,
+    codec: CodecOption = None,
+    segment_bytes: SegmentBytesOption = None,
+    segment_records: SegmentRecordsOption = None,
+    layout_option: LayoutExtraOption = None,
+    accept_loss: AcceptLossOption = None,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Read both sides again, and compare every record.")
+    ] = True,
+    config: ConfigOption = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
+    s3_path_style: S3PathStyleOption = None,
+    master: MasterOption = None,
+    quiet: QuietFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Convert an archive into another layout, and prove that all records are there.
+
+    What the target has already is left alone: a conversion that was interrupted goes on, and one that is run again
+    takes what is new. Ends with 4 if records cannot be read, or are not the same on both sides.
+
+    For example:
+
+      maxbrod convert /backups/old /backups/kafka --to kafka
+
+      maxbrod convert s3://backups/kafka /export --to parquet --topic 'orders-*'
+    """
+    from maxbrod.api.convert import Convert, ConvertWish  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.api.foreign_target import TargetWish  # noqa: PLC0415
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
+
+    place = find_place(source, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
+    wish = ConvertWish(
+        source_url=source,
+        source=place.storage,
+        target_url=target,
+        target=place.storage,
+        source_layout=from_layout,
+        topics=tuple(topic or ()),
+        verify=verify,
+        to=TargetWish(
+            layout=to,
+            codec=codec,
+            segment_bytes=None if segment_bytes is None else _bytes(segment_bytes),
+            segment_records=segment_records,
+            extra=layout_extras(layout_option),
+            accept_loss=bool(accept_loss),
+        ),
+    )
+    stop = threading.Event()
+    with (
+        stopping_by_signals(stop),
+        progress_bar(shown=not (quiet or as_json)) as on_progress,
+        Convert(wish, spark, on_progress=on_progress, stop=stop) as work,
+    ):
+        if not quiet and not as_json:
+            _tell(work)
+        report = work.run()
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        _print(report, quiet=quiet)
+    raise typer.Exit(report.exit_code)
+
+
+def _bytes(text: str) -> int:
+    from maxbrod.config import BackupConfig  # noqa: PLC0415 - pydantic: not for `--help`
+
+    return BackupConfig.model_validate({"segment_bytes": text}).segment_bytes
+
+
+def _tell(work: Convert) -> None:
+    print_line(f"from the layout {work.source_layout} into {work.target.url}")
+    for loss in work.target.losses:
+        print_line(f"{'lost' if loss.real else 'not kept'} in this layout: {loss.what}")
+
+
+def _print(report: ConvertReport, *, quiet: bool) -> None:
+    for notice in report.notices[:_NOTICES_SHOWN]:
+        print_line(f"{notice.kind}: {notice}")
+        if notice.hint:
+            print_line(f"  {notice.hint}")
+    if len(report.notices) > _NOTICES_SHOWN:
+        print_line(f"and {len(report.notices) - _NOTICES_SHOWN:,} more: see --json")
+    if quiet:
+        return
+    shown = table(report.target, "*topic", ">parts", ">written", ">stored", ">records", "digest", "verdict")
+    for each in report.topics:
+        verdict = {None: "not compared", True: "equal", False: "DIFFERENT"}[each.equal]
+        records = "" if each.target_records is None else f"{each.target_records:,}"
+        digest = "" if each.target_digest is None else each.target_digest[:16]
+        shown.add_row(
+            each.topic,
+            f"{each.partitions:,}",
+            f"{each.records:,}",
+            human_bytes(each.bytes),
+            records,
+            digest,
+            verdict,
+        )
+    out.print(shown)
+    took_s = (report.finished_at_ms - report.started_at_ms) / 1000
+    print_line(f"converted from {report.source_layout} to {report.target_layout} in {took_s:,.1f} s")

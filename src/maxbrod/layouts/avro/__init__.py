@@ -1,0 +1,1 @@
+"""The layout of Trivadis' kafka-backup: Avro object container files, one record of Kafka a record of Avro."""

@@ -1,0 +1,198 @@
+"""Avro's object container file: its header, and its blocks one after another, read in pieces.
+
+Every length is compared with the object's size before anything of that length is read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
+from maxbrod.layouts.avro.codecs import BLOCK_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from maxbrod.storage.interface import Storage
+
+MAGIC: Final = b"Obj\x01"
+SYNC_BYTES: Final = 16
+_LONG_BYTES_MAX: Final = 10
+_HEAD_BYTES: Final = 16 << 10
+_HEAD_BYTES_MAX: Final = 16 << 20
+_PIECE_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What stands before the blocks. `bytes`: how long it is."""
+
+    schema: Any
+    codec: str
+    metadata: Mapping[str, bytes]
+    sync: bytes
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    position: int
+    count: int
+    data: memoryview
+
+
+def encode_long(value: int) -> bytes:
+    raw = ((value << 1) ^ (value >> 63)) & ((1 << 64) - 1)
+    out = bytearray()
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)
+    return bytes(out)
+
+
+def encode_bytes(data: bytes) -> bytes:
+    return encode_long(len(data)) + data
+
+
+def decode_long(data: memoryview | bytes, at: int) -> tuple[int, int]:
+    """A number and the position after it. TruncatedDataError: `data` ends in it; CorruptDataError: it is too long."""
+    raw = 0
+    for index, byte in enumerate(data[at : at + _LONG_BYTES_MAX]):
+        raw |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            if raw >= 1 << 64:
+                break
+            return (raw >> 1) ^ -(raw & 1), at + index + 1
+    if len(data) - at < _LONG_BYTES_MAX:
+        raise TruncatedDataError("a number is cut", position=at)
+    raise CorruptDataError("a number has more than 64 bits", position=at)
+
+
+def encode_header(schema: str, codec: str, metadata: Mapping[str, str], sync: bytes) -> bytes:
+    entries = {"avro.schema": schema, "avro.codec": codec, **metadata}
+    parts = [MAGIC, encode_long(len(entries))]
+    for key, value in entries.items():
+        parts += [encode_bytes(key.encode()), encode_bytes(value.encode())]
+    return b"".join([*parts, encode_long(0), sync])
+
+
+def encode_block(count: int, data: bytes, sync: bytes) -> bytes:
+    return b"".join([encode_long(count), encode_long(len(data)), data, sync])
+
+
+def read_header(storage: Storage, path: str, size: int) -> Header:
+    """CorruptDataError, UnsupportedFormatError: it is no container file, or none that can be read."""
+    asked = _HEAD_BYTES
+    with naming(storage.name_of(path)):
+        while True:
+            head = storage.get_range(path, 0, min(asked, size))
+            try:
+                return _decode_header(head)
+            except TruncatedDataError:
+                if asked >= min(size, _HEAD_BYTES_MAX):
+                    raise
+                asked *= 8
+
+
+def _decode_header(head: memoryview) -> Header:
+    if bytes(head[: len(MAGIC)]) != MAGIC:
+        if len(head) < len(MAGIC):
+            raise TruncatedDataError("the file is too short for an Avro container", position=0)
+        raise UnsupportedFormatError("the file is no Avro container of version 1", position=0)
+    metadata: dict[str, bytes] = {}
+    at = len(MAGIC)
+    while True:
+        count, at = decode_long(head, at)
+        if count < 0:
+            _, at = decode_long(head, at)
+        for _ in range(abs(count)):
+            key, at = _decode_bytes(head, at)
+            metadata[key.decode("utf-8", "replace")], at = _decode_bytes(head, at)
+        if not count:
+            break
+    sync = bytes(head[at : at + SYNC_BYTES])
+    if len(sync) < SYNC_BYTES:
+        raise TruncatedDataError("the header is cut", position=at)
+    try:
+        schema = json.loads(metadata.get("avro.schema", b""))
+    except (ValueError, RecursionError) as error:
+        raise CorruptDataError(f"the schema is no JSON: {error}", position=len(MAGIC)) from error
+    codec = metadata.get("avro.codec", b"null").decode("utf-8", "replace")
+    return Header(schema=schema, codec=codec, metadata=metadata, sync=sync, bytes=at + SYNC_BYTES)
+
+
+def _decode_bytes(data: memoryview, at: int) -> tuple[bytes, int]:
+    size, at = decode_long(data, at)
+    if size < 0:
+        raise CorruptDataError(f"a length of {size} cannot be", position=at)
+    if size > len(data) - at:
+        raise TruncatedDataError("a value is cut", position=at)
+    return bytes(data[at : at + size]), at + size
+
+
+class _Window:
+    """An object's bytes from any position on, fetched in large pieces that go forward."""
+
+    def __init__(self, storage: Storage, path: str, size: int) -> None:
+        self._storage = storage
+        self._path = path
+        self._size = size
+        self._start = 0
+        self._piece = memoryview(b"")
+
+    def bytes(self, position: int, count: int) -> memoryview:
+        count = min(count, self._size - position)
+        if position < self._start or position + count > self._start + len(self._piece):
+            asked = min(max(count, _PIECE_BYTES), self._size - position)
+            self._start, self._piece = position, self._storage.get_range(self._path, position, asked)
+        at = position - self._start
+        return self._piece[at : at + count]
+
+
+def read_blocks(storage: Storage, path: str, size: int, header: Header) -> Iterator[Block]:
+    """All blocks up to the end. CorruptDataError, TruncatedDataError name the position of the block that is wrong."""
+    window = _Window(storage, path, size)
+    position = header.bytes
+    with naming(storage.name_of(path)):
+        while position < size:
+            block, position = _read_block(window, position, size, header.sync)
+            yield block
+
+
+def _read_block(window: _Window, position: int, size: int, sync: bytes) -> tuple[Block, int]:
+    head = window.bytes(position, 2 * _LONG_BYTES_MAX)
+    try:
+        count, at = decode_long(head, 0)
+        length, at = decode_long(head, at)
+    except CorruptDataError as error:
+        raise type(error)(f"a block's head is wrong: {error.message}", position=position) from error
+    end = position + at + length
+    if count < 0 or length < 0 or length > BLOCK_BYTES_MAX:
+        raise CorruptDataError(f"a block cannot have {count} records in {length} bytes", position=position)
+    if end + SYNC_BYTES > size:
+        raise TruncatedDataError("the last block is cut", position=position)
+    data = window.bytes(position + at, length + SYNC_BYTES)
+    if bytes(data[length:]) != sync:
+        raise CorruptDataError("a block does not end with the file's marker", position=position)
+    return Block(position=position, count=count, data=data[:length]), end + SYNC_BYTES
+
+
+def read_last_block(storage: Storage, path: str, size: int, header: Header, tail_bytes: int) -> Block | None:
+    """The last block, if it lies whole in the last `tail_bytes` of the object: found by the marker before it."""
+    begin = max(size - tail_bytes, header.bytes - SYNC_BYTES)
+    tail = bytes(storage.get_range(path, begin, size - begin))
+    last = len(tail) - SYNC_BYTES
+    before = tail.rfind(header.sync, 0, max(last, 0))
+    if before < 0 or tail[last:] != header.sync:
+        return None
+    try:
+        count, at = decode_long(tail, before + SYNC_BYTES)
+        length, at = decode_long(tail, at)
+    except CorruptDataError:
+        return None
+    if count < 0 or length != last - at:
+        return None
+    return Block(position=begin + before + SYNC_BYTES, count=count, data=memoryview(tail)[at:last])

@@ -1,0 +1,79 @@
+"""The topic by which two connectors for compacted topics take turns.
+
+`_compacted_log_backup_coordination`: the key is `<instance>-<partition>` of the connector that is spoken to, the value
+an Avro single object (C3 01, the schema's fingerprint, the record), or null when it has been heard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.avro.container import decode_long, encode_bytes, encode_long
+
+TOPIC: Final = "_compacted_log_backup_coordination"
+_MARK: Final = b"\xc3\x01"
+_FINGERPRINT_BYTES: Final = 8
+
+
+class Event(IntEnum):
+    """What the connector shall do."""
+
+    ACTIVATE = 0
+    PASSIVATE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordination:
+    """One message. `instance` is the connector's name with the partition behind it, as in the key."""
+
+    event: Event
+    instance: str
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+def decode_coordination(value: bytes) -> Coordination:
+    """A message's value. CorruptDataError: it is none, or has bytes too few or too many."""
+    if value[: len(_MARK)] != _MARK:
+        raise UnsupportedFormatError("the value is no Avro single object", position=0, hint="it should begin with c301")
+    at = len(_MARK) + _FINGERPRINT_BYTES
+    event, at = decode_long(value, at)
+    if event not in set(Event):
+        raise CorruptDataError(f"there is no event {event}", position=at)
+    instance, at = _text(value, at)
+    topic, at = _text(value, at)
+    partition, at = decode_long(value, at)
+    offset, at = decode_long(value, at)
+    timestamp_ms, at = decode_long(value, at)
+    if at != len(value):
+        raise CorruptDataError(f"{len(value) - at} bytes stand behind the message", position=at)
+    return Coordination(
+        event=Event(event),
+        instance=instance,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        timestamp_ms=timestamp_ms,
+    )
+
+
+def encode_coordination(message: Coordination, fingerprint: bytes) -> bytes:
+    parts = [_MARK, fingerprint, encode_long(message.event), encode_bytes(message.instance.encode())]
+    parts.append(encode_bytes(message.topic.encode()))
+    parts += [encode_long(number) for number in (message.partition, message.offset, message.timestamp_ms)]
+    return b"".join(parts)
+
+
+def _text(value: bytes, at: int) -> tuple[str, int]:
+    size, at = decode_long(value, at)
+    if not 0 <= size <= len(value) - at:
+        raise CorruptDataError(f"a text cannot have {size} bytes", position=at)
+    try:
+        return value[at : at + size].decode(), at + size
+    except UnicodeDecodeError as error:
+        raise CorruptDataError("a text is no UTF-8", position=at) from error

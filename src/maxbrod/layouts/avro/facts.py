@@ -1,0 +1,111 @@
+"""What Avro files cannot say: groups, topics, the cluster. An object of ours beside them, which the tool never opens.
+
+`maxbrod.json`, one JSON object, every field optional: `version` 1, `cluster_id`, `taken_at_ms`, `topics` by name
+(`partition_count`, `replication_factor`, `configs`), `groups` by id (topic, partition as text, next offset). The
+archive is whole without it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, naming
+from maxbrod.layouts.foreign import ForeignGroup, ForeignTopic
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maxbrod.layouts.foreign import ClusterFacts, Survey
+    from maxbrod.storage.interface import Storage
+
+PATH: Final = "maxbrod.json"
+_VERSION: Final = 1
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    cluster_id: str | None = None
+    taken_at_ms: int | None = None
+    topics: Mapping[str, ForeignTopic] = field(default_factory=dict)
+    groups: tuple[ForeignGroup, ...] = ()
+
+
+def read_facts(storage: Storage) -> Facts:
+    """CorruptDataError, UnsupportedFormatError: the object is there, and is not what it should be."""
+    try:
+        text = bytes(storage.get(PATH))
+    except ObjectNotFoundError:
+        return Facts()
+    with naming(storage.name_of(PATH)):
+        try:
+            document: Any = json.loads(text)
+            version = document["version"]
+            if version != _VERSION:
+                raise UnsupportedFormatError(f"the facts have version {version!r}, where 1 is known")
+            return _decode(document)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptDataError(f"the facts about topics and groups cannot be read: {error}") from error
+
+
+def _decode(document: dict[str, Any]) -> Facts:
+    topics = {
+        name: ForeignTopic(
+            name=name,
+            partition_count=_number(topic.get("partition_count")),
+            replication_factor=_number(topic.get("replication_factor")),
+            configs={str(key): str(value) for key, value in topic.get("configs", {}).items()},
+        )
+        for name, topic in document.get("topics", {}).items()
+    }
+    cluster_id = document.get("cluster_id")
+    return Facts(
+        cluster_id=None if cluster_id is None else str(cluster_id),
+        taken_at_ms=_number(document.get("taken_at_ms")),
+        topics=topics,
+        groups=tuple(_decode_group(group, offsets) for group, offsets in document.get("groups", {}).items()),
+    )
+
+
+def _decode_group(group_id: str, topics: dict[str, dict[str, int]]) -> ForeignGroup:
+    offsets = {}
+    for topic, partitions in topics.items():
+        for partition, offset in partitions.items():
+            number = _number(offset)
+            if number is None:
+                raise ValueError("a group stands at no offset")
+            offsets[TopicPartition(topic=topic, partition=int(partition))] = number
+    return ForeignGroup(group_id=group_id, offsets=offsets)
+
+
+def _number(value: Any) -> int | None:  # noqa: ANN401 - JSON
+    if value is not None and (type(value) is not int or not 0 <= value <= _INT64_MAX):
+        raise ValueError(f"{value!r} is no number that can be")
+    return value
+
+
+def write_facts(storage: Storage, survey: Survey, facts: ClusterFacts) -> None:
+    """What is known now, over what was known before. No groups at all: the source does not tell, and they stay."""
+    groups: dict[str, dict[str, dict[str, int]]] = {}
+    for group in facts.groups or survey.groups:
+        for where, offset in sorted(group.offsets.items()):
+            groups.setdefault(group.group_id, {}).setdefault(where.topic, {})[str(where.partition)] = offset
+    topics = {
+        name: {
+            "partition_count": topic.partition_count,
+            "replication_factor": topic.replication_factor,
+            "configs": dict(topic.configs),
+        }
+        for name, topic in sorted({**survey.topics, **facts.topics}.items())
+    }
+    document = {
+        "version": _VERSION,
+        "cluster_id": facts.cluster_id or survey.cluster_id,
+        "taken_at_ms": facts.taken_at_ms or survey.taken_at_ms,
+        "topics": topics,
+        "groups": groups,
+    }
+    storage.replace(PATH, json.dumps(document, indent=2, ensure_ascii=False).encode())

@@ -1,0 +1,214 @@
+"""The compiled loops over Avro records: a program walks each record, so that any writer's schema can be read.
+
+The same rules as in `maxbrod.batch.kernels`: no position is read that was not compared with its end before, every
+loop moves forward, nothing is allocated.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+from maxbrod.batch.kernels import read_varint
+
+OP_END: Final = 0
+OP_LONG: Final = 1  # slot
+OP_BYTES: Final = 2  # slot
+OP_NULL: Final = 3  # slot
+OP_SKIP: Final = 4  # bytes
+OP_UNION: Final = 5  # branches, the target of each
+OP_JUMP: Final = 6  # target
+OP_BLOCKS: Final = 7  # slot, where it goes on when there are no more
+OP_NEXT: Final = 8  # where its OP_BLOCKS stands
+
+PARTITION: Final = 0
+OFFSET: Final = 1
+TIMESTAMP: Final = 2
+TIMESTAMP_TYPE: Final = 3
+
+TOPIC: Final = 0
+KEY: Final = 1
+VALUE: Final = 2
+
+HEADER_MAP: Final = 0
+HEADER_LIST: Final = 1
+
+DEPTH_MAX: Final = 8
+"""Of arrays and maps within each other."""
+
+OK: Final = 0
+CUT: Final = 1
+BAD_LENGTH: Final = 2
+BAD_UNION: Final = 3
+BAD_PLACE: Final = 4
+BAD_OFFSET: Final = 5
+BAD_TYPE: Final = 6
+BAD_COUNT: Final = 7
+
+MEANING: Final = {
+    CUT: "a record runs over the end of its block",
+    BAD_LENGTH: "a record has a length or a count that cannot be",
+    BAD_UNION: "a record has a branch of a union that there is not",
+    BAD_PLACE: "a record says that it is of another topic or partition than its file",
+    BAD_OFFSET: "a record's offset does not rise",
+    BAD_TYPE: "a record has a timestamp type that there is not",
+    BAD_COUNT: "a block holds more bytes than its records",
+}
+
+
+@njit(cache=True, nogil=True)
+def decode(
+    code,
+    data,
+    block_end,
+    block_count,
+    topic,
+    partition,
+    after,
+    stack,
+    offset,
+    timestamp,
+    timestamp_type,
+    key_at,
+    key_length,
+    value_at,
+    value_length,
+    header_at,
+    header_kind,
+    header_ends,
+):
+    """Find every part of every record of blocks that stand one after another, and check all of it.
+
+    `after`: offsets rise from above it. Returns (status, block, row).
+    """
+    row = 0
+    at = np.int64(0)
+    header_total = np.int64(0)
+    for block in range(len(block_end)):
+        end = block_end[block]
+        for _ in range(block_count[block]):
+            offset[row] = -1
+            timestamp[row] = -1
+            timestamp_type[row] = 0
+            key_length[row] = -1
+            key_at[row] = 0
+            value_length[row] = -1
+            value_at[row] = 0
+            map_at = np.int64(-1)
+            map_count = np.int64(0)
+            list_at = np.int64(-1)
+            list_count = np.int64(0)
+            depth = 0
+            pc = np.int64(0)
+            while code[pc] != OP_END:
+                op = code[pc]
+                if op == OP_LONG:
+                    value, at = read_varint(data, at, end)
+                    if at < 0:
+                        return CUT, block, row
+                    slot = code[pc + 1]
+                    if slot == OFFSET:
+                        offset[row] = value
+                    elif slot == TIMESTAMP:
+                        timestamp[row] = value
+                    elif slot == PARTITION:
+                        if value != partition:
+                            return BAD_PLACE, block, row
+                    elif slot == TIMESTAMP_TYPE:
+                        if value < -1 or value > 1:
+                            return BAD_TYPE, block, row
+                        timestamp_type[row] = value
+                    pc += 2
+                elif op == OP_BYTES:
+                    size, at = read_varint(data, at, end)
+                    if at < 0:
+                        return CUT, block, row
+                    if size < 0 or size > end - at:
+                        return BAD_LENGTH, block, row
+                    slot = code[pc + 1]
+                    if slot == KEY:
+                        key_at[row] = at
+                        key_length[row] = size
+                    elif slot == VALUE:
+                        value_at[row] = at
+                        value_length[row] = size
+                    elif slot == TOPIC:
+                        if size != len(topic):
+                            return BAD_PLACE, block, row
+                        for i in range(size):
+                            if data[at + i] != topic[i]:
+                                return BAD_PLACE, block, row
+                    at += size
+                    pc += 2
+                elif op == OP_UNION:
+                    branch, at = read_varint(data, at, end)
+                    if at < 0:
+                        return CUT, block, row
+                    if branch < 0 or branch >= code[pc + 1]:
+                        return BAD_UNION, block, row
+                    pc = code[pc + 2 + branch]
+                elif op == OP_JUMP:
+                    pc = code[pc + 1]
+                elif op == OP_NULL:
+                    if code[pc + 1] == KEY:
+                        key_length[row] = -1
+                    elif code[pc + 1] == VALUE:
+                        value_length[row] = -1
+                    pc += 2
+                elif op == OP_SKIP:
+                    if code[pc + 1] > end - at:
+                        return CUT, block, row
+                    at += code[pc + 1]
+                    pc += 2
+                elif op == OP_BLOCKS:
+                    slot = code[pc + 1]
+                    if slot == HEADER_MAP and map_at < 0:
+                        map_at = at
+                    elif slot == HEADER_LIST and list_at < 0:
+                        list_at = at
+                    count, at = read_varint(data, at, end)
+                    if at < 0:
+                        return CUT, block, row
+                    # An item takes a byte at the least, so this bounds the loop by bytes that are there.
+                    if count > end - at or count < at - end:
+                        return BAD_LENGTH, block, row
+                    if count < 0:
+                        count = -count
+                        size, at = read_varint(data, at, end)
+                        if at < 0:
+                            return CUT, block, row
+                    if count == 0:
+                        pc = code[pc + 2]
+                    else:
+                        if slot == HEADER_MAP:
+                            map_count += count
+                        elif slot == HEADER_LIST:
+                            list_count += count
+                        stack[depth] = count
+                        depth += 1
+                        pc += 3
+                else:
+                    stack[depth - 1] -= 1
+                    if stack[depth - 1] > 0:
+                        pc = code[pc + 1] + 3
+                    else:
+                        depth -= 1
+                        pc = code[pc + 1]
+            if offset[row] <= after:
+                return BAD_OFFSET, block, row
+            after = offset[row]
+            if list_at >= 0:
+                header_at[row] = list_at
+                header_kind[row] = HEADER_LIST
+                header_total += list_count
+            else:
+                header_at[row] = map_at
+                header_kind[row] = HEADER_MAP
+                header_total += map_count
+            header_ends[row] = header_total
+            row += 1
+        if at != end:
+            return BAD_COUNT, block, row
+    return OK, 0, row

@@ -1,0 +1,62 @@
+"""The names of an Avro archive: as the tool's document has them, and as the tool itself writes them.
+
+topics/<topic>/partition=<n>/<topic>+<n>-<seq>.data             the document, and what we write
+<topic>/<n>/<topic>-<n>-<first offset, 15 digits>.avro          the tool
+<topic>/<connector>/<n>/<topic>-<n>-<first offset>.avro         its connector for compacted topics
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from maxbrod.errors import UsageError
+from maxbrod.model import TopicPartition
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_DOCUMENTED: Final = re.compile(r"topics/([^/]+)/partition=(\d{1,10})/([^/]+)\+(\d{1,10})-(\d{1,20})\.data")
+_REAL: Final = re.compile(r"([^/]+)/(?:([^/]+)/)?(\d{1,10})/([^/]+)-(\d{1,10})-(\d{15,19})\.avro")
+_PARTITION_MAX: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileName:
+    """What a name tells. `first_offset`: None where it has a sequence number of unknown meaning instead."""
+
+    where: TopicPartition
+    first_offset: int | None
+    instance: str | None = None
+    """The connector that wrote it, where each has a copy of its own."""
+
+
+def parse_name(path: str) -> FileName | None:
+    """None where it is no name of this layout."""
+    if found := _DOCUMENTED.fullmatch(path):
+        return _file(found[1], found[2], found[3], found[4], first_offset=None)
+    if found := _REAL.fullmatch(path):
+        return _file(found[1], found[3], found[4], found[5], first_offset=int(found[6]), instance=found[2])
+    return None
+
+
+def _file(
+    topic: str,
+    partition: str,
+    topic_again: str,
+    partition_again: str,
+    first_offset: int | None,
+    instance: str | None = None,
+) -> FileName | None:
+    same = topic == topic_again and partition == partition_again == str(int(partition))
+    if not same or topic in {".", ".."} or not _TOPIC.fullmatch(topic) or int(partition) > _PARTITION_MAX:
+        return None
+    where = TopicPartition(topic=topic, partition=int(partition))
+    return FileName(where=where, first_offset=first_offset, instance=instance)
+
+
+def file_path(where: TopicPartition, first_offset: int) -> str:
+    """Where we write. The document leaves open what a sequence number is: the first offset rises, too, and tells."""
+    topic = where.topic
+    if topic in {".", ".."} or not _TOPIC.fullmatch(topic):
+        raise UsageError(f"Kafka has no topic of the name {topic!r}", hint="letters, digits, '.', '_' and '-'")
+    return f"topics/{topic}/partition={where.partition}/{topic}+{where.partition}-{first_offset:020d}.data"

@@ -1,0 +1,176 @@
+"""The records of an Avro file as Arrow batches: many blocks at a time, in pieces of bounded size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.batch.kernels import sealed
+from maxbrod.batch.schema import project
+from maxbrod.errors import CorruptDataError
+from maxbrod.layouts.avro import header_kernels, java_values, kernels
+from maxbrod.layouts.avro.codecs import decompress
+from maxbrod.layouts.avro.container import Block, Header, read_blocks, read_header
+from maxbrod.layouts.avro.program import Program, compile_schema
+from maxbrod.layouts.avro.schema import MARK
+from maxbrod.layouts.found import Found, Parts, batch_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from maxbrod.layouts.foreign import ForeignSegment
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import Storage
+
+_GROUP_BYTES: Final = 16 << 20
+"""Of unpacked blocks that become one batch, unless a single one is larger."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """Decodes blocks of one file."""
+
+    object_name: str
+    where: TopicPartition
+    header: Header
+    schema: pa.Schema
+    last: int = -1
+    _program: Program = field(init=False)
+    _blocks: list[tuple[Block, NDArray[np.uint8]]] = field(default_factory=list)
+    _bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self._program = compile_schema(self.header.schema)
+
+    def add(self, block: Block) -> Iterator[pa.RecordBatch]:
+        """Take a block in; gives a batch where there are enough of them."""
+        try:
+            data = decompress(self.header.codec, block.data)
+        except CorruptDataError as error:
+            error.position = block.position
+            raise
+        if block.count > data.size:
+            raise CorruptDataError(
+                f"a block says that it holds {block.count} records in {data.size} bytes", position=block.position
+            )
+        if self._blocks and self._bytes + data.size > _GROUP_BYTES:
+            yield from self.flush()
+        self._blocks.append((block, data))
+        self._bytes += data.size
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """The records of the blocks at hand. CorruptDataError: after those before the damage."""
+        if not self._blocks:
+            return
+        blocks = [block for block, _ in self._blocks]
+        parts = [data for _, data in self._blocks]
+        data = sealed(np.concatenate(parts) if len(parts) > 1 else parts[0])
+        ends = np.cumsum([part.size for part in parts], dtype=np.int64)
+        self._blocks, self._bytes = [], 0
+        found, status, where = self._find(data, ends, np.array([block.count for block in blocks], np.int64))
+        if len(found.offset):
+            self.last = int(found.offset[-1])
+            yield self._batch(found)
+        if status != kernels.OK:
+            raise CorruptDataError(
+                kernels.MEANING[status],
+                object_name=self.object_name,
+                offset=self.last + 1,
+                position=blocks[where].position,
+                hint="the position is that of the block; what stands before the offset is sound",
+            )
+
+    def _find(
+        self, data: NDArray[np.uint8], ends: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> tuple[Found, int, int]:
+        count = int(counts.sum())
+        offset, timestamp, header_at, header_ends = (np.empty(count, np.int64) for _ in range(4))
+        timestamp_type, header_kind = np.empty(count, np.int8), np.empty(count, np.int8)
+        key, value = Parts.empty(count), Parts.empty(count)
+        status, block, rows = kernels.decode(
+            self._program.code,
+            data,
+            ends,
+            counts,
+            sealed(np.frombuffer(self.where.topic.encode(), np.uint8)),
+            self.where.partition,
+            self.last,
+            np.empty(kernels.DEPTH_MAX, np.int64),
+            offset,
+            timestamp,
+            timestamp_type,
+            *(key.at, key.length, value.at, value.length),
+            *(header_at, header_kind, header_ends),
+        )
+        headers = int(header_ends[rows - 1]) if rows else 0
+        header_key, header_value = Parts.empty(headers), Parts.empty(headers)
+        header_kernels.scan_headers(
+            data,
+            header_at[:rows],
+            header_kind[:rows],
+            header_ends[:rows],
+            self._program.header_null,
+            *(header_key.at, header_key.length, header_value.at, header_value.length),
+        )
+        found = Found(
+            data=data,
+            offset=offset[:rows],
+            timestamp_ms=timestamp[:rows],
+            timestamp_type=timestamp_type[:rows],
+            key=key.until(rows),
+            value=value.until(rows),
+            header_ends=header_ends[:rows],
+            header_key=header_key,
+            header_value=header_value,
+        )
+        return found, status, block
+
+    def _batch(self, found: Found) -> pa.RecordBatch:
+        others = 0
+        # What we wrote ourselves is what it was, though it may look like Java's.
+        if MARK not in self.header.metadata and "headers" in self.schema.names:
+            others = header_kernels.unwrap_java(found.data, found.header_value.at, found.header_value.length)
+        batch = batch_of(found, self.schema)
+        if others:
+            column = self.schema.get_field_index("headers")
+            batch = batch.set_column(column, self.schema.field(column), java_values.unwrap(batch.column(column)))
+        return batch
+
+
+def read_file(
+    storage: Storage, path: str, size: int, where: TopicPartition, columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """All records of a file that are sound; the error about the first that is not comes after them."""
+    schema = project(None if columns is None else list(columns))
+    header = read_header(storage, path, size)
+    reader = Reader(storage.name_of(path), where, header, schema)
+    damage: CorruptDataError | None = None
+    try:
+        for block in read_blocks(storage, path, size, header):
+            yield from reader.add(block)
+    except CorruptDataError as error:
+        damage = error
+    yield from reader.flush()
+    if damage is not None:
+        damage.object_name = damage.object_name or storage.name_of(path)
+        damage.offset = reader.last + 1 if damage.offset is None else damage.offset
+        raise damage
+
+
+def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    """The records of a segment: of its file, but for those that another file holds already."""
+    begin = segment.details.get("from_offset")
+    asked = None if columns is None else list(columns)
+    wanted = asked if asked is None or begin is None or "offset" in asked else ["offset", *asked]
+    for batch in read_file(storage, segment.path, segment.bytes, segment.where, wanted):
+        if begin is None:
+            yield batch
+            continue
+        first = int(np.searchsorted(np.frombuffer(batch.column("offset").buffers()[1], np.int64), begin))
+        if first < batch.num_rows:
+            yield batch.slice(first).select(project(asked).names)

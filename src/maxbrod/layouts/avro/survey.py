@@ -1,0 +1,204 @@
+"""What an Avro archive holds: by the names of its files, and by what stands in them where names do not tell.
+
+Our own files say in their headers what they hold: one small read each. Of the tool's, the name tells the first offset,
+and the last block the last one: files of up to WHOLE_BYTES are read whole, of larger ones the header and the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.batch.columns import number_column
+from maxbrod.batch.schema import project
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UnsupportedFormatError
+from maxbrod.layouts.avro import schema as names
+from maxbrod.layouts.avro.container import Header, read_blocks, read_header, read_last_block
+from maxbrod.layouts.avro.facts import PATH, Facts, read_facts
+from maxbrod.layouts.avro.names import FileName, parse_name
+from maxbrod.layouts.avro.reading import Reader, read_file
+from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
+
+if TYPE_CHECKING:
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import ObjectInfo, Storage
+
+WHOLE_BYTES: Final = 1 << 20
+_TAIL_BYTES_MAX: Final = 64 << 20
+_DAMAGE: Final = (CorruptDataError, RefusedError, ObjectNotFoundError)
+"""What is told of a file; a storage that does not answer is no file's fault."""
+_REQUESTS: Final = 16
+"""At a time: a cloud answers each after some ten milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copy:
+    """The segments of a partition that one connector wrote."""
+
+    segments: list[ForeignSegment]
+    modified_ms: int
+
+    @property
+    def end_offset(self) -> int:
+        return max((segment.end_offset for segment in self.segments), default=0)
+
+
+def survey(storage: Storage) -> Survey:
+    files = [(name, info) for info in storage.list() if (name := parse_name(info.path)) is not None]
+    faults: list[Fault] = []
+    copies: defaultdict[TopicPartition, dict[str | None, _Copy]] = defaultdict(dict)
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        for (name, info), (segment, fault) in zip(files, pool.map(partial(_look, storage), files), strict=True):
+            faults += [fault] if fault else []
+            if segment is not None:
+                known = copies[name.where].get(name.instance, _Copy(segments=[], modified_ms=0))
+                found = [*known.segments, segment]
+                newest = max(known.modified_ms, info.modified_ms)
+                copies[name.where][name.instance] = _Copy(segments=found, modified_ms=newest)
+    segments: list[ForeignSegment] = []
+    positions: dict[TopicPartition, int] = {}
+    for where in sorted(copies):
+        mine = _without_overlaps(_chosen(copies[where], faults), faults)
+        segments += mine
+        positions[where] = mine[-1].end_offset
+    facts = _facts(storage, faults)
+    return Survey(
+        layout="avro",
+        segments=tuple(segments),
+        topics={**{name.where.topic: ForeignTopic(name=name.where.topic) for name, _ in files}, **facts.topics},
+        groups=facts.groups,
+        positions=positions,
+        cluster_id=facts.cluster_id,
+        taken_at_ms=facts.taken_at_ms,
+        faults=tuple(faults),
+    )
+
+
+def _facts(storage: Storage, faults: list[Fault]) -> Facts:
+    try:
+        return read_facts(storage)
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        faults.append(Fault(path=PATH, message=error.message))
+        return Facts()
+
+
+def _chosen(copies: dict[str | None, _Copy], faults: list[Fault]) -> list[ForeignSegment]:
+    """Two connectors each back a compacted topic up from its beginning: the copy that has come further counts.
+
+    The one behind is the one that is catching up, or that was put to rest.
+    """
+    best = max(copies, key=lambda name: (copies[name].end_offset, copies[name].modified_ms))
+    for name, copy in copies.items():
+        if name != best:
+            message = f"belongs to the copy of {name or 'no connector'}, and that of {best or 'none'} has come further"
+            faults += [Fault(path=each.path, message=message, fatal=False) for each in copy.segments]
+    return copies[best].segments
+
+
+def _without_overlaps(segments: list[ForeignSegment], faults: list[Fault]) -> list[ForeignSegment]:
+    """In the order of offsets, each from where the one before it ends."""
+    kept: list[ForeignSegment] = []
+    for segment in sorted(segments, key=lambda each: (each.base_offset, -each.end_offset)):
+        end = kept[-1].end_offset if kept else 0
+        if segment.end_offset <= end:
+            message = "holds nothing that the files before it do not hold"
+            faults.append(Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False))
+        elif segment.base_offset < end:
+            kept.append(replace(segment, base_offset=end, records=None, details={"from_offset": end}))
+        else:
+            kept.append(segment)
+    return kept
+
+
+def _look(storage: Storage, file: tuple[FileName, ObjectInfo]) -> tuple[ForeignSegment | None, Fault | None]:
+    name, info = file
+    try:
+        header = read_header(storage, info.path, info.size)
+        if names.MARK in header.metadata:
+            return _marked(name, info, header), None
+        if info.size > WHOLE_BYTES:
+            segment = _by_its_ends(storage, name, info, header)
+            if segment is not None:
+                return segment, None
+    except _DAMAGE as error:
+        return None, Fault(path=info.path, message=error.message, offset=name.first_offset)
+    return _by_reading(storage, name, info)
+
+
+def _marked(name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment:
+    keys = (names.BASE_OFFSET, names.END_OFFSET, names.RECORDS, names.MIN_TIMESTAMP, names.MAX_TIMESTAMP)
+    try:
+        base, end, records, lowest, highest = (int(header.metadata[key]) for key in keys)
+    except (KeyError, ValueError) as error:
+        raise CorruptDataError("the header does not tell what the file holds") from error
+    if not 0 <= base < end < 1 << 63 or not 0 < records <= end - base:
+        raise CorruptDataError(f"the header tells of {records} records from offset {base} to {end}")
+    return ForeignSegment(
+        where=name.where,
+        path=info.path,
+        base_offset=base,
+        end_offset=end,
+        records=records,
+        bytes=info.size,
+        min_timestamp=lowest,
+        max_timestamp=highest,
+    )
+
+
+def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment | None:
+    """A large file by its first and its last block; None where the last one cannot be told from the end alone."""
+    first = name.first_offset
+    reader = partial(Reader, storage.name_of(info.path), name.where, header, project(["offset"]))
+    if first is None:
+        reading = reader()
+        blocks = islice(read_blocks(storage, info.path, info.size, header), 1)
+        batches = [*(batch for block in blocks for batch in reading.add(block)), *reading.flush()]
+        first = int(number_column(batches[0].column("offset"))[0]) if batches else None
+    tail, last = WHOLE_BYTES, None
+    while last is None and tail <= _TAIL_BYTES_MAX:
+        last = read_last_block(storage, info.path, info.size, header, tail)
+        tail *= 4
+    if first is None or last is None or not last.count:
+        return None
+    reading = reader()
+    for _ in (*reading.add(last), *reading.flush()):
+        pass
+    return ForeignSegment(
+        where=name.where,
+        path=info.path,
+        base_offset=first,
+        end_offset=reading.last + 1,
+        records=None,
+        bytes=info.size,
+    )
+
+
+def _by_reading(storage: Storage, name: FileName, info: ObjectInfo) -> tuple[ForeignSegment | None, Fault | None]:
+    """A file by all of its records; those before the first damage count."""
+    bounds: list[tuple[int, int, int, int, int]] = []
+    fault: Fault | None = None
+    try:
+        for batch in read_file(storage, info.path, info.size, name.where, ["offset", "timestamp_ms"]):
+            offset = number_column(batch.column("offset"))
+            timestamp = number_column(batch.column("timestamp_ms"))
+            times = (int(timestamp.min()), int(timestamp.max()))
+            bounds.append((int(offset[0]), int(offset[-1]) + 1, len(offset), *times))
+    except _DAMAGE as error:
+        fault = Fault(path=info.path, message=error.message, offset=error.offset)
+    if not bounds:
+        return None, fault
+    segment = ForeignSegment(
+        where=name.where,
+        path=info.path,
+        base_offset=bounds[0][0],
+        end_offset=bounds[-1][1],
+        records=sum(each[2] for each in bounds),
+        bytes=info.size,
+        min_timestamp=min(each[3] for each in bounds),
+        max_timestamp=max(each[4] for each in bounds),
+    )
+    return segment, fault

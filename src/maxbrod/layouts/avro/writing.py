@@ -1,0 +1,170 @@
+"""Records of one partition into Avro files of the document's layout.
+
+The layout has no metadata of its own: a file counts as archived when it is there. So files appear whole, in the order
+of their offsets, and what a crash leaves is a beginning that the next run goes on from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.batch.kernels import sealed
+from maxbrod.errors import UsageError
+from maxbrod.layouts.avro import schema as names
+from maxbrod.layouts.avro import writing_kernels
+from maxbrod.layouts.avro.codecs import check_codec, compress
+from maxbrod.layouts.avro.container import SYNC_BYTES, encode_block, encode_bytes, encode_header, encode_long
+from maxbrod.layouts.avro.names import file_path
+from maxbrod.layouts.buffers import RecordBuffers, consumable
+from maxbrod.layouts.foreign import ForeignSegment
+from maxbrod.layouts.rotation import Rotation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from maxbrod.layouts.foreign import Survey, WriteOptions
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import Storage
+
+SEGMENT_BYTES_MAX: Final = 64 << 20
+BLOCK_BYTES: Final = 256 << 10
+"""Of records before they are packed: large enough for any codec, small enough to find a damaged one's neighbours."""
+
+
+def check_options(options: WriteOptions) -> str:
+    """The codec, if all options make sense."""
+    if options.extra:
+        raise UsageError(f"the layout avro has no option {', '.join(sorted(options.extra))}")
+    for name in ("segment_bytes_max", "segment_records_max"):
+        limit = getattr(options, name)
+        if limit is not None and limit < 1:
+            raise UsageError(f"{name} cannot be {limit}")
+    return check_codec(
+        {None: "null", "none": "null", "zstd": "zstandard"}.get(options.codec, options.codec or ""), options.level
+    )
+
+
+def write(
+    storage: Storage,
+    where: TopicPartition,
+    records: Iterable[pa.RecordBatch],
+    options: WriteOptions,
+    survey: Survey,
+) -> list[ForeignSegment]:
+    writer = _PartitionWriter(storage, where, options)
+    for batch in consumable(records, survey.positions.get(where, 0)):
+        writer.add(batch)
+    writer.finish()
+    return writer.written
+
+
+class _PartitionWriter:
+    def __init__(self, storage: Storage, where: TopicPartition, options: WriteOptions) -> None:
+        self.written: list[ForeignSegment] = []
+        self._codec = check_options(options)
+        self._level = options.level
+        self._storage = storage
+        self._where = where
+        bytes_max = SEGMENT_BYTES_MAX if options.segment_bytes_max is None else options.segment_bytes_max
+        self._files = Rotation(bytes_max=bytes_max, records_max=options.segment_records_max, bytes_fresh=0)
+        self._file: _File | None = None
+        head = encode_bytes(where.topic.encode()) + encode_long(where.partition)
+        self._head = sealed(np.frombuffer(head, np.uint8))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        buffers = RecordBuffers(batch)
+        text = np.empty(len(buffers.header_key.ends) - 1, np.bool_)
+        writing_kernels.mark_text(buffers.header_key.ends, buffers.header_key.data, text)
+        sizes = np.empty(buffers.rows, np.int64)
+        writing_kernels.measure(buffers.offset, *buffers.shape(), text, len(self._head), sizes)
+        for first, last, begins in self._files.pieces(sizes):
+            if begins:
+                self.finish()
+            if self._file is None:
+                self._file = _File(self._codec, self._level)
+            self._file.add(buffers, text, self._head, first, sizes[first:last])
+
+    def finish(self) -> None:
+        if self._file is not None:
+            self.written.append(self._file.put(self._storage, self._where))
+            self._file = None
+
+
+class _File:
+    """One file's blocks, packed as they fill up."""
+
+    def __init__(self, codec: str, level: int | None) -> None:
+        self._codec = codec
+        self._level = level
+        self._rotation = Rotation(bytes_max=BLOCK_BYTES, records_max=None, bytes_fresh=0)
+        self._packed: list[tuple[int, bytes]] = []
+        self._open: list[NDArray[np.uint8]] = []
+        self._open_records = 0
+        self._records = 0
+        self._first = -1
+        self._last = -1
+        self._lowest: list[int] = []
+        self._highest: list[int] = []
+
+    def add(
+        self,
+        buffers: RecordBuffers,
+        text: NDArray[np.bool_],
+        head: NDArray[np.uint8],
+        begin: int,
+        sizes: NDArray[np.int64],
+    ) -> None:
+        for first, last, begins in self._rotation.pieces(sizes):
+            if begins:
+                self._pack()
+            out = np.empty(int(sizes[first:last].sum()), np.uint8)
+            writing_kernels.write(*buffers.all(), text, head, begin + first, begin + last, out)
+            self._open.append(out)
+            self._open_records += last - first
+        rows = slice(begin, begin + len(sizes))
+        self._first = int(buffers.offset[begin]) if self._first < 0 else self._first
+        self._last = int(buffers.offset[rows][-1])
+        self._records += len(sizes)
+        self._lowest.append(int(buffers.timestamp[rows].min()))
+        self._highest.append(int(buffers.timestamp[rows].max()))
+
+    def _pack(self) -> None:
+        if self._open_records:
+            data = np.concatenate(self._open) if len(self._open) > 1 else self._open[0]
+            self._packed.append((self._open_records, compress(self._codec, data, self._level)))
+            self._open, self._open_records = [], 0
+
+    def put(self, storage: Storage, where: TopicPartition) -> ForeignSegment:
+        self._pack()
+        path = file_path(where, self._first)
+        metadata = {
+            names.MARK: names.MARK_VERSION,
+            names.BASE_OFFSET: str(self._first),
+            names.END_OFFSET: str(self._last + 1),
+            names.RECORDS: str(self._records),
+            names.MIN_TIMESTAMP: str(min(self._lowest)),
+            names.MAX_TIMESTAMP: str(max(self._highest)),
+        }
+        # Not by chance, so that the same records are the same bytes.
+        seed = hashlib.blake2b(path.encode(), digest_size=SYNC_BYTES)
+        seed.update(self._packed[0][1])
+        sync = seed.digest()
+        header = encode_header(names.SCHEMA, self._codec, metadata, sync)
+        data = b"".join([header, *(encode_block(count, block, sync) for count, block in self._packed)])
+        storage.replace(path, data)
+        return ForeignSegment(
+            where=where,
+            path=path,
+            base_offset=self._first,
+            end_offset=self._last + 1,
+            records=self._records,
+            bytes=len(data),
+            min_timestamp=min(self._lowest),
+            max_timestamp=max(self._highest),
+        )

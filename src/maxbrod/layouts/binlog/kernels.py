@@ -1,0 +1,185 @@
+"""The compiled loops over binlog records: big-endian, fixed width, no checksum, so that everything is compared.
+
+The same rules as in `maxbrod.batch.kernels`: no position is read that was not compared with its end before, every
+loop moves forward, nothing is allocated.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+OK: Final = 0
+CUT: Final = 1
+BAD_TYPE: Final = 2
+BAD_LENGTH: Final = 3
+BAD_OFFSET: Final = 4
+
+MEANING: Final = {
+    CUT: "a record runs over its end",
+    BAD_TYPE: "a record has a timestamp type that there is not",
+    BAD_LENGTH: "a record's length disagrees with what is in it",
+    BAD_OFFSET: "a record has another offset than it should have",
+}
+
+NO_TIMESTAMP: Final = -1
+CREATE_WITHOUT: Final = -2
+"""The tool's own timestamp type for create time without a timestamp."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _int32(data, at):
+    raw = np.int64(data[at]) << 24 | np.int64(data[at + 1]) << 16 | np.int64(data[at + 2]) << 8 | np.int64(data[at + 3])
+    return raw - (np.int64(1) << 32) if raw >= np.int64(1) << 31 else raw
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _int64(data, at):
+    return _int32(data, at) << 32 | (_int32(data, at + 4) & np.int64(0xFFFFFFFF))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _part(data, at, end):
+    """The length of a part whose length field stands at `at`: -2 where it cannot be, -3 where it is cut."""
+    if end - at < 4:
+        return np.int64(-3)
+    size = _int32(data, at)
+    if size < -1:
+        return np.int64(-2)
+    return np.int64(-3) if size > end - at - 4 else size
+
+
+@njit(cache=True, nogil=True)
+def walk(data, at, start, stop, offset):
+    """Find whole records one after another from `at` on, up to as many as `start` has room for.
+
+    Returns (status, records, position of the first one that was not taken). CUT: more bytes are needed for it.
+    """
+    end = np.int64(len(data))
+    row = 0
+    while row < len(start) and at < end:
+        begin = at
+        if end - at < 12:
+            return CUT, row, begin
+        offset[row] = _int64(data, at)
+        kind = _int32(data, at + 8)
+        if offset[row] < 0:
+            return BAD_OFFSET, row, begin
+        if kind < -2 or kind > 1:
+            return BAD_TYPE, row, begin
+        at += 12 if kind < 0 else 20
+        for _ in range(2):
+            size = _part(data, at, end)
+            if size < -1:
+                return (BAD_LENGTH if size == -2 else CUT), row, begin
+            at += 4 + max(size, np.int64(0))
+        if end - at < 4:
+            return CUT, row, begin
+        headers = _int32(data, at)
+        at += 4
+        if headers < 0:
+            return BAD_LENGTH, row, begin
+        for _ in range(headers):
+            size = _part(data, at, end)
+            if size < 0:
+                return (CUT if size == -3 else BAD_LENGTH), row, begin
+            at += 4 + size
+            size = _part(data, at, end)
+            if size < -1:
+                return (BAD_LENGTH if size == -2 else CUT), row, begin
+            at += 4 + max(size, np.int64(0))
+        start[row] = begin
+        stop[row] = at
+        row += 1
+    return OK, row, at
+
+
+@njit(cache=True, nogil=True)
+def scan(
+    data,
+    start,
+    stop,
+    offset,
+    timestamp,
+    timestamp_type,
+    key_at,
+    key_length,
+    value_at,
+    value_length,
+    header_at,
+    header_ends,
+):
+    """Find every part of the records in [start, stop) and check all of it. Returns (status, row)."""
+    header_total = np.int64(0)
+    for row in range(len(start)):
+        at = start[row]
+        end = stop[row]
+        if at < 0 or end > len(data) or end - at < 12:
+            return CUT, row
+        if _int64(data, at) != offset[row] or offset[row] < 0:
+            return BAD_OFFSET, row
+        kind = _int32(data, at + 8)
+        if kind < CREATE_WITHOUT or kind > 1:
+            return BAD_TYPE, row
+        at += 12
+        timestamp[row] = NO_TIMESTAMP
+        timestamp_type[row] = 0 if kind == CREATE_WITHOUT else kind
+        if kind >= 0:
+            if end - at < 8:
+                return CUT, row
+            timestamp[row] = _int64(data, at)
+            at += 8
+        size = _part(data, at, end)
+        if size < -1:
+            return BAD_LENGTH, row
+        key_at[row] = at + 4
+        key_length[row] = size
+        at += 4 + max(size, np.int64(0))
+        size = _part(data, at, end)
+        if size < -1:
+            return BAD_LENGTH, row
+        value_at[row] = at + 4
+        value_length[row] = size
+        at += 4 + max(size, np.int64(0))
+        if end - at < 4:
+            return CUT, row
+        headers = _int32(data, at)
+        at += 4
+        # A header is two lengths at the least, so this bounds the loop by bytes that are there.
+        if headers < 0 or headers > (end - at) // 8:
+            return BAD_LENGTH, row
+        header_at[row] = at
+        for _ in range(headers):
+            size = _part(data, at, end)
+            if size < 0:
+                return BAD_LENGTH, row
+            at += 4 + size
+            size = _part(data, at, end)
+            if size < -1:
+                return BAD_LENGTH, row
+            at += 4 + max(size, np.int64(0))
+        if at != end:
+            return BAD_LENGTH, row
+        header_total += headers
+        header_ends[row] = header_total
+    return OK, len(start)
+
+
+@njit(cache=True, nogil=True)
+def scan_headers(data, header_at, header_ends, key_at, key_length, value_at, value_length):
+    """Find the parts of the headers. Reads only what `scan` has checked."""
+    header = np.int64(0)
+    for row in range(len(header_at)):
+        at = header_at[row]
+        while header < header_ends[row]:
+            size = _int32(data, at)
+            key_at[header] = at + 4
+            key_length[header] = size
+            at += 4 + size
+            size = _int32(data, at)
+            value_at[header] = at + 4
+            value_length[header] = size
+            at += 4 + max(size, np.int64(0))
+            header += 1

@@ -1,0 +1,72 @@
+"""The layout `binlog` as everything above knows it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.layouts.binlog import publishing, reading, writing
+from maxbrod.layouts.binlog.checking import check
+from maxbrod.layouts.binlog.names import is_ours
+from maxbrod.layouts.binlog.survey import survey
+from maxbrod.layouts.foreign import Loss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignSegment, Survey, WriteOptions
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import Storage
+
+_NAMES_LOOKED_AT: Final = 100
+"""Every object of such an archive has a name that tells; a few others may have strayed in."""
+
+
+class BinlogLayout:
+    name: Final = "binlog"
+    losses: Final[Sequence[Loss]] = (
+        Loss(what="leader epochs, producer ids and epochs, sequence numbers", real=False),
+        Loss(what="which records a transaction wrote, and its markers", real=False),
+        Loss(what="the topics' configuration, their number of partitions and of replicas", real=False),
+    )
+
+    def detect(self, storage: Storage) -> bool:
+        return any(is_ours(info.path) for info in islice(storage.list(), _NAMES_LOOKED_AT))
+
+    def survey(self, storage: Storage) -> Survey:
+        return survey(storage)
+
+    def read(
+        self, storage: Storage, segment: ForeignSegment, *, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        return reading.read(storage, segment, columns)
+
+    def write(
+        self,
+        storage: Storage,
+        where: TopicPartition,
+        records: Iterable[pa.RecordBatch],
+        options: WriteOptions,
+        *,
+        survey: Survey,
+    ) -> list[ForeignSegment]:
+        return writing.write(storage, where, records, options, survey)
+
+    def publish(
+        self,
+        storage: Storage,
+        survey: Survey,
+        written: Sequence[ForeignSegment],
+        options: WriteOptions,
+        facts: ClusterFacts,
+    ) -> None:
+        writing.check_options(options)
+        publishing.publish(storage, survey, written, facts.groups)
+
+    def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+        return check(storage, survey, deep=deep)
+
+
+LAYOUT: Final = BinlogLayout()

@@ -1,0 +1,64 @@
+"""Old segments deleted, the partition index following."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from maxbrod.batch.columns import number_column
+from maxbrod.layouts.binlog.names import INDEX, RECORDS, arrange, index_path, segment_path
+from maxbrod.layouts.binlog.reading import read
+from maxbrod.layouts.binlog.schema import encode_partition_index
+from maxbrod.model import TimestampType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.layouts.foreign import ForeignSegment, Survey
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import Storage
+
+
+def prune(storage: Storage, survey: Survey, older_than_ms: int) -> list[ForeignSegment]:
+    """Delete the oldest segments of each partition in which every record is older than that, and return them.
+
+    A record's age is that of its timestamp; where it has none, that of the object. A partition's last segment stays,
+    so that a backup knows where to go on. The index is replaced before anything is deleted: whenever this ends, it
+    names nothing that is gone, and the next run deletes what this one left.
+    """
+    modified = {info.path: info.modified_ms for info in storage.list()}
+    pruned: list[ForeignSegment] = []
+    for where, group in groupby(survey.segments, key=lambda segment: segment.where):
+        segments = list(group)
+        old = 0
+        while old < len(segments) - 1 and _newest_ms(storage, segments[old], modified) < older_than_ms:
+            old += 1
+        if old:
+            kept = [int(segment.details["start_offset"]) for segment in segments[old:]]
+            storage.replace(index_path(where), encode_partition_index(where.partition, kept))
+            pruned += segments[:old]
+        _delete_below(storage, where, segments[old:])
+    return pruned
+
+
+def _newest_ms(storage: Storage, segment: ForeignSegment, modified: dict[str, int]) -> int:
+    newest: int | None = None
+    for batch in read(storage, segment, ["timestamp_ms", "timestamp_type"]):
+        timestamp = number_column(batch.column("timestamp_ms"))
+        without = (number_column(batch.column("timestamp_type")) == TimestampType.NONE) | (timestamp == -1)
+        if without.any():
+            newest = max(newest or 0, modified.get(segment.path, 0))
+        if not without.all():
+            highest = int(timestamp[~without].max())
+            newest = highest if newest is None else max(newest, highest)
+    return modified.get(segment.path, 0) if newest is None else newest
+
+
+def _delete_below(storage: Storage, where: TopicPartition, kept: Sequence[ForeignSegment]) -> None:
+    """Every segment that is named below the first one that is kept, also what an earlier run did not get to."""
+    if not kept:
+        return
+    first = int(kept[0].details["start_offset"])
+    objects = arrange(storage.list(where.topic)).get(where)
+    gone = [start for start in objects.segments if start < first] if objects else []
+    storage.delete([segment_path(where, start, kind) for start in gone for kind in (RECORDS, INDEX)])

@@ -1,0 +1,169 @@
+"""Records of one partition into segments of the tool's own form.
+
+An object cannot be appended to, so each run begins a segment: the tool reads that just as well. Records and segment
+index are put before anything names them; the partition index, which does, is the business of `publishing`. A partition
+that is new has one at once that lists nothing: unpublished segments are not those of an index that was lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.errors import ObjectExistsError, UsageError
+from maxbrod.layouts.binlog import writing_kernels
+from maxbrod.layouts.binlog.names import INDEX, RECORDS, index_path, segment_path
+from maxbrod.layouts.binlog.schema import MAGIC, encode_segment_index
+from maxbrod.layouts.buffers import RecordBuffers, consumable
+from maxbrod.layouts.foreign import ForeignSegment
+from maxbrod.layouts.rotation import Rotation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from maxbrod.layouts.foreign import Survey, WriteOptions
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import Storage
+
+SEGMENT_BYTES_MAX: Final = 64 << 20
+"""The tool's own default is 1 GiB, which a file can be appended to until it has; an object is held in memory."""
+
+
+def check_options(options: WriteOptions) -> None:
+    if options.codec not in {None, "none"}:
+        raise UsageError(f"the layout binlog knows no codec, so not {options.codec!r}", hint="leave the codec out")
+    if options.extra:
+        raise UsageError(f"the layout binlog has no option {', '.join(sorted(options.extra))}")
+    for name in ("segment_bytes_max", "segment_records_max"):
+        limit = getattr(options, name)
+        if limit is not None and limit < (0 if name == "segment_bytes_max" else 1):
+            raise UsageError(f"{name} cannot be {limit}")
+
+
+def write(
+    storage: Storage,
+    where: TopicPartition,
+    records: Iterable[pa.RecordBatch],
+    options: WriteOptions,
+    survey: Survey,
+) -> list[ForeignSegment]:
+    check_options(options)
+    known = [segment for segment in survey.segments if segment.where == where]
+    writer = _PartitionWriter(storage, where, options, begin=_begin(known))
+    if where not in survey.positions:
+        _put_new(storage, index_path(where), MAGIC)
+    for batch in consumable(records, survey.positions.get(where, 0)):
+        writer.add(batch)
+    writer.finish()
+    return writer.written or ([] if known else [_empty(storage, where)])
+
+
+def _begin(known: list[ForeignSegment]) -> int | None:
+    """The offset in the name of the next segment, where that is not its first record's.
+
+    The first segment of all is named after offset 0, whatever its first record. One that is empty is filled.
+    """
+    if not known:
+        return 0
+    return None if known[-1].records else int(known[-1].details["start_offset"])
+
+
+def _put_new(storage: Storage, path: str, data: bytes) -> None:
+    """Put something that is nothing yet, unless somebody has put more."""
+    try:
+        storage.put(path, data)
+    except ObjectExistsError:
+        return
+
+
+def _empty(storage: Storage, where: TopicPartition) -> ForeignSegment:
+    """The first segment of a partition that has no records: the tool makes one as soon as it hears of a partition."""
+    for kind in (RECORDS, INDEX):
+        _put_new(storage, segment_path(where, 0, kind), MAGIC)
+    return ForeignSegment(
+        where=where,
+        path=segment_path(where, 0, RECORDS),
+        base_offset=0,
+        end_offset=0,
+        records=0,
+        bytes=len(MAGIC),
+        details={"start_offset": 0, "index_bytes": len(MAGIC)},
+    )
+
+
+class _PartitionWriter:
+    def __init__(self, storage: Storage, where: TopicPartition, options: WriteOptions, *, begin: int | None) -> None:
+        bytes_max = SEGMENT_BYTES_MAX if options.segment_bytes_max is None else options.segment_bytes_max
+        self.written: list[ForeignSegment] = []
+        self._storage = storage
+        self._where = where
+        # A fresh file has its magic byte, which even the smallest maximum lets through.
+        self._rotation = Rotation(
+            bytes_max=max(bytes_max, len(MAGIC)), records_max=options.segment_records_max, bytes_fresh=len(MAGIC)
+        )
+        self._begin = begin
+        self._segment: _Segment | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        buffers = RecordBuffers(batch)
+        sizes = np.empty(buffers.rows, np.int64)
+        writing_kernels.measure(*buffers.shape(), sizes)
+        for first, last, begins in self._rotation.pieces(sizes):
+            if begins:
+                self.finish()
+            segment = self._segment or self._next(int(buffers.offset[first]))
+            segment.add(buffers, first, last, sizes[first:last])
+
+    def _next(self, offset: int) -> _Segment:
+        self._segment = _Segment(offset if self._begin is None else self._begin)
+        self._begin = None
+        return self._segment
+
+    def finish(self) -> None:
+        if self._segment is not None:
+            self.written.append(self._segment.put(self._storage, self._where))
+            self._segment = None
+
+
+class _Segment:
+    """One segment's bytes, as they come."""
+
+    def __init__(self, start_offset: int) -> None:
+        self._start_offset = start_offset
+        self._parts: list[NDArray[np.uint8]] = [np.frombuffer(MAGIC, np.uint8)]
+        self._offsets: list[NDArray[np.int64]] = []
+        self._sizes: list[NDArray[np.int64]] = []
+        self._lowest: list[int] = []
+        self._highest: list[int] = []
+
+    def add(self, buffers: RecordBuffers, first: int, last: int, sizes: NDArray[np.int64]) -> None:
+        out = np.empty(int(sizes.sum()), np.uint8)
+        writing_kernels.write(*buffers.all(), first, last, out)
+        self._parts.append(out)
+        self._offsets.append(buffers.offset[first:last])
+        self._sizes.append(sizes)
+        self._lowest.append(int(buffers.timestamp[first:last].min()))
+        self._highest.append(int(buffers.timestamp[first:last].max()))
+
+    def put(self, storage: Storage, where: TopicPartition) -> ForeignSegment:
+        offset, size = np.concatenate(self._offsets), np.concatenate(self._sizes)
+        records = np.concatenate(self._parts)
+        index = encode_segment_index(offset, len(MAGIC) + np.cumsum(size) - size, size)
+        path = segment_path(where, self._start_offset, RECORDS)
+        storage.replace(path, memoryview(records))
+        storage.replace(segment_path(where, self._start_offset, INDEX), index)
+        return ForeignSegment(
+            where=where,
+            path=path,
+            base_offset=int(offset[0]),
+            end_offset=int(offset[-1]) + 1,
+            records=len(offset),
+            bytes=records.size,
+            min_timestamp=min(self._lowest),
+            max_timestamp=max(self._highest),
+            details={"start_offset": self._start_offset, "index_bytes": len(index)},
+        )

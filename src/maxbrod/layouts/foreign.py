@@ -1,0 +1,189 @@
+"""What every layout of another tool can do, and the nouns for what it holds.
+
+A foreign archive has no catalog of ours: its own names and metadata files tell what is in it. `survey` reads those and
+no records; `read` gives the records of one segment in the one schema that they have everywhere; `write` and `publish`
+make a tree that the tool itself could read. Everything above works on these alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignSegment:
+    """Records of one partition in one object, in the order of offsets."""
+
+    where: TopicPartition
+    path: str
+    base_offset: int
+    """Of its first record, or where the segment begins by its name if it has none."""
+    end_offset: int
+    """The first offset after its last record."""
+    records: int | None
+    """None where only reading it would tell."""
+    bytes: int
+    min_timestamp: int | None = None
+    max_timestamp: int | None = None
+    """Bounds that are sure to hold for every record, in milliseconds; None where the metadata does not tell."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What the layout itself wants to know again when it reads the segment. Fits into JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignGap:
+    """Offsets [base, end) that the archive itself says it lacks."""
+
+    where: TopicPartition
+    base_offset: int
+    end_offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignTopic:
+    """What the archive knows of a topic besides its records. None: it does not say."""
+
+    name: str
+    partition_count: int | None = None
+    replication_factor: int | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignGroup:
+    """The committed offsets of a consumer group: of each partition the next one to read."""
+
+    group_id: str
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that is not as the layout says. `fatal`: records are lost by it; else it was made good."""
+
+    path: str
+    message: str
+    offset: int | None = None
+    fatal: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a foreign archive holds, by its metadata. Segments by topic, partition and offset, without overlaps."""
+
+    layout: str
+    segments: tuple[ForeignSegment, ...]
+    topics: Mapping[str, ForeignTopic] = field(default_factory=dict)
+    gaps: tuple[ForeignGap, ...] = ()
+    groups: tuple[ForeignGroup, ...] = ()
+    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The offset at which a backup of each partition would go on. Partitions without records are here, too."""
+    cluster_id: str | None = None
+    taken_at_ms: int | None = None
+    faults: tuple[Fault, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What the layout itself wants to know again when it publishes. Fits into JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a layout cannot hold. `real`: an application could miss it, so that it must be accepted by the user."""
+
+    what: str
+    real: bool
+    field: str | None = None
+    """The field of a record that comes back otherwise, by its name in `batch.digest.Field`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How a tree is written. None: as the tool does by default."""
+
+    codec: str | None = None
+    level: int | None = None
+    segment_bytes_max: int | None = None
+    """Of what a segment has before compression, or where the layout rotates by the file, of the file."""
+    segment_records_max: int | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Options of one layout alone, such as `region` or `backup_id`: each layout refuses those that it does not know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What is published about the source besides its records."""
+
+    cluster_id: str | None = None
+    brokers: tuple[str, ...] = ()
+    topics: Mapping[str, ForeignTopic] = field(default_factory=dict)
+    groups: tuple[ForeignGroup, ...] = ()
+    taken_at_ms: int = 0
+
+
+class Layout(Protocol):
+    """One tool's way to keep an archive. Has no state: everything is in the storage."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def losses(self) -> Sequence[Loss]:
+        """What is lost when records are written in this layout, readable by its own tool or not."""
+
+    def detect(self, storage: Storage) -> bool:
+        """Whether the storage holds such an archive. Cheap: lists names, reads a few bytes at most."""
+
+    def survey(self, storage: Storage) -> Survey:
+        """All that is there. Damage is told in `faults`, not raised, if anything can still be read."""
+
+    def read(
+        self, storage: Storage, segment: ForeignSegment, *, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a segment as batches of RECORD_SCHEMA, or of some of its columns, in bounded memory.
+
+        What the layout does not hold has Kafka's default. CorruptDataError, TruncatedDataError name the object and
+        the offset; records before the damage have been given by then.
+        """
+
+    def write(
+        self,
+        storage: Storage,
+        where: TopicPartition,
+        records: Iterable[pa.RecordBatch],
+        options: WriteOptions,
+        *,
+        survey: Survey,
+    ) -> list[ForeignSegment]:
+        """Write records of one partition behind those that `survey` knows of, and return what was written.
+
+        Runs anywhere, also twice at once, for any number of partitions at a time. Nothing counts as archived before it
+        is published; what an earlier run wrote and did not publish is written over, or left for nobody to read.
+        """
+
+    def publish(
+        self,
+        storage: Storage,
+        survey: Survey,
+        written: Sequence[ForeignSegment],
+        options: WriteOptions,
+        facts: ClusterFacts,
+    ) -> None:
+        """Make everything that was written part of the archive, in one place, by one writer.
+
+        May be repeated after a crash. Ends with the metadata files that the tool itself goes by.
+        """
+
+    def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+        """What is not as the layout says, the survey's own faults among it.
+
+        Quick: objects, names and metadata agree. Deep: every record is read, and every checksum that there is.
+        """

@@ -1,0 +1,171 @@
+"""A segment back to records. Its checksum is compared before the first one is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch.columns import number_column
+from maxbrod.batch.kernels import sealed
+from maxbrod.batch.schema import project
+from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
+from maxbrod.layouts.kbak import kernels
+from maxbrod.layouts.kbak.compression import open_body
+from maxbrod.layouts.kbak.legacy import read_legacy
+from maxbrod.layouts.kbak.schema import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    MAGIC,
+    MAGIC_END,
+    RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    Header,
+    decode_header,
+)
+from maxbrod.layouts.parts import Found
+from maxbrod.layouts.stored import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maxbrod.layouts.foreign import ForeignSegment
+    from maxbrod.storage.interface import Storage
+
+PIECE_BYTES: Final = 8 << 20
+"""Of records, unpacked, for one batch; more only where a single record has more."""
+
+
+def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    schema = project(None if columns is None else list(columns))
+    from_offset = segment.details.get("from_offset")
+    if from_offset is None:
+        yield from _read(storage, segment, schema)
+        return
+    for batch in _read(storage, segment, project([*schema.names, "offset"])):
+        first = int(np.searchsorted(number_column(batch.column("offset")), from_offset))
+        if first < batch.num_rows:
+            yield batch.slice(first).select(schema.names)
+
+
+def _read(storage: Storage, segment: ForeignSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with naming(storage.name_of(segment.path)):
+        stored = Stored(storage, segment.path)
+        if bytes(stored.range(0, min(len(MAGIC), stored.size))) != MAGIC:
+            yield from read_legacy(stored, segment, schema)
+            return
+        header = open_header(stored)
+        _check_promise(header, segment)
+        yield from _records(stored, header, schema, _body_bytes(segment))
+
+
+def open_header(stored: Stored) -> Header:
+    """The header of a segment whose checksum is right."""
+    if stored.size < HEADER_BYTES + FOOTER_BYTES:
+        raise TruncatedDataError(f"a segment of {stored.size} bytes is shorter than header and footer")
+    footer = bytes(stored.range(stored.size - FOOTER_BYTES, FOOTER_BYTES))
+    if footer[4:] != MAGIC_END:
+        raise TruncatedDataError("the segment does not end as segments do", position=stored.size - 4)
+    header = bytes(stored.range(0, HEADER_BYTES))
+    found, wanted = stored.crc32(stored.size - FOOTER_BYTES), int.from_bytes(footer[:4], "little")
+    if found != wanted:
+        raise CorruptDataError(f"the segment's checksum is {found:08x}, not {wanted:08x}")
+    return decode_header(header)
+
+
+def _check_promise(header: Header, segment: ForeignSegment) -> None:
+    """The object may have been exchanged for one of another run, whole in itself."""
+    if segment.records not in {None, header.records} or header.end_offset + 1 != segment.end_offset:
+        raise CorruptDataError(
+            f"the segment has {header.records} records up to offset {header.end_offset}, "
+            f"and the manifest says {segment.records} up to {segment.end_offset - 1}",
+            offset=segment.base_offset,
+        )
+
+
+def _body_bytes(segment: ForeignSegment) -> int | None:
+    size = segment.details.get("uncompressed_size")
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _records(stored: Stored, header: Header, schema: pa.Schema, body_bytes: int | None) -> Iterator[pa.RecordBatch]:
+    end = stored.size - FOOTER_BYTES
+    pieces = _Pieces(open_body(header.codec, stored.stream(HEADER_BYTES, end), end - HEADER_BYTES), body_bytes)
+    found, rows, last = Found(), 0, -1
+    while pieces.fill():
+        data = pieces.data()
+        arrays = found.reserve(data.size // RECORD_BYTES_MIN + 1)
+        status, found.rows, at, found.header_key_bytes, found.header_value_bytes = kernels.scan(
+            data, 0, data.size, last, *arrays
+        )
+        if found.rows:
+            rows += found.rows
+            last = int(arrays[0][found.rows - 1])
+            if rows > header.records or last > header.end_offset:
+                break
+            yield found.records(data, schema, kernels.gather_headers)
+        if status != kernels.OK:
+            raise CorruptDataError(kernels.MEANING[status], offset=last + 1, position=pieces.done + at)
+        pieces.take(at)
+    if rows != header.records or (rows and last != header.end_offset):
+        raise CorruptDataError(
+            f"the segment says that it has {header.records} records up to offset {header.end_offset}, and has {rows}",
+            offset=last + 1,
+        )
+
+
+class _Pieces:
+    """A stream of records in pieces of whole ones: what was cut off at a piece's end begins the next."""
+
+    def __init__(self, stream: pa.NativeFile, bytes_max: int | None) -> None:
+        self._stream = stream
+        self._bytes_max = bytes_max
+        self._buffer = np.empty(PIECE_BYTES, np.uint8)
+        self._size = 0
+        self._ended = False
+        self.done = 0
+        """Bytes of all pieces before this one."""
+
+    def data(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        return sealed(self._buffer[: self._size])
+
+    def fill(self) -> bool:
+        """Read as much as there is room for. False at the end; TruncatedDataError if a record is cut there."""
+        if self._size == self._buffer.size:
+            self._grow()
+        held = self._size
+        while not self._ended and self._size < self._buffer.size:
+            try:
+                count = self._stream.readinto(memoryview(self._buffer)[self._size :])
+            except (OSError, pa.ArrowInvalid) as error:
+                raise _damaged(error) from error
+            self._ended = count == 0
+            self._size += count
+        if self._bytes_max is not None and self.done + self._size > self._bytes_max:
+            raise CorruptDataError(f"the records take more than the {self._bytes_max} bytes that the manifest says")
+        if self._size > held:
+            return True
+        if self._size:
+            raise TruncatedDataError(f"the last record is cut: only {self._size} bytes of it are there")
+        return False
+
+    def take(self, size: int) -> None:
+        rest = self._size - size
+        self._buffer[:rest] = self._buffer[size : self._size].copy()
+        self._size = rest
+        self.done += size
+
+    def _grow(self) -> None:
+        """One record is larger than a piece. Room grows with bytes that are there, not with what a length says."""
+        length = int.from_bytes(self._buffer[:4].tobytes(), "little")
+        if length > RECORD_BYTES_MAX:
+            raise CorruptDataError(f"a record says that it has {length} bytes", position=self.done)
+        grown = np.empty(min(2 * self._buffer.size, RECORD_BYTES_MAX + PIECE_BYTES), np.uint8)
+        grown[: self._size] = self._buffer[: self._size]
+        self._buffer = grown
+
+
+def _damaged(error: Exception) -> CorruptDataError | UnsupportedFormatError:
+    kind = TruncatedDataError if "runcated" in str(error) else CorruptDataError
+    return kind(f"the records cannot be decompressed: {error}")

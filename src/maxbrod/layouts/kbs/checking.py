@@ -1,0 +1,87 @@
+"""Whether a backup is what its manifest says. Quick: names, sizes and counts. Deep: every checksum and record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maxbrod.errors import MaxbrodError
+from maxbrod.layouts.backups import MANIFEST, Backup
+from maxbrod.layouts.documents import read_document
+from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.kbs.listing import read_header
+from maxbrod.layouts.kbs.manifest import parse_partitions
+from maxbrod.layouts.kbs.names import list_segments
+from maxbrod.layouts.kbs.reading import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maxbrod.layouts.foreign import ForeignSegment, Survey
+    from maxbrod.storage.interface import Storage
+
+
+def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+    """What is wrong beyond `survey.faults`."""
+    if "folder" not in survey.details:
+        return
+    backup = Backup(backup_id=survey.details["backup_id"], folder=survey.details["folder"])
+    sizes = {path: size for _, _, path, size in list_segments(storage, backup)}
+    for segment in survey.segments:
+        yield from _check_object(storage, segment, sizes)
+        if deep and segment.path in sizes:
+            yield from check_segment(storage, segment)
+    yield from _check_counts(storage, backup, survey)
+    named = {segment.path for segment in survey.segments}
+    for path in sorted(set(sizes) - named):
+        yield Fault(path=path, message="no manifest counts this segment", fatal=False)
+
+
+def _check_object(storage: Storage, segment: ForeignSegment, sizes: dict[str, int]) -> Iterator[Fault]:
+    size = sizes.get(segment.path)
+    if size is None:
+        yield Fault(path=segment.path, message="the segment is missing", offset=segment.base_offset)
+        return
+    if size != segment.bytes:
+        message = f"the segment has {size} bytes, and the manifest says {segment.bytes}"
+        yield Fault(path=segment.path, message=message, offset=segment.base_offset)
+        return
+    try:
+        header = read_header(storage, segment.path, size)
+    except MaxbrodError as error:
+        yield Fault(path=segment.path, message=error.message, offset=segment.base_offset)
+        return
+    if (header.first_offset, header.records) != (segment.base_offset, segment.records):
+        message = f"the segment has {header.records} records from offset {header.first_offset} on"
+        yield Fault(path=segment.path, message=message, offset=segment.base_offset)
+
+
+def check_segment(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
+    """Read all of it, which compares every checksum and count."""
+    try:
+        for _ in read(storage, segment, ["offset"]):
+            pass
+    except MaxbrodError as error:
+        yield Fault(path=segment.path, message=error.message, offset=error.offset or segment.base_offset)
+
+
+def _check_counts(storage: Storage, backup: Backup, survey: Survey) -> Iterator[Fault]:
+    """The manifest's own sums."""
+    path = backup.path(MANIFEST)
+    if survey.details.get("rebuilt"):
+        return
+    try:
+        manifest = read_document(storage, path)
+        topics = [] if manifest is None else manifest.objects("topics")
+        entries = [entry for topic in topics for entry in parse_partitions(topic)]
+    except MaxbrodError:
+        return  # the survey has told it
+    for entry in entries:
+        held = [segment for segment in survey.segments if segment.where == entry.where]
+        records = sum(segment.records or 0 for segment in held)
+        first = held[0].base_offset if held else entry.first_offset
+        if (records, first) != (entry.records, entry.first_offset):
+            message = (
+                f"{entry.where} has {entry.records} records from offset {entry.first_offset} on by the manifest, "
+                f"and {records} from {first} on by its segments"
+            )
+            yield Fault(path=path, message=message, offset=first, fatal=records < entry.records)

@@ -1,0 +1,39 @@
+"""CRC-64/XZ (ECMA-182, reflected): the checksum of segments. `crc64(b"123456789")` is 0x995DC9BBDF1939FA."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.batch.kernels import sealed
+from maxbrod.layouts.kbs import crc64_kernels as kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer
+
+    from numpy.typing import NDArray
+
+_ALL: Final = (1 << 64) - 1
+
+
+def crc64(data: Buffer, value: int = 0) -> int:
+    """Of `data`, or of what had `value` and then `data`, like `zlib.crc32`."""
+    view = sealed(np.frombuffer(data, np.uint8))
+    return int(kernels.update(np.uint64(value ^ _ALL), view)) ^ _ALL
+
+
+def combine(first: int, second: int, second_bytes: int) -> int:
+    """The checksum of two parts, one behind the other, from theirs: the second need not be read again."""
+    # Complements cancel out: those of the first part's end and of the second one's beginning are the same.
+    register = kernels.advance(np.uint64(first), second_bytes, _one_zero_byte(), np.empty(64, np.uint64))
+    return int(register) ^ second
+
+
+def _one_zero_byte() -> NDArray[np.uint64]:
+    """What each bit of the register becomes when a zero byte goes through it."""
+    register = np.uint64(1) << np.arange(64, dtype=np.uint64)
+    one = np.uint64(1)
+    for _ in range(8):
+        register = np.where(register & one, (register >> one) ^ np.uint64(kernels.POLYNOMIAL), register >> one)
+    return register

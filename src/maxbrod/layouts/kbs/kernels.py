@@ -1,0 +1,224 @@
+"""The compiled loops over the records of one batch's block: a timestamp, then records of varints.
+
+The rules of `maxbrod.batch.kernels`: no position is read that was not compared with its end before, every loop moves
+forward, nothing is allocated.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+from maxbrod.batch.kernels import copy_bytes, read_varint, varint_bytes, write_varint
+from maxbrod.layouts.kernels import length_of
+
+OK: Final = 0
+BAD_VARINT: Final = 1
+BAD_LENGTH: Final = 2
+BAD_OFFSET: Final = 3
+BAD_HEADER: Final = 4
+BAD_COUNT: Final = 5
+NO_ROOM: Final = 6
+
+MEANING: Final = {
+    BAD_VARINT: "a number of a record runs over the end of its batch",
+    BAD_LENGTH: "a key or value has an impossible length",
+    BAD_OFFSET: "a record's offset does not rise, or is not its batch's first",
+    BAD_HEADER: "a record's header has an impossible length",
+    BAD_COUNT: "the batch holds more bytes than its records",
+}
+
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+@njit(cache=True, nogil=True)
+def scan(
+    data,
+    base_offset,
+    count,
+    offset,
+    timestamp,
+    key_at,
+    key_valid,
+    value_at,
+    value_valid,
+    header_at,
+    key_ends,
+    value_ends,
+    header_ends,
+):
+    """Find every part of every record of a block, and check all of it.
+
+    Returns (status, record, header key and value bytes).
+    """
+    end = np.int64(len(data))
+    keys = np.int64(0)
+    values = np.int64(0)
+    headers = np.int64(0)
+    header_keys = np.int64(0)
+    header_values = np.int64(0)
+    before = np.int64(-1)
+    first_timestamp, at = read_varint(data, 0, end)
+    if at < 0:
+        return BAD_VARINT, 0, 0, 0
+    for row in range(count):
+        delta, at = read_varint(data, at, end)
+        if at < 0:
+            return BAD_VARINT, row, 0, 0
+        if delta <= before or delta > _INT64_MAX - base_offset or (row == 0 and delta != 0):
+            return BAD_OFFSET, row, 0, 0
+        before = delta
+        time_delta, at = read_varint(data, at, end)
+        if at < 0:
+            return BAD_VARINT, row, 0, 0
+
+        size, at = read_varint(data, at, end)
+        if at < 0:
+            return BAD_VARINT, row, 0, 0
+        if size < -1 or size > end - at:
+            return BAD_LENGTH, row, 0, 0
+        key_at[row] = at
+        key_valid[row] = size >= 0
+        if size > 0:
+            keys += size
+            at += size
+
+        size, at = read_varint(data, at, end)
+        if at < 0:
+            return BAD_VARINT, row, 0, 0
+        if size < -1 or size > end - at:
+            return BAD_LENGTH, row, 0, 0
+        value_at[row] = at
+        value_valid[row] = size >= 0
+        if size > 0:
+            values += size
+            at += size
+
+        entries, at = read_varint(data, at, end)
+        if at < 0:
+            return BAD_VARINT, row, 0, 0
+        # A header is two bytes at the least, so this bounds the loop by bytes that are there.
+        if entries < 0 or entries > (end - at) // 2:
+            return BAD_HEADER, row, 0, 0
+        header_at[row] = at
+        for _ in range(entries):
+            size, at = read_varint(data, at, end)
+            if at < 0:
+                return BAD_VARINT, row, 0, 0
+            if size < 0 or size > end - at:
+                return BAD_HEADER, row, 0, 0
+            header_keys += size
+            at += size
+            size, at = read_varint(data, at, end)
+            if at < 0:
+                return BAD_VARINT, row, 0, 0
+            if size < -1 or size > end - at:
+                return BAD_HEADER, row, 0, 0
+            if size > 0:
+                header_values += size
+                at += size
+        headers += entries
+        offset[row] = base_offset + delta
+        timestamp[row] = first_timestamp + time_delta
+        key_ends[row + 1] = keys
+        value_ends[row + 1] = values
+        header_ends[row + 1] = headers
+    if at != end:
+        return BAD_COUNT, count, 0, 0
+    return OK, count, header_keys, header_values
+
+
+@njit(cache=True, nogil=True)
+def gather_headers(data, header_at, header_ends, key_ends, key_out, value_ends, value_valid, value_out):
+    """Bring the header keys and values together. Reads only what `scan` has checked."""
+    header = 0
+    end = np.int64(len(data))
+    for row in range(len(header_at)):
+        at = header_at[row]
+        for _ in range(header_ends[row + 1] - header_ends[row]):
+            size, at = read_varint(data, at, end)
+            to = np.int64(key_ends[header])
+            copy_bytes(key_out, to, data, at, size)
+            key_ends[header + 1] = to + size
+            at += size
+            size, at = read_varint(data, at, end)
+            value_valid[header] = size >= 0
+            size = max(size, np.int64(0))
+            to = np.int64(value_ends[header])
+            copy_bytes(value_out, to, data, at, size)
+            value_ends[header + 1] = to + size
+            at += size
+            header += 1
+
+
+@njit(cache=True, nogil=True)
+def fill(
+    offset,
+    timestamp,
+    key_ends,
+    key_data,
+    key_valid,
+    value_ends,
+    value_data,
+    value_valid,
+    header_ends,
+    header_key_ends,
+    header_key_data,
+    header_value_ends,
+    header_value_data,
+    header_value_valid,
+    row,
+    last,
+    first_offset,
+    first_timestamp,
+    bytes_max,
+    out,
+    at,
+):
+    """Add the rows from `row` up to `last` to a block, up to the one that makes it as large as `bytes_max`.
+
+    Returns (status, row, at, bytes needed): the first row that was not added and where the block ends. NO_ROOM: that
+    row needs so many bytes behind `at`. An empty block (`at` 0) gets the timestamp in front.
+    """
+    while row < last and at < bytes_max:
+        key = length_of(key_ends, key_valid, row)
+        value = length_of(value_ends, value_valid, row)
+        headers = np.int64(header_ends[row + 1]) - np.int64(header_ends[row])
+        size = varint_bytes(offset[row] - first_offset) + varint_bytes(timestamp[row] - first_timestamp)
+        size += varint_bytes(key) + max(key, np.int64(0)) + varint_bytes(value) + max(value, np.int64(0))
+        size += varint_bytes(headers) + (varint_bytes(first_timestamp) if at == 0 else 0)
+        for header in range(header_ends[row], header_ends[row + 1]):
+            part = np.int64(header_key_ends[header + 1]) - np.int64(header_key_ends[header])
+            size += varint_bytes(part) + part
+            part = length_of(header_value_ends, header_value_valid, header)
+            size += varint_bytes(part) + max(part, np.int64(0))
+        if size > len(out) - at:
+            return NO_ROOM, row, at, size
+
+        if at == 0:
+            at = write_varint(out, at, first_timestamp)
+        at = write_varint(out, at, offset[row] - first_offset)
+        at = write_varint(out, at, timestamp[row] - first_timestamp)
+        at = write_varint(out, at, key)
+        if key > 0:
+            copy_bytes(out, at, key_data, np.int64(key_ends[row]), key)
+            at += key
+        at = write_varint(out, at, value)
+        if value > 0:
+            copy_bytes(out, at, value_data, np.int64(value_ends[row]), value)
+            at += value
+        at = write_varint(out, at, headers)
+        for header in range(header_ends[row], header_ends[row + 1]):
+            part = np.int64(header_key_ends[header + 1]) - np.int64(header_key_ends[header])
+            at = write_varint(out, at, part)
+            copy_bytes(out, at, header_key_data, np.int64(header_key_ends[header]), part)
+            at += part
+            part = length_of(header_value_ends, header_value_valid, header)
+            at = write_varint(out, at, part)
+            if part > 0:
+                copy_bytes(out, at, header_value_data, np.int64(header_value_ends[header]), part)
+                at += part
+        row += 1
+    return OK, row, at, np.int64(0)

@@ -1,0 +1,241 @@
+"""`manifest.json` of version 1: what it says of a backup, and how it is built from the segments that there are.
+
+The document's manifest counts a partition's segments and says no more of them, and knows neither groups nor the
+settings of topics. Those stand in one object of ours, `maxbrod`, which other readers pass over: unknown fields are to
+be ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.backups import known_topic
+from maxbrod.layouts.documents import INT32_MAX, INT64_MAX
+from maxbrod.layouts.foreign import ForeignSegment, ForeignTopic
+from maxbrod.layouts.kbs.names import segment_name
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maxbrod.layouts.backups import Backup
+    from maxbrod.layouts.documents import Fields
+    from maxbrod.layouts.foreign import ClusterFacts
+
+VERSION: Final = "1.0"
+OURS: Final = "maxbrod"
+
+_MAJOR: Final = re.compile(r"(\d{1,9})\.\d{1,9}")
+_INT64_MIN: Final = -(1 << 63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionEntry:
+    """What the document's part of a manifest says of a partition."""
+
+    where: TopicPartition
+    first_offset: int
+    last_offset: int
+    """-1 if there is none."""
+    records: int
+    segments: int
+
+
+def check_version(manifest: Fields) -> None:
+    version = manifest.text("version")
+    match = _MAJOR.fullmatch(version)
+    if match is None or int(match[1]) != 1:
+        raise UnsupportedFormatError(
+            f"the manifest has version {version[:40]!r}", object_name=manifest.object_name, hint="1.x is known"
+        )
+
+
+def parse_partitions(topic: Fields) -> list[PartitionEntry]:
+    name = known_topic(topic.text("name"), topic.object_name)
+    return [
+        PartitionEntry(
+            where=TopicPartition(topic=name, partition=each.integer("partition", most=INT32_MAX)),
+            first_offset=each.integer("first_offset", default=0),
+            last_offset=each.integer("last_offset", least=-1, most=INT64_MAX - 1),
+            records=each.integer("records"),
+            segments=each.integer("segments"),
+        )
+        for each in topic.objects("partitions")
+    ]
+
+
+def parse_own_segments(manifest: Fields, backup: Backup, entry: PartitionEntry) -> list[ForeignSegment] | None:
+    """The segments of a partition as `maxbrod` lists them; None if it does not, or not as many as there are."""
+    partitions = manifest.inner(OURS).inner("segments").inner(entry.where.topic)
+    listed = partitions.objects(str(entry.where.partition))
+    if len(listed) != entry.segments:
+        return None
+    return [_own_segment(each, backup, entry.where, index) for index, each in enumerate(listed)]
+
+
+def _own_segment(fields: Fields, backup: Backup, where: TopicPartition, index: int) -> ForeignSegment:
+    first = fields.integer("first_offset")
+    return ForeignSegment(
+        where=where,
+        path=backup.path(segment_name(where, index)),
+        base_offset=first,
+        end_offset=fields.integer("last_offset", least=first, most=INT64_MAX - 1) + 1,
+        records=fields.integer("records"),
+        bytes=fields.integer("bytes"),
+        min_timestamp=fields.integer("earliest_timestamp", least=_INT64_MIN),
+        max_timestamp=fields.integer("latest_timestamp", least=_INT64_MIN),
+        details={
+            "index": index,
+            "uncompressed_bytes": fields.integer("uncompressed_bytes"),
+            "last_timestamp": fields.integer("last_timestamp", least=_INT64_MIN),
+        },
+    )
+
+
+def parse_topics(manifest: Fields, names: Iterable[str]) -> dict[str, ForeignTopic]:
+    """What is known of topics: of those with records, and of those that only `maxbrod` knows."""
+    own = manifest.inner(OURS).inner("topics")
+    topics = {name: ForeignTopic(name=name) for name in names}
+    for name in own.values:
+        fields = own.inner(name)
+        topics[known_topic(name, manifest.object_name)] = ForeignTopic(
+            name=name,
+            partition_count=fields.optional_integer("partition_count", least=1, most=INT32_MAX),
+            replication_factor=fields.optional_integer("replication_factor", least=1, most=INT32_MAX),
+            configs={
+                key: value for key, value in fields.inner("configurations").values.items() if isinstance(value, str)
+            },
+        )
+    return topics
+
+
+def build(
+    old: dict[str, Any],
+    backup: Backup,
+    segments: Sequence[ForeignSegment],
+    facts: ClusterFacts,
+    *,
+    compression: dict[str, Any],
+    taken_at_ms: int,
+) -> dict[str, Any]:
+    """The manifest of all these segments, with every field of the old one that nobody here knows."""
+    cluster = dict(old.get("source_cluster") or {})
+    cluster["cluster_id"] = facts.cluster_id if facts.cluster_id is not None else cluster.get("cluster_id")
+    cluster["bootstrap_servers"] = list(facts.brokers) or cluster.get("bootstrap_servers", [])
+    return {
+        "version": VERSION,
+        "backup_id": backup.backup_id,
+        "created_at": iso(taken_at_ms),
+        **old,
+        "completed_at": iso(taken_at_ms),
+        "source_cluster": cluster,
+        "compression": compression,
+        "statistics": _statistics(old, segments),
+        "time_range": _time_range(old, segments),
+        "topics": _topics(old, segments),
+        OURS: _own(old, segments, facts),
+    }
+
+
+def _statistics(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict[str, Any]:
+    unknown = [each for each in segments if "uncompressed_bytes" not in each.details]
+    # Of segments that another tool wrote only the old sum is known.
+    before = int((old.get("statistics") or {}).get("uncompressed_bytes", 0)) if unknown else 0
+    return {
+        **(old.get("statistics") or {}),
+        "topics": len({each.where.topic for each in segments}),
+        "partitions": len({each.where for each in segments}),
+        "segments": len(segments),
+        "records": sum(each.records or 0 for each in segments),
+        "uncompressed_bytes": before + sum(each.details.get("uncompressed_bytes", 0) for each in segments),
+        "compressed_bytes": sum(each.bytes for each in segments),
+    }
+
+
+def _time_range(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict[str, Any]:
+    before = old.get("time_range") or {}
+    earliest = [before.get("earliest_timestamp"), *(each.min_timestamp for each in segments)]
+    latest = [before.get("latest_timestamp"), *(each.max_timestamp for each in segments)]
+    return {
+        **before,
+        "earliest_timestamp": min((each for each in earliest if each is not None), default=None),
+        "latest_timestamp": max((each for each in latest if each is not None), default=None),
+    }
+
+
+def _topics(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> list[dict[str, Any]]:
+    by_partition: dict[TopicPartition, list[ForeignSegment]] = {}
+    for each in segments:
+        by_partition.setdefault(each.where, []).append(each)
+    topics = {each["name"]: {**each, "partitions": []} for each in old.get("topics") or []}
+    for where, held in sorted(by_partition.items()):
+        topic = topics.setdefault(where.topic, {"name": where.topic, "partitions": []})
+        entry = {
+            "partition": where.partition,
+            "first_offset": held[0].base_offset,
+            "last_offset": held[-1].end_offset - 1,
+            "records": sum(each.records or 0 for each in held),
+            "segments": len(held),
+        }
+        topic["partitions"].append(entry)
+    return list(topics.values())
+
+
+def _own(old: dict[str, Any], segments: Sequence[ForeignSegment], facts: ClusterFacts) -> dict[str, Any]:
+    listed: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for each in segments:
+        partitions = listed.setdefault(each.where.topic, {})
+        partitions.setdefault(str(each.where.partition), []).append(_segment_entry(each))
+    before = old.get(OURS) or {}
+    topics = {
+        name: {
+            "partition_count": topic.partition_count,
+            "replication_factor": topic.replication_factor,
+            "configurations": dict(sorted(topic.configs.items())),
+        }
+        for name, topic in sorted(facts.topics.items())
+    }
+    complete = {topic: dict(parts) for topic, parts in listed.items() if all(map(_is_complete, parts.values()))}
+    groups = [
+        {"group_id": group.group_id, "offsets": {str(where): n for where, n in sorted(group.offsets.items())}}
+        for group in facts.groups
+    ]
+    return {
+        **before,
+        "segments": complete,
+        "topics": {**(before.get("topics") or {}), **topics},
+        "groups": groups or before.get("groups", []),
+    }
+
+
+def _segment_entry(segment: ForeignSegment) -> dict[str, Any]:
+    return {
+        "first_offset": segment.base_offset,
+        "last_offset": segment.end_offset - 1,
+        "records": segment.records,
+        "bytes": segment.bytes,
+        "uncompressed_bytes": segment.details.get("uncompressed_bytes"),
+        "earliest_timestamp": segment.min_timestamp,
+        "latest_timestamp": segment.max_timestamp,
+        "last_timestamp": segment.details.get("last_timestamp"),
+    }
+
+
+def _is_complete(entries: list[dict[str, Any]]) -> bool:
+    """Of another tool's segments not all is known, and then only their headers tell."""
+    return all(value is not None for entry in entries for value in entry.values())
+
+
+def iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def milliseconds(text: str, object_name: str) -> int:
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise CorruptDataError(f"{text[:60]!r} is no time", object_name=object_name) from error

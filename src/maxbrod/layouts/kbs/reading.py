@@ -1,0 +1,144 @@
+"""A segment back to records, batch by batch. Each batch's checksum is compared before its records are given."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from maxbrod.batch.compression import decompress
+from maxbrod.batch.kernels import sealed
+from maxbrod.batch.schema import project
+from maxbrod.errors import CorruptDataError, TruncatedDataError, naming
+from maxbrod.layouts.kbs import kernels
+from maxbrod.layouts.kbs.crc64 import combine, crc64
+from maxbrod.layouts.kbs.schema import (
+    BATCH_HEADER_BYTES,
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    BatchHeader,
+    Header,
+    decode_batch_header,
+    decode_footer,
+    decode_header,
+    encode_header,
+)
+from maxbrod.layouts.parts import Found
+from maxbrod.layouts.stored import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from maxbrod.layouts.foreign import ForeignSegment
+    from maxbrod.storage.interface import Storage
+
+
+def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    schema = project(None if columns is None else list(columns))
+    with naming(storage.name_of(segment.path)):
+        stored = Stored(storage, segment.path)
+        header = open_header(stored)
+        if segment.records not in {None, header.records} or header.first_offset != segment.base_offset:
+            raise CorruptDataError(
+                f"the segment has {header.records} records from offset {header.first_offset} on, "
+                f"and the manifest says {segment.records} from {segment.base_offset} on",
+                offset=segment.base_offset,
+            )
+        yield from _records(stored, header, schema, segment.end_offset)
+
+
+def open_header(stored: Stored) -> Header:
+    if stored.size < HEADER_BYTES + FOOTER_BYTES:
+        raise TruncatedDataError(f"a segment of {stored.size} bytes is shorter than header and footer")
+    return decode_header(bytes(stored.range(0, HEADER_BYTES)))
+
+
+def _records(stored: Stored, header: Header, schema: pa.Schema, end_offset: int) -> Iterator[pa.RecordBatch]:
+    found, rows, checksum, next_offset = Found(), 0, 0, header.first_offset
+    for position, batch, data in _batches(stored):
+        if zlib.crc32(data[BATCH_HEADER_BYTES:]) != batch.crc:
+            raise CorruptDataError("a batch's checksum is wrong", offset=batch.base_offset, position=position)
+        checksum = crc64(data, checksum)
+        if batch.base_offset < next_offset or (not rows and batch.records and batch.base_offset != next_offset):
+            raise CorruptDataError("a batch does not begin where it should", offset=next_offset, position=position)
+        block = _block(header, batch, data, position)
+        _scan(block, batch, found, position)
+        if found.rows:
+            rows += found.rows
+            next_offset = int(found.arrays[0][found.rows - 1]) + 1
+            if rows > header.records or next_offset > end_offset:
+                break
+            yield found.records(block, schema, kernels.gather_headers)
+    if rows != header.records or next_offset > end_offset:
+        raise CorruptDataError(
+            f"the segment has {rows} records before offset {next_offset}, "
+            f"and should have {header.records} before {end_offset}",
+            offset=next_offset,
+        )
+    _check_footer(stored, header, checksum)
+
+
+def _batches(stored: Stored) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """Where each batch stands, its header, and all of it."""
+    end = stored.size - FOOTER_BYTES
+    stream, position = stored.stream(HEADER_BYTES, end), HEADER_BYTES
+    while position < end:
+        head = stream.read(BATCH_HEADER_BYTES)
+        if len(head) < BATCH_HEADER_BYTES:
+            raise TruncatedDataError(f"a batch's header has {len(head)} bytes", position=position)
+        try:
+            batch = decode_batch_header(head)
+        except CorruptDataError as error:
+            error.position = position
+            raise
+        if batch.stored_bytes > end - position - BATCH_HEADER_BYTES:
+            raise TruncatedDataError(
+                f"a batch of {batch.stored_bytes} bytes is cut", offset=batch.base_offset, position=position
+            )
+        yield position, batch, head + stream.read(batch.stored_bytes)
+        position += BATCH_HEADER_BYTES + batch.stored_bytes
+
+
+def _block(header: Header, batch: BatchHeader, data: bytes, position: int) -> NDArray[np.uint8]:
+    packed = np.frombuffer(data, np.uint8)[BATCH_HEADER_BYTES:]
+    try:
+        block = decompress(header.codec.kafka, packed, bytes_max=max(batch.block_bytes, 1))
+    except CorruptDataError as error:
+        error.offset, error.position = batch.base_offset, position
+        raise
+    if block.size != batch.block_bytes:
+        raise CorruptDataError(
+            f"a batch unpacks to {block.size} bytes, not {batch.block_bytes}",
+            offset=batch.base_offset,
+            position=position,
+        )
+    return sealed(block)
+
+
+def _scan(block: NDArray[np.uint8], batch: BatchHeader, found: Found, position: int) -> None:
+    arrays = found.reserve(batch.records)
+    status, record, found.header_key_bytes, found.header_value_bytes = kernels.scan(
+        block, batch.base_offset, batch.records, *arrays
+    )
+    if status != kernels.OK:
+        raise CorruptDataError(
+            f"{kernels.MEANING[status]}, at record {record} of a batch", offset=batch.base_offset, position=position
+        )
+    found.rows = batch.records
+
+
+def _check_footer(stored: Stored, header: Header, checksum: int) -> None:
+    records, whole = decode_footer(bytes(stored.range(stored.size - FOOTER_BYTES, FOOTER_BYTES)))
+    if checksum != header.checksum:
+        raise CorruptDataError(f"the checksum of the batches is {checksum:016x}, not {header.checksum:016x}")
+    batches_bytes = stored.size - FOOTER_BYTES - HEADER_BYTES
+    found = combine(crc64(encode_header(header)), checksum, batches_bytes)
+    if records != header.records or found != whole:
+        raise CorruptDataError(
+            f"the footer says {records} records and checksum {whole:016x}, not {header.records} and {found:016x}",
+            position=stored.size - FOOTER_BYTES,
+        )

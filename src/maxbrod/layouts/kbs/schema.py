@@ -1,0 +1,130 @@
+"""The fixed parts of a segment as data: header, batch header, footer, codecs and limits. Big-endian."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from maxbrod.layouts.foreign import WriteOptions
+
+NAME: Final = "kbs"
+MAGIC: Final = b"KBS1"
+VERSION: Final = 1
+HEADER_BYTES: Final = 32
+BATCH_HEADER_BYTES: Final = 24
+FOOTER_BYTES: Final = 16
+RECORD_BYTES_MIN: Final = 5
+"""Two deltas, two lengths, a header count: a byte each."""
+BATCH_BYTES_MAX: Final = 1 << 20
+"""After the record that makes a batch as large, before compression, it ends."""
+BLOCK_BYTES_LIMIT: Final = 1 << 30
+SEGMENT_BYTES_MAX: Final = 64 << 20
+SEGMENT_BYTES_LIMIT: Final = 1 << 30
+
+_HEADER: Final = struct.Struct(">4sBBHqQQ")
+_BATCH: Final = struct.Struct(">qIIII")
+_FOOTER: Final = struct.Struct(">QQ")
+_RATIO_MAX: Final = 1000
+_ALWAYS_BYTES: Final = 64 << 20
+
+
+class SegmentCodec(IntEnum):
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+    @property
+    def kafka(self) -> Codec:
+        """The codec of Kafka's batches that does the same: lz4 as a frame, zstd as one frame."""
+        return Codec[self.name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    codec: SegmentCodec
+    first_offset: int
+    records: int
+    checksum: int
+    """CRC-64 of all batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHeader:
+    base_offset: int
+    records: int
+    stored_bytes: int
+    block_bytes: int
+    """Before compression."""
+    crc: int
+    """CRC-32 of what is stored."""
+
+
+def encode_header(header: Header) -> bytes:
+    return _HEADER.pack(MAGIC, VERSION, header.codec, 0, header.first_offset, header.records, header.checksum)
+
+
+def decode_header(data: bytes) -> Header:
+    """The header of a segment of at least HEADER_BYTES."""
+    magic, version, codec, flags, first_offset, records, checksum = _HEADER.unpack(data)
+    if magic != MAGIC:
+        raise UnsupportedFormatError(f"this is no segment: it begins with {magic.hex()}", hint="KBS1 is known")
+    if version != VERSION or flags:
+        raise UnsupportedFormatError(
+            f"this segment has version {version} and flags {flags}", hint="version 1 without flags is known"
+        )
+    if codec not in list(SegmentCodec):
+        raise UnsupportedFormatError(f"this segment has the codec {codec}", hint="0 none, 1 lz4 and 2 zstd are known")
+    if first_offset < 0:
+        raise CorruptDataError(f"this segment says that it begins with offset {first_offset}")
+    return Header(codec=SegmentCodec(codec), first_offset=first_offset, records=records, checksum=checksum)
+
+
+def encode_batch_header(batch: BatchHeader) -> bytes:
+    return _BATCH.pack(batch.base_offset, batch.records, batch.stored_bytes, batch.block_bytes, batch.crc)
+
+
+def decode_batch_header(data: bytes) -> BatchHeader:
+    base_offset, records, stored_bytes, block_bytes, crc = _BATCH.unpack(data)
+    batch = BatchHeader(
+        base_offset=base_offset, records=records, stored_bytes=stored_bytes, block_bytes=block_bytes, crc=crc
+    )
+    if base_offset < 0 or records > block_bytes // RECORD_BYTES_MIN:
+        raise CorruptDataError(
+            f"a batch of {block_bytes} bytes says that it has {records} records from {base_offset} on"
+        )
+    # What it claims must be near to what is there: memory is taken before it is known to be needed.
+    if block_bytes > min(BLOCK_BYTES_LIMIT, max(_ALWAYS_BYTES, _RATIO_MAX * stored_bytes)):
+        raise CorruptDataError(f"a batch of {stored_bytes} bytes says that it unpacks to {block_bytes}")
+    return batch
+
+
+def encode_footer(records: int, checksum: int) -> bytes:
+    return _FOOTER.pack(records, checksum)
+
+
+def decode_footer(data: bytes) -> tuple[int, int]:
+    """The count of records, and the CRC-64 of everything before the footer."""
+    records, checksum = _FOOTER.unpack(data)
+    return records, checksum
+
+
+def codec_of(options: WriteOptions) -> tuple[SegmentCodec, int | None]:
+    """The codec and its level; by default zstd of level 3."""
+    name = (options.codec or "zstd").upper()
+    if name not in SegmentCodec.__members__:
+        raise UsageError(f"there is no codec {options.codec!r}", hint="choose of none, lz4 and zstd")
+    codec = SegmentCodec[name]
+    if codec is not SegmentCodec.ZSTD:
+        if options.level is not None:
+            raise UsageError(f"{name.lower()} has no levels", hint="zstd has the levels 1 to 22")
+        return codec, None
+    level = 3 if options.level is None else options.level
+    if not 1 <= level <= 22:
+        raise UsageError(f"zstd has no level {level}", hint="it has the levels 1 to 22")
+    return codec, level

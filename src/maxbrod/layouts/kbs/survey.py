@@ -1,0 +1,166 @@
+"""What a backup holds: by its manifest, and by the headers of its segments where that says too little."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import CorruptDataError, MaxbrodError
+from maxbrod.layouts.backups import LOOKED_AT_MAX, MANIFEST, Backup, find_backup, folders, manifest_head, refuse_other
+from maxbrod.layouts.documents import Fields, read_document
+from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
+from maxbrod.layouts.kbs.checkpoint import parse_checkpoint
+from maxbrod.layouts.kbs.groups import parse_groups
+from maxbrod.layouts.kbs.listing import Listing, rebuilt_segments
+from maxbrod.layouts.kbs.manifest import check_version, milliseconds, parse_own_segments, parse_partitions, parse_topics
+from maxbrod.layouts.kbs.names import CHECKPOINT, SEGMENT, list_segments
+from maxbrod.layouts.kbs.schema import NAME
+
+if TYPE_CHECKING:
+    from maxbrod.layouts.kbs.manifest import PartitionEntry
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import Storage
+
+_VERSION: Final = re.compile(rb'"version"\s*:\s*"')
+_BACKUP_ID: Final = re.compile(rb'"backup_id"\s*:')
+
+
+def detect(storage: Storage) -> bool:
+    return is_backup(storage, "") or any(
+        is_backup(storage, folder) for folder in folders(storage, SEGMENT, names_max=LOOKED_AT_MAX)
+    )
+
+
+def is_backup(storage: Storage, folder: str) -> bool:
+    """Whether a folder is such a backup, by the head of its manifest or, if that tells nothing, by a segment."""
+    head = manifest_head(storage, folder)
+    if head is not None and _BACKUP_ID.search(head):
+        return _VERSION.search(head) is not None
+    return next(list_segments(storage, Backup(backup_id="", folder=folder)), None) is not None
+
+
+def survey(storage: Storage, backup_id: str | None = None) -> Survey:
+    """UnsupportedFormatError: the manifest is of a later major version."""
+    folder = find_backup(storage, SEGMENT, is_backup, backup_id)
+    if folder is None:
+        return Survey(layout=NAME, segments=())
+    backup = Backup(backup_id=folder or backup_id or storage.url.rsplit("/", 1)[-1], folder=folder)
+    try:
+        manifest = read_document(storage, backup.path(MANIFEST))
+        if manifest is None:
+            return _unpublished(backup)
+        check_version(manifest)
+        backup = Backup(backup_id=manifest.text("backup_id"), folder=folder)
+        refuse_other(backup, backup_id)
+        return _Surveyor(storage, backup, manifest).survey()
+    except CorruptDataError as error:
+        return _rebuilt(storage, backup, error)
+
+
+class _Surveyor:
+    def __init__(self, storage: Storage, backup: Backup, manifest: Fields) -> None:
+        self._storage, self._backup, self._manifest = storage, backup, manifest
+        self._listing = Listing(storage, backup)
+        self._segments: list[ForeignSegment] = []
+        self._positions: dict[TopicPartition, int] = {}
+        self._counts: dict[str, dict[str, int]] = {}
+        self._faults: list[Fault] = []
+
+    def survey(self) -> Survey:
+        for topic in self._manifest.objects("topics"):
+            try:
+                entries = parse_partitions(topic)
+            except CorruptDataError as error:
+                self._faults.append(self._fault(f"{topic.place}: {error.message}", fatal=True))
+                continue
+            for entry in entries:
+                self._add(entry)
+        groups, topics, taken_at_ms = self._extras()
+        self._compare_checkpoint()
+        cluster_id = self._manifest.inner("source_cluster").values.get("cluster_id")
+        return Survey(
+            layout=NAME,
+            segments=tuple(sorted(self._segments, key=lambda each: (each.where, each.base_offset))),
+            topics=topics,
+            groups=groups,
+            positions=self._positions,
+            cluster_id=cluster_id if isinstance(cluster_id, str) else None,
+            taken_at_ms=taken_at_ms,
+            faults=tuple(self._faults),
+            details={**self._backup.details, "counts": self._counts},
+        )
+
+    def _add(self, entry: PartitionEntry) -> None:
+        where = entry.where
+        if where in self._positions:
+            self._faults.append(self._fault(f"{where} is there twice", fatal=True))
+            return
+        self._positions[where] = entry.last_offset + 1
+        self._counts.setdefault(where.topic, {})[str(where.partition)] = entry.segments
+        try:
+            segments = parse_own_segments(self._manifest, self._backup, entry)
+        except CorruptDataError as error:
+            self._faults.append(self._fault(f"our part of it: {error.message}", fatal=False))
+            segments = None
+        if segments is None or not _tile(segments, entry):
+            segments = self._listing.segments(entry, self._faults)
+        self._segments += segments
+
+    def _extras(self) -> tuple[tuple[ForeignGroup, ...], dict[str, ForeignTopic], int | None]:
+        names = {where.topic for where in self._positions}
+        try:
+            created_at = self._manifest.optional_text("created_at")
+            taken_at_ms = None if created_at is None else milliseconds(created_at, self._manifest.object_name)
+            return parse_groups(self._manifest), parse_topics(self._manifest, names), taken_at_ms
+        except CorruptDataError as error:
+            self._faults.append(self._fault(error.message, fatal=False))
+            return (), {name: ForeignTopic(name=name) for name in names}, None
+
+    def _compare_checkpoint(self) -> None:
+        """The manifest is the truth: an offset that only the checkpoint knows of has no record here."""
+        path = self._backup.path(CHECKPOINT)
+        try:
+            checkpoint = read_document(self._storage, path)
+            positions = {} if checkpoint is None else parse_checkpoint(checkpoint)
+        except CorruptDataError as error:
+            self._faults.append(Fault(path=path, message=error.message, fatal=False))
+            return
+        for where, position in sorted(positions.items()):
+            known = self._positions.get(where, 0)
+            if position > known:
+                message = f"says that {where} is backed up to offset {position}, and the manifest to {known}"
+                self._faults.append(Fault(path=path, message=message, offset=known, fatal=False))
+
+    def _fault(self, message: str, *, fatal: bool) -> Fault:
+        return Fault(path=self._backup.path(MANIFEST), message=message, fatal=fatal)
+
+
+def _tile(segments: list[ForeignSegment], entry: PartitionEntry) -> bool:
+    """Whether our own list rises and ends where the manifest says that the partition does."""
+    rises = all(before.end_offset <= after.base_offset for before, after in pairwise(segments))
+    return rises and (not segments or segments[-1].end_offset == entry.last_offset + 1)
+
+
+def _unpublished(backup: Backup) -> Survey:
+    """A run that died before it published anything. The next one writes over what it left."""
+    message = "there are segments, but no manifest: nothing of this backup was published"
+    fault = Fault(path=backup.path(MANIFEST), message=message, fatal=False)
+    return Survey(layout=NAME, segments=(), faults=(fault,), details=backup.details)
+
+
+def _rebuilt(storage: Storage, backup: Backup, error: MaxbrodError) -> Survey:
+    reason = f"the manifest cannot be read: {error.message}; its segments were asked instead"
+    faults = [Fault(path=backup.path(MANIFEST), message=reason, fatal=False)]
+    segments = rebuilt_segments(storage, backup, faults)
+    positions: dict[TopicPartition, int] = {}
+    for each in segments:
+        positions[each.where] = each.end_offset
+    return Survey(
+        layout=NAME,
+        segments=tuple(segments),
+        topics={where.topic: ForeignTopic(name=where.topic) for where in positions},
+        positions=positions,
+        faults=tuple(faults),
+        details={**backup.details, "rebuilt": True},
+    )

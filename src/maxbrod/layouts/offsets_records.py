@@ -1,0 +1,214 @@
+"""One record of `__consumer_offsets`: which group it is about, and what it says. Bytes and values only.
+
+A key begins with its type as an int16: 0 and 1 are offset commits, 2 is a group of the classic protocol; the others,
+of the newer protocols, say nothing about offsets. A value begins with its version; from 4 on strings are compact and
+tagged fields may follow.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
+from maxbrod.model import TopicPartition
+
+_OFFSET_KEYS: Final = frozenset({0, 1})
+_GROUP_KEY: Final = 2
+_VALUE_VERSION_MAX: Final = 4
+_FLEXIBLE: Final = 4
+_TOPIC_ID_TAG: Final = 0
+_VARINT_BYTES_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitKey:
+    group_id: str
+    where: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupKey:
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Where a group goes on in a partition."""
+
+    offset: int
+    leader_epoch: int
+    """-1 where it is unknown."""
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int
+    """-1: by the broker's retention. Only version 1 could say otherwise."""
+    topic_id: UUID | None
+    """Of the topic that was committed for, where the broker knew it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """A group of the classic protocol, as its coordinator wrote it down."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[GroupMember, ...]
+
+
+def decode_key(key: bytes) -> CommitKey | GroupKey | None:
+    """None: a record of another protocol, which says nothing about offsets."""
+    fields = _Fields(key)
+    kind = fields.number("h")
+    if kind in _OFFSET_KEYS:
+        group_id = fields.text()
+        where = TopicPartition(topic=fields.text(), partition=fields.number("i"))
+        return CommitKey(group_id=group_id, where=where)
+    if kind == _GROUP_KEY:
+        return GroupKey(group_id=fields.text())
+    if kind < 0:
+        raise CorruptDataError(f"a key is of the type {kind}")
+    return None
+
+
+def decode_commit(value: bytes) -> Commit:
+    fields = _Fields(value)
+    version = _version(fields)
+    offset = fields.number("q")
+    leader_epoch = fields.number("i") if version >= 3 else -1
+    metadata = fields.text()
+    commit_timestamp = fields.number("q")
+    expire_timestamp = fields.number("q") if version == 1 else -1
+    topic_id = fields.tags().get(_TOPIC_ID_TAG)
+    return Commit(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp_ms=commit_timestamp,
+        expire_timestamp_ms=expire_timestamp,
+        topic_id=UUID(bytes=topic_id) if topic_id is not None and len(topic_id) == 16 and any(topic_id) else None,
+    )
+
+
+def decode_group(value: bytes) -> GroupState:
+    fields = _Fields(value)
+    version = _version(fields)
+    protocol_type, generation = fields.text(), fields.number("i")
+    protocol, leader = fields.text_or_none(), fields.text_or_none()
+    state_timestamp = fields.number("q") if version >= 2 else -1
+    members = tuple(_member(fields, version) for _ in range(fields.count()))
+    fields.tags()
+    return GroupState(
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol=protocol,
+        leader=leader,
+        state_timestamp_ms=state_timestamp,
+        members=members,
+    )
+
+
+def _member(fields: _Fields, version: int) -> GroupMember:
+    member_id = fields.text()
+    instance_id = fields.text_or_none() if version >= 3 else None
+    client_id, client_host = fields.text(), fields.text()
+    rebalance_timeout = fields.number("i") if version >= 1 else -1
+    session_timeout = fields.number("i")
+    subscription, assignment = fields.blob(), fields.blob()
+    fields.tags()
+    return GroupMember(
+        member_id=member_id,
+        instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host,
+        rebalance_timeout_ms=rebalance_timeout,
+        session_timeout_ms=session_timeout,
+        subscription=subscription,
+        assignment=assignment,
+    )
+
+
+def _version(fields: _Fields) -> int:
+    version = fields.number("h")
+    if not 0 <= version <= _VALUE_VERSION_MAX:
+        raise UnsupportedFormatError(f"a value has the version {version}")
+    fields.flexible = version >= _FLEXIBLE
+    return version
+
+
+class _Fields:
+    """Kafka's own encoding, read from the front. `flexible`: lengths are varints, one more than they say."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+        self.flexible = False
+
+    def number(self, kind: str) -> int:
+        return int(struct.unpack(f">{kind}", self._take(struct.calcsize(f">{kind}")))[0])
+
+    def text(self) -> str:
+        found = self.text_or_none()
+        if found is None:
+            raise CorruptDataError("a text that must be there is null", position=self._at)
+        return found
+
+    def text_or_none(self) -> str | None:
+        size = self._varint() - 1 if self.flexible else self.number("h")
+        if size < 0:
+            return None
+        try:
+            return self._take(size).decode()
+        except UnicodeDecodeError as error:
+            raise CorruptDataError("a text is no UTF-8", position=self._at) from error
+
+    def blob(self) -> bytes:
+        return self._take(self.count())
+
+    def count(self) -> int:
+        """Of bytes or members. One that cannot be met by what is left ends the reading soon enough."""
+        found = self._varint() - 1 if self.flexible else self.number("i")
+        if not 0 <= found <= len(self._data) - self._at:
+            raise TruncatedDataError(f"{found} should follow where {len(self._data) - self._at} bytes are left")
+        return found
+
+    def tags(self) -> dict[int, bytes]:
+        """The tagged fields that may end a struct. Those of a later release are among them."""
+        if not self.flexible:
+            return {}
+        found = {}
+        for _ in range(self._varint()):
+            tag, size = self._varint(), self._varint()
+            found[tag] = self._take(size)
+        return found
+
+    def _varint(self) -> int:
+        value = 0
+        for index in range(_VARINT_BYTES_MAX):
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << 7 * index
+            if byte < 0x80:
+                return value
+        raise CorruptDataError("a number has more than 32 bits", position=self._at)
+
+    def _take(self, size: int) -> bytes:
+        if size > len(self._data) - self._at:
+            raise TruncatedDataError(f"{size} bytes should follow where {len(self._data) - self._at} are left")
+        self._at += size
+        return self._data[self._at - size : self._at]

@@ -1,0 +1,1 @@
+"""Parquet segments at levels, as CrowdStrike's kafka-replicator keeps them."""

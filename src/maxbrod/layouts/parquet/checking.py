@@ -1,0 +1,99 @@
+"""What is wrong with an archive: quickly, by names and footers; deeply, by reading every record of every segment."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from maxbrod.batch.columns import number_column
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
+from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.parquet.groups import stored_batches
+from maxbrod.layouts.parquet.names import parse_name
+from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
+from maxbrod.layouts.parquet.reading import read_segment
+from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
+from maxbrod.layouts.parquet.survey import open_found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maxbrod.layouts.foreign import ForeignSegment, Survey
+    from maxbrod.storage.interface import Storage
+
+
+def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+    """Every fault that can be found; those that the survey met come first."""
+    yield from survey.faults
+    yield from _holes(survey)
+    for segment in survey.segments:
+        fault = _quick(storage, segment)
+        if fault is not None:
+            yield fault
+        elif deep:
+            yield from _deep(storage, segment)
+
+
+def _holes(survey: Survey) -> Iterator[Fault]:
+    """Offsets between two segments: compaction and transactions leave holes in a topic, lost segments do, too."""
+    for before, after in pairwise(survey.segments):
+        if before.where == after.where and before.end_offset < after.base_offset:
+            yield Fault(
+                path=after.path,
+                message=f"no segment has the offsets {before.end_offset} to {after.base_offset - 1}: "
+                "the topic never had them, or a segment is lost",
+                offset=before.end_offset,
+                fatal=False,
+            )
+
+
+def _quick(storage: Storage, segment: ForeignSegment) -> Fault | None:
+    """The object is there as it was surveyed, and its footer is sound."""
+    name = parse_name(segment.path)
+    try:
+        info = storage.head(segment.path)
+        if info.size != segment.bytes:
+            return _fault(segment, f"the object has {info.size} bytes, it had {segment.bytes}")
+        if name is not None:
+            open_found(storage, name, info)
+    except ObjectNotFoundError:
+        return _fault(segment, "the object is gone")
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        return _fault(segment, error.message, error.offset)
+    return None
+
+
+def _deep(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
+    """Everything decodes; the reader itself checks that offsets rise within the range of the name."""
+    records, last = 0, segment.base_offset - 1
+    try:
+        for batch in read_segment(storage, segment):
+            records += batch.num_rows
+            last = int(number_column(batch.column("offset"))[-1])
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        yield _fault(segment, error.message, max(last + 1, error.offset or 0))
+        return
+    if segment.records is not None and records != segment.records:
+        yield _fault(segment, f"{records} records are there, {segment.records} should be")
+    if segment.records is not None and last != segment.end_offset - 1:
+        yield _fault(segment, f"the last record has offset {last}, not {segment.end_offset - 1}", last)
+    yield from _fine_times(storage, segment)
+
+
+def _fine_times(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
+    """Times finer than Kafka's milliseconds did not come from Kafka; they are rounded down when they are read."""
+    opened = open_parquet(storage, segment.path, segment.bytes)
+    fine = 0
+    with parquet_errors(opened.object_name, segment.base_offset):
+        for batch in stored_batches(opened, ["timestamp"], segment.base_offset):
+            times = number_column(batch.column("timestamp"))
+            fine += int(np.count_nonzero((times % NANOSECONDS != 0) & (times != NO_TIMESTAMP)))
+    if fine:
+        message = f"{fine} records have times finer than a millisecond, which is rounded down"
+        yield Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False)
+
+
+def _fault(segment: ForeignSegment, message: str, offset: int | None = None) -> Fault:
+    return Fault(path=segment.path, message=message, offset=segment.base_offset if offset is None else offset)

@@ -1,0 +1,119 @@
+"""The eight keys in the footer of a segment. The tool opens no segment that lacks one, or whose name says otherwise."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import CorruptDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maxbrod.layouts.parquet.names import SegmentName
+
+_KEYS: Final = (
+    "region",
+    "topic",
+    "partition",
+    "level",
+    "startOffset",
+    "endOffset",
+    "messageCount",
+    "createdTimestamp",
+)
+_NUMBER: Final = re.compile(r"[0-9]{1,20}")
+_SHOWN_MAX: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footer:
+    """What a segment says of itself. Both offsets are in it."""
+
+    region: str
+    topic: str
+    partition: int
+    level: int
+    start: int
+    end: int
+    records: int
+    created: str
+    """RFC 3339 with up to nine digits of a second, kept as it is: no clock of ours has so many."""
+
+    def keys(self) -> dict[str, str]:
+        numbers = (self.partition, self.level, self.start, self.end, self.records)
+        return dict(
+            zip(_KEYS, (self.region, self.topic, *(str(number) for number in numbers), self.created), strict=True)
+        )
+
+
+def footer_of(name: SegmentName, *, region: str, records: int, now: datetime | None = None) -> Footer:
+    return Footer(
+        region=region,
+        topic=name.where.topic,
+        partition=name.where.partition,
+        level=name.level,
+        start=name.start,
+        end=name.end,
+        records=records,
+        created=rfc3339(now or datetime.now(UTC)),
+    )
+
+
+def parse_footer(found: Mapping[bytes, bytes] | None) -> Footer:
+    """The footer's keys as values; others than the eight are ignored, as the tool does."""
+    texts = {key: _text(key, (found or {}).get(key.encode())) for key in _KEYS}
+    region, topic, *rest, created = (texts[key] for key in _KEYS)
+    partition, level, start, end, records = (_number(key, text) for key, text in zip(_KEYS[2:7], rest, strict=True))
+    return Footer(
+        region=region,
+        topic=topic,
+        partition=partition,
+        level=level,
+        start=start,
+        end=end,
+        records=records,
+        created=created,
+    )
+
+
+def check_footer(footer: Footer, name: SegmentName) -> None:
+    """CorruptDataError: the object was copied or written under another segment's name. The tool refuses it, too."""
+    said = (footer.region, footer.topic, footer.partition, footer.level, footer.start, footer.end)
+    region = name.region or footer.region
+    named = (region, name.where.topic, name.where.partition, name.level, name.start, name.end)
+    if said != named:
+        raise CorruptDataError(
+            f"the footer is that of another segment: {_shown(said)}",
+            offset=name.start,
+            hint="the object was copied to a wrong name; put it where its footer says",
+        )
+
+
+def rfc3339(time: datetime) -> str:
+    """As Go prints a time in UTC: no zeros at the end of the second."""
+    fraction = f".{time.microsecond:06d}".rstrip("0").rstrip(".")
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
+
+
+def _text(key: str, value: bytes | None) -> str:
+    if not value:
+        raise CorruptDataError(
+            f"the footer lacks the key {key}", hint="this Parquet file is no segment of kafka-replicator"
+        )
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(f"the footer's key {key} is no UTF-8 text") from error
+
+
+def _number(key: str, text: str) -> int:
+    if _NUMBER.fullmatch(text) is None:
+        raise CorruptDataError(f"the footer's key {key} is no number: {text[:_SHOWN_MAX]!r}")
+    return int(text)
+
+
+def _shown(said: tuple[object, ...]) -> str:
+    return "/".join(str(each)[:_SHOWN_MAX] for each in said)

@@ -1,0 +1,80 @@
+"""The records of a segment, batch after batch, in bounded memory.
+
+What is checked on the way, besides what Parquet checks itself: that the footer belongs to the name, that offsets rise
+within the range that the name gives, that no record is missing, and that no page claims to unpack to more than any
+page has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from maxbrod.batch.schema import project
+from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.layouts.parquet.conversion import from_file, offsets_of
+from maxbrod.layouts.parquet.footer import check_footer, parse_footer
+from maxbrod.layouts.parquet.groups import check_columns, stored_batches
+from maxbrod.layouts.parquet.names import SegmentName, parse_name
+from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
+from maxbrod.layouts.parquet.schema import SOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from maxbrod.layouts.foreign import ForeignSegment
+    from maxbrod.storage.interface import Storage
+
+
+def read_segment(
+    storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Its records within `[base_offset, end_offset)`: a survey gives less than the object has where others overlap."""
+    schema = project(None if columns is None else list(columns))
+    name = _name(segment.path)
+    opened = open_parquet(storage, segment.path, segment.bytes)
+    with parquet_errors(opened.object_name, name.start):
+        footer = parse_footer(opened.keys)
+        check_footer(footer, name)
+        check_columns(opened)
+    last, records = name.start - 1, 0
+    for found in stored_batches(opened, _sources(schema), name.start):
+        with parquet_errors(opened.object_name, last + 1):
+            offsets = offsets_of(found)
+            _check_order(offsets, last, name)
+            last, records = int(offsets[-1]), records + offsets.size
+            rows = np.searchsorted(offsets, (segment.base_offset, segment.end_offset))
+            if rows[0] < rows[1]:
+                yield from_file(found.slice(int(rows[0]), int(rows[1] - rows[0])), schema)
+    if records != footer.records:
+        raise CorruptDataError(
+            f"the footer speaks of {footer.records} records, {records} are there",
+            object_name=opened.object_name,
+            offset=last + 1,
+        )
+
+
+def _sources(schema: pa.Schema) -> set[str]:
+    """The file's columns that are needed, the offset always: what is not asked for is not even fetched."""
+    return {source for field in schema for source in SOURCES.get(field.name, ())} | {"offset"}
+
+
+def _check_order(offsets: NDArray[np.int64], last: int, name: SegmentName) -> None:
+    previous = np.concatenate((np.array([last]), offsets[:-1]))
+    wrong = np.flatnonzero((offsets <= previous) | (offsets > name.end))
+    if wrong.size:
+        at, before = int(offsets[wrong[0]]), int(previous[wrong[0]])
+        raise CorruptDataError(
+            f"offset {at} stands after {before} in a segment of {name.start} to {name.end}", offset=before + 1
+        )
+
+
+def _name(path: str) -> SegmentName:
+    name = parse_name(path)
+    if name is None:
+        raise UsageError("no segment of this layout has such a name", object_name=path)
+    return name

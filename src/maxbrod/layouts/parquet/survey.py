@@ -1,0 +1,193 @@
+"""What an archive holds, by its names and footers: one listing, and the tail of each object, several at a time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError, UsageError
+from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
+from maxbrod.layouts.parquet.footer import Footer, check_footer, parse_footer
+from maxbrod.layouts.parquet.groups import check_columns
+from maxbrod.layouts.parquet.names import SegmentName, parse_name
+from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
+from maxbrod.layouts.parquet.overlaps import Share, shares
+from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maxbrod.layouts.parquet.metadata import FileMetadata
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import ObjectInfo, Storage
+
+_THREADS: Final = 16
+_TEMPORARY: Final = "temp/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An object that has a segment's name and opens as one."""
+
+    name: SegmentName
+    size: int
+    modified_ms: int
+    footer: Footer
+    rows: int
+    min_timestamp: int | None
+    max_timestamp: int | None
+
+
+def survey(storage: Storage, *, region: str | None = None) -> Survey:
+    """All segments of one region, or of all regions as long as no two have records of the same partition."""
+    objects, faults = _named(storage, region)
+    found: list[Found] = []
+    for outcome in _opened(storage, objects):
+        if isinstance(outcome, Fault):
+            faults.append(outcome)
+        else:
+            found.append(outcome)
+    faults.extend(_miscounted(found))
+    by_path = {each.name.path: each for each in found}
+    segments = [
+        _segment(by_path[share.name.path], share)
+        for where, names in sorted(_partitions(found).items())
+        for share in _one_region(storage, where, names)
+    ]
+    return Survey(
+        layout="parquet",
+        segments=tuple(segments),
+        topics=_topics(segments),
+        positions=_positions(segments),
+        faults=tuple(faults),
+        details={"regions": {each.footer.region: each.name.folder for each in reversed(found)}},
+    )
+
+
+def open_found(storage: Storage, name: SegmentName, info: ObjectInfo) -> Found:
+    """A segment's footer, checked against its name."""
+    opened = open_parquet(storage, name.path, info.size)
+    with parquet_errors(opened.object_name, name.start):
+        footer = parse_footer(opened.keys)
+        check_footer(footer, name)
+        check_columns(opened)
+        least, most = _bounds(opened.metadata)
+    return Found(
+        name=name,
+        size=info.size,
+        modified_ms=info.modified_ms,
+        footer=footer,
+        rows=opened.metadata.rows,
+        min_timestamp=least,
+        max_timestamp=most,
+    )
+
+
+def _named(storage: Storage, region: str | None) -> tuple[list[tuple[SegmentName, ObjectInfo]], list[Fault]]:
+    """Objects by what their names tell, and those that stand among them under no segment's name."""
+    named: list[tuple[SegmentName, ObjectInfo]] = []
+    others: list[str] = []
+    for info in storage.list():
+        name = None if info.path.startswith(_TEMPORARY) else parse_name(info.path)
+        if name is None:
+            others.append(info.path)
+        elif region is None or name.region in {None, region}:
+            named.append((name, info))
+    folders = tuple({f"{name.folder}/" for name, _ in named if name.folder})
+    strangers = [path for path in others if folders and path.startswith(folders)]
+    return named, [Fault(path=path, message="no segment has such a name: not read", fatal=False) for path in strangers]
+
+
+def _opened(storage: Storage, objects: Sequence[tuple[SegmentName, ObjectInfo]]) -> Iterable[Found | Fault]:
+    def attempt(each: tuple[SegmentName, ObjectInfo]) -> Found | Fault | None:
+        try:
+            return open_found(storage, *each)
+        except ObjectNotFoundError:
+            return None  # compacted away since it was listed
+        except (CorruptDataError, UnsupportedFormatError) as error:
+            return _fault(each[0], error)
+
+    if not objects:
+        return []
+    with ThreadPoolExecutor(min(_THREADS, len(objects))) as pool:
+        return [outcome for outcome in pool.map(attempt, objects) if outcome is not None]
+
+
+def _fault(name: SegmentName, error: MaxbrodError) -> Fault:
+    return Fault(path=name.path, message=error.message, offset=name.start)
+
+
+def _miscounted(found: Iterable[Found]) -> list[Fault]:
+    return [
+        Fault(
+            path=each.name.path,
+            message=f"the footer speaks of {each.footer.records} records, the file has {each.rows}",
+            offset=each.name.start,
+        )
+        for each in found
+        if each.footer.records != each.rows
+    ]
+
+
+def _partitions(found: Iterable[Found]) -> dict[TopicPartition, list[SegmentName]]:
+    grouped: dict[TopicPartition, list[SegmentName]] = {}
+    for each in found:
+        grouped.setdefault(each.name.where, []).append(each.name)
+    return grouped
+
+
+def _one_region(storage: Storage, where: TopicPartition, names: list[SegmentName]) -> list[Share]:
+    folders = sorted({name.folder for name in names})
+    if len(folders) > 1:
+        raise UsageError(
+            f"{where} is there in more than one region: {', '.join(folders)}",
+            object_name=storage.url,
+            hint=f"choose one by its folder, for example {storage.name_of(folders[0])}",
+        )
+    return shares(names)
+
+
+def _segment(found: Found, share: Share) -> ForeignSegment:
+    whole = (share.base, share.end) == (found.name.start, found.name.end + 1)
+    return ForeignSegment(
+        where=found.name.where,
+        path=found.name.path,
+        base_offset=share.base,
+        end_offset=share.end,
+        records=found.rows if whole else None,
+        bytes=found.size,
+        min_timestamp=found.min_timestamp,
+        max_timestamp=found.max_timestamp,
+        details={"region": found.footer.region, "level": found.name.level, "created": found.footer.created},
+    )
+
+
+def _topics(segments: Iterable[ForeignSegment]) -> dict[str, ForeignTopic]:
+    return {segment.where.topic: ForeignTopic(name=segment.where.topic) for segment in segments}
+
+
+def _positions(segments: Iterable[ForeignSegment]) -> dict[TopicPartition, int]:
+    positions: dict[TopicPartition, int] = {}
+    for segment in segments:
+        positions[segment.where] = max(positions.get(segment.where, 0), segment.end_offset)
+    return positions
+
+
+def _bounds(metadata: FileMetadata) -> tuple[int | None, int | None]:
+    """The lowest and highest timestamp, if the statistics of every row group tell."""
+    nanoseconds = _statistics(metadata, "timestamp")
+    ours = "timestamp_beyond_ms" in metadata.columns
+    if nanoseconds is None or (ours and _statistics(metadata, "timestamp_beyond_ms") != (0, 0)):
+        return None, None
+    least, most = (bound // NANOSECONDS for bound in nanoseconds)
+    # A record without a timestamp has -1 in Kafka.
+    return (least, max(most, -1)) if nanoseconds[0] <= NO_TIMESTAMP else (least, most)
+
+
+def _statistics(metadata: FileMetadata, column: str) -> tuple[int, int] | None:
+    chunks = [chunk for group in metadata.groups for chunk in group.chunks if chunk.column == column]
+    bounds = [chunk.bounds for chunk in chunks if chunk.bounds is not None]
+    if not bounds or len(bounds) != len(metadata.groups):
+        return None
+    return min(least for least, _ in bounds), max(most for _, most in bounds)

@@ -1,0 +1,139 @@
+"""Writes segments as the tool's strict reader takes them: plain values, data pages of version 1, required fields.
+
+A segment is written under its own name at once: a storage of ours shows an object whole or not at all, which is what
+the tool has its `temp/<uuid>` and move for. The name follows from the records, so that a repeated write finds the same
+one; where more had come meanwhile the two overlap, which every reader of this layout can deal with.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from maxbrod.batch.columns import number_column
+from maxbrod.errors import UsageError
+from maxbrod.layouts.foreign import ForeignSegment
+from maxbrod.layouts.parquet.conversion import to_file
+from maxbrod.layouts.parquet.footer import footer_of
+from maxbrod.layouts.parquet.names import REGION, SegmentName, region_folder
+from maxbrod.layouts.parquet.places import SegmentPlace, place_of
+from maxbrod.layouts.parquet.rolling import BYTES_MAX, RECORDS_MAX, SECONDS_MAX, Thresholds, roll
+from maxbrod.layouts.parquet.schema import FILE_SCHEMA, TOOL_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from maxbrod.layouts.foreign import Survey, WriteOptions
+    from maxbrod.layouts.parquet.footer import Footer
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import Storage
+
+CODECS: Final[dict[str, range]] = {"snappy": range(0), "gzip": range(1, 10), "zstd": range(1, 23), "none": range(0)}
+"""Those that the tool can read, with their levels. Others that Parquet knows make it crash."""
+_GZIP_LEVEL: Final = 6  # Arrow would take 9, which is ten times slower and saves nothing
+_OPTIONS: Final = frozenset({"region", "segment_seconds_max"})
+_OURS: Final = [name for name in FILE_SCHEMA.names if name not in TOOL_COLUMNS]
+
+
+def write_segments(
+    storage: Storage, where: TopicPartition, records: Iterable[pa.RecordBatch], options: WriteOptions, *, survey: Survey
+) -> list[ForeignSegment]:
+    """One object after the other, each visible when it is complete."""
+    check_options(options)
+    place, compression = place_of(where, options.extra.get("region"), survey), compression_of(options)
+    after = survey.positions.get(where, 0) - 1
+    return [
+        _write_segment(storage, place, batches, compression)
+        for batches in roll(records, _thresholds(options), after=after)
+    ]
+
+
+def check_options(options: WriteOptions) -> None:
+    """UsageError: something in them cannot be."""
+    compression_of(options)
+    _thresholds(options)
+    region_folder(options.extra.get("region", REGION))
+    unknown = sorted(set(options.extra) - _OPTIONS)
+    if unknown:
+        raise UsageError(f"the parquet layout has no option {', '.join(unknown)}", hint=f"it has {sorted(_OPTIONS)}")
+
+
+def compression_of(options: WriteOptions) -> dict[str, Any]:
+    """The codec and its level as Arrow's writer wants them."""
+    codec = options.codec or "snappy"
+    if codec not in CODECS:
+        raise UsageError(f"the parquet layout has no codec {codec!r}", hint=f"choose of {', '.join(CODECS)}")
+    if options.level is not None and options.level not in CODECS[codec]:
+        raise UsageError(f"{codec} has no level {options.level}")
+    level = _GZIP_LEVEL if codec == "gzip" and options.level is None else options.level
+    return {"compression": codec, "compression_level": level}
+
+
+@contextmanager
+def parquet_writer(sink: Any, compression: dict[str, Any]) -> Iterator[pq.ParquetWriter]:  # noqa: ANN401 - any file
+    """A writer of FILE_SCHEMA. Its footer's keys are added last, when the number of records is known."""
+    with pq.ParquetWriter(
+        sink,
+        FILE_SCHEMA,
+        version="1.0",
+        data_page_version="1.0",
+        use_dictionary=_OURS,  # the tool's columns as it writes them itself: plain
+        store_schema=False,  # else Arrow's own key would stand beside the eight
+        write_statistics=["timestamp", "timestamp_beyond_ms"],
+        write_page_checksum=True,
+        **compression,
+    ) as writer:
+        yield writer
+
+
+def described(name: SegmentName, footer: Footer, size: int, bounds: tuple[int | None, int | None]) -> ForeignSegment:
+    """A segment that was just written, as a survey would tell it."""
+    return ForeignSegment(
+        where=name.where,
+        path=name.path,
+        base_offset=name.start,
+        end_offset=name.end + 1,
+        records=footer.records,
+        bytes=size,
+        min_timestamp=bounds[0],
+        max_timestamp=bounds[1],
+        details={"region": footer.region, "level": footer.level, "created": footer.created},
+    )
+
+
+def _write_segment(
+    storage: Storage, place: SegmentPlace, batches: Sequence[pa.RecordBatch], compression: dict[str, Any]
+) -> ForeignSegment:
+    table = pa.Table.from_batches([to_file(batch) for batch in batches])
+    name = place.name(batches[0].column("offset")[0].as_py(), batches[-1].column("offset")[-1].as_py())
+    footer = footer_of(name, region=place.region, records=table.num_rows)
+    sink = pa.BufferOutputStream()
+    with parquet_writer(sink, compression) as writer:
+        writer.write_table(table, row_group_size=table.num_rows)
+        writer.add_key_value_metadata(footer.keys())
+    data = sink.getvalue()
+    storage.replace(name.path, memoryview(data))
+    return described(name, footer, data.size, _timestamps(batches))
+
+
+def _timestamps(batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
+    columns = [number_column(batch.column("timestamp_ms")) for batch in batches]
+    return min(int(column.min()) for column in columns), max(int(column.max()) for column in columns)
+
+
+def _thresholds(options: WriteOptions) -> Thresholds:
+    return Thresholds(
+        bytes_max=BYTES_MAX if options.segment_bytes_max is None else options.segment_bytes_max,
+        records_max=RECORDS_MAX if options.segment_records_max is None else options.segment_records_max,
+        seconds_max=_seconds(options.extra.get("segment_seconds_max")),
+    )
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return SECONDS_MAX if text is None else float(text)
+    except ValueError as error:
+        raise UsageError(f"segment_seconds_max is no number: {text!r}") from error

@@ -1,0 +1,41 @@
+"""Which layouts there are, and which one an archive has. Each is loaded when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, cast
+
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maxbrod.layouts.foreign import Fault, Layout
+    from maxbrod.storage.interface import Storage
+
+NATIVE: Final = "kafka"
+FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
+"""In the order in which they are looked for: those with the most telling names first."""
+_REPAIRABLE: Final = ("binlog",)
+
+
+def layout_of(name: str) -> Layout:
+    """Another tool's layout by its name."""
+    if name not in FOREIGN:
+        raise UsageError(f"there is no layout {name!r}", hint=f"choose of {', '.join((NATIVE, *FOREIGN))}")
+    return cast("Layout", import_module(f"maxbrod.layouts.{name}.layout").LAYOUT)
+
+
+def repair_of(name: str) -> Callable[[Storage], list[Fault]]:
+    """What makes the metadata of a layout right again, and tells what was wrong."""
+    if name not in _REPAIRABLE:
+        raise UsageError(
+            f"nothing can be repaired in the layout {name}",
+            hint="its metadata cannot be made from its segments; bring damaged objects back from a copy",
+        )
+    return cast("Callable[[Storage], list[Fault]]", import_module(f"maxbrod.layouts.{name}.repairing").repair)
+
+
+def detect_layout(storage: Storage) -> str | None:
+    """The foreign layout that the storage holds; None if it looks like none of them."""
+    return next((name for name in FOREIGN if layout_of(name).detect(storage)), None)

@@ -1,0 +1,70 @@
+"""Segments and surveys of other layouts as JSON, to travel to the workers and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.layouts.foreign import ForeignSegment, Survey
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def encode_segment(segment: ForeignSegment) -> dict[str, Any]:
+    return asdict(segment)
+
+
+def decode_segment(fields: Mapping[str, Any]) -> ForeignSegment:
+    return ForeignSegment(**{**fields, "where": TopicPartition(**fields["where"])})
+
+
+def of_partition(survey: Survey, where: TopicPartition) -> Survey:
+    """What a writer of one partition has to know."""
+    position = survey.positions.get(where)
+    return replace(
+        survey,
+        segments=tuple(each for each in survey.segments if each.where == where),
+        topics={},
+        gaps=(),
+        groups=(),
+        positions={} if position is None else {where: position},
+        faults=(),
+    )
+
+
+def encode_survey(survey: Survey) -> str:
+    """Of a survey as `of_partition` makes it."""
+    return json.dumps(
+        {
+            "layout": survey.layout,
+            "segments": [encode_segment(each) for each in survey.segments],
+            "positions": [[where.topic, where.partition, offset] for where, offset in survey.positions.items()],
+            "cluster_id": survey.cluster_id,
+            "taken_at_ms": survey.taken_at_ms,
+            "details": dict(survey.details),
+        }
+    )
+
+
+def decode_survey(text: str) -> Survey:
+    fields = json.loads(text)
+    positions = {
+        TopicPartition(topic=topic, partition=partition): offset for topic, partition, offset in fields["positions"]
+    }
+    return Survey(
+        **{**fields, "segments": tuple(decode_segment(each) for each in fields["segments"]), "positions": positions}
+    )
+
+
+def describe(layout: str, segment: ForeignSegment) -> str:
+    """All that is needed to read a segment of another layout, as text."""
+    return json.dumps({"layout": layout, "segment": encode_segment(segment)}, sort_keys=True)
+
+
+def segment_of(details: str) -> tuple[str, ForeignSegment]:
+    """The inverse of `describe`: the layout's name, and the segment."""
+    found = json.loads(details)
+    return str(found["layout"]), decode_segment(found["segment"])

@@ -1,0 +1,71 @@
+"""Rows of a new archive for slices that were copied from another one: each offset is data or a gap, as it was. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.catalog.rows import Gap, Segment
+from maxbrod.catalog.schema import GapReason
+from maxbrod.layouts.kafka.slices import Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_SLICE_FIELDS: Final = tuple(each.name for each in fields(Slice))
+
+
+def convert_rows(
+    source: Sequence[Segment | Gap], written: Sequence[Slice], *, run_id: str, written_at: int
+) -> list[Segment | Gap]:
+    """Rows that tile the offsets of `source`, which are those of one partition in order and without holes.
+
+    `written` holds the batches of all its segments, cut where the writer thought best. What lies between two slices was
+    a gap before, or a hole within a segment: it becomes a gap for the reason that the source gives.
+    """
+    rows: list[Segment | Gap] = []
+    reached = source[0].base_offset
+    end = source[-1].end_offset
+    for each in written:
+        rows += _gaps(source, reached, min(each.base_offset, end), run_id, written_at)
+        rows.append(_segment(source, each, run_id, written_at))
+        reached = max(reached, each.end_offset)
+    return [*rows, *_gaps(source, reached, end, run_id, written_at)]
+
+
+def _gaps(source: Sequence[Segment | Gap], first: int, end: int, run_id: str, written_at: int) -> Iterator[Gap]:
+    """Offsets [first, end) without data, each part for the reason that its row in the source gives."""
+    for row in source:
+        low, high = max(row.base_offset, first), min(row.end_offset, end)
+        if low < high:
+            yield Gap(
+                topic=row.topic,
+                topic_id=row.topic_id,
+                partition=row.partition,
+                base_offset=low,
+                end_offset=high,
+                reason=row.reason or GapReason.UNEXPLAINED,
+                run_id=run_id,
+                written_at=written_at,
+            )
+
+
+def _segment(source: Sequence[Segment | Gap], written: Slice, run_id: str, written_at: int) -> Segment:
+    first = source[0]
+    reason = None
+    if written.records < written.end_offset - written.base_offset:
+        overlapping = (
+            row.reason
+            for row in source
+            if row.base_offset < written.end_offset and row.end_offset > written.base_offset and row.reason is not None
+        )
+        reason = next(overlapping, None)
+    return Segment(
+        topic=first.topic,
+        topic_id=first.topic_id,
+        partition=first.partition,
+        **{name: getattr(written, name) for name in _SLICE_FIELDS},
+        reason=reason,
+        run_id=run_id,
+        written_at=written_at,
+    )

@@ -1,0 +1,174 @@
+"""An archive of another tool as one of ours: rows and a snapshot made of its survey. Pure.
+
+Topics have no ids there, so each gets one from its name: the same at every survey. One run stands for all that were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
+from maxbrod.catalog.schema import GapReason
+from maxbrod.kafka.cluster_state import ClusterState, CommittedOffset, Group, TopicState, encode_state
+from maxbrod.kafka.cluster_state import Gap as Unknown
+from maxbrod.layouts.travelling import describe
+from maxbrod.model import topic_id_text
+from maxbrod.planning.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maxbrod.catalog.rows import Row
+    from maxbrod.layouts.foreign import ForeignGap, ForeignGroup, ForeignSegment, Survey
+    from maxbrod.model import TopicPartition
+
+RUN_ID: Final = "survey"
+SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"
+_CODEC: Final = "none"
+_REASONS: Final = {str(each): each for each in GapReason}
+
+
+def topic_id_for(name: str) -> str:
+    """Of a topic whose archive knows only its name."""
+    digest = hashlib.sha256(f"maxbrod topic {name}".encode()).digest()
+    return topic_id_text(UUID(bytes=digest[:16], version=5))
+
+
+def rows_of(survey: Survey) -> list[Row]:
+    """Every segment, every gap between segments, and the run that stands for all."""
+    at = survey.taken_at_ms or 0
+    rows: list[Row] = []
+    for where, group in groupby(survey.segments, key=lambda each: each.where):
+        rows.extend(_partition_rows(survey, where, list(group), at))
+    rows.append(Run(run_id=RUN_ID, started_at=at, finished_at=at, snapshot=SNAPSHOT_PATH, written_at=at))
+    return rows
+
+
+def snapshot_of(survey: Survey) -> Snapshot:
+    """What the archive knows of its cluster, in the form in which our own runs record it."""
+    counts: dict[str, int] = {name: topic.partition_count or 0 for name, topic in survey.topics.items()}
+    for where in (*survey.positions, *(each.where for each in survey.segments)):
+        counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
+    ends = {_id(where): end for where, end in survey.positions.items()}
+    for segment in survey.segments:
+        ends[_id(segment.where)] = max(ends.get(_id(segment.where), 0), segment.end_offset)
+    state = ClusterState(
+        cluster_id=survey.cluster_id,
+        taken_at_ms=survey.taken_at_ms or 0,
+        brokers=(),
+        topics=tuple(_topic(survey, name, count) for name, count in counts.items()),
+        acls=None,
+        quotas=None,
+        users=None,
+        groups=tuple(_group(each) for each in survey.groups),
+        gaps=(
+            Unknown(
+                what="ACLs, quotas and users",
+                why=f"the layout {survey.layout} does not keep them",
+                hint="back up with maxbrod's own layout to have them",
+            ),
+        ),
+    )
+    return Snapshot(
+        run_id=RUN_ID,
+        taken_at_ms=survey.taken_at_ms or 0,
+        cluster=encode_state(state),
+        ends=ends,
+        topics={topic_id_for(name): name for name in counts},
+    )
+
+
+def _id(where: TopicPartition) -> PartitionId:
+    return PartitionId(topic_id=topic_id_for(where.topic), partition=where.partition)
+
+
+def _partition_rows(
+    survey: Survey, where: TopicPartition, segments: Sequence[ForeignSegment], at: int
+) -> Iterator[Row]:
+    told = [each for each in survey.gaps if each.where == where]
+    reached = segments[0].base_offset
+    for segment in segments:
+        if segment.base_offset > reached:
+            yield _gap(where, reached, segment.base_offset, _reason(told, reached, segment.base_offset), at)
+        if segment.end_offset > segment.base_offset:
+            yield _segment(survey.layout, segment, at)
+        reached = max(reached, segment.end_offset)
+
+
+def _reason(told: Sequence[ForeignGap], first: int, end: int) -> GapReason:
+    """What the archive itself says of offsets without records, if it says one thing of all of them."""
+    reasons = (each.reason for each in told if each.base_offset <= first and end <= each.end_offset)
+    return _REASONS.get(next(reasons, ""), GapReason.UNRECORDED)
+
+
+def _gap(where: TopicPartition, first: int, end: int, reason: GapReason, at: int) -> Gap:
+    return Gap(
+        topic=where.topic,
+        topic_id=topic_id_for(where.topic),
+        partition=where.partition,
+        base_offset=first,
+        end_offset=end,
+        reason=reason,
+        run_id=RUN_ID,
+        written_at=at,
+    )
+
+
+def _segment(layout: str, segment: ForeignSegment, at: int) -> Segment:
+    offsets = segment.end_offset - segment.base_offset
+    records = offsets if segment.records is None else segment.records
+    return Segment(
+        topic=segment.where.topic,
+        topic_id=topic_id_for(segment.where.topic),
+        partition=segment.where.partition,
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        path=segment.path,
+        position=0,
+        bytes=segment.bytes,
+        raw_bytes=segment.bytes,
+        codec=_CODEC,
+        records=records,
+        min_timestamp=segment.min_timestamp,
+        max_timestamp=segment.max_timestamp,
+        first_leader_epoch=-1,
+        last_leader_epoch=-1,
+        digest="",
+        reason=GapReason.UNRECORDED if records < offsets else None,
+        details=describe(layout, segment),
+        run_id=RUN_ID,
+        written_at=at,
+    )
+
+
+def _topic(survey: Survey, name: str, count: int) -> TopicState:
+    known = survey.topics.get(name)
+    factor = 0 if known is None or known.replication_factor is None else known.replication_factor
+    configs = None if known is None or not known.configs else dict(known.configs)
+    return TopicState(
+        name=name,
+        topic_id=topic_id_for(name),
+        internal=name == "__consumer_offsets",
+        # Without a factor there are no replicas: a restore then takes the default of its brokers.
+        replicas=(tuple(range(factor)),) * count,
+        configs=configs,
+        effective=configs,
+    )
+
+
+def _group(group: ForeignGroup) -> Group:
+    offsets = tuple(
+        CommittedOffset(
+            topic=where.topic,
+            topic_id=topic_id_for(where.topic),
+            partition=where.partition,
+            offset=offset,
+            leader_epoch=-1,
+            metadata=None,
+        )
+        for where, offset in group.offsets.items()
+    )
+    return Group(group_id=group.group_id, type="classic", state="Empty", protocol_type="consumer", offsets=offsets)

@@ -1,0 +1,90 @@
+"""What one task does that proves a conversion: digests the records of partitions, of one archive or of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from maxbrod.batch.columns import number_array, number_column
+from maxbrod.batch.digest import Digest, Field
+from maxbrod.errors import MaxbrodError, naming
+from maxbrod.layouts.reading import read_records
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    import pyarrow as pa
+
+    from maxbrod.config import StorageConfig
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySettings:
+    """What every task needs to know besides its items. Holds secrets."""
+
+    run_id: str
+    urls: tuple[str, str]
+    """Of both archives."""
+    storages: tuple[StorageConfig, StorageConfig] = field(repr=False)
+    ignored: tuple[str, ...] = ()
+    """Fields that one of them cannot hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyItem:
+    """Records of a partition with offsets in [first, end), in the archive of that number."""
+
+    archive: int
+    where: TopicPartition
+    topic_id: str
+    first: int
+    end: int
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    archive: int
+    where: TopicPartition
+    topic_id: str
+    digest: Digest
+    failure: dict[str, Any] | None = None
+
+
+def run_verify_task(settings: VerifySettings, items: Sequence[VerifyItem]) -> list[Verified]:
+    """What cannot be read is told, and has no digest to be equal to."""
+    storages = [open_storage(url, each) for url, each in zip(settings.urls, settings.storages, strict=True)]
+    return [_verify(storages[item.archive], item, settings.ignored) for item in items]
+
+
+def _verify(storage: Storage, item: VerifyItem, ignored: Sequence[str]) -> Verified:
+    # Compiled code: only where records are looked at.
+    from maxbrod.batch.hashing import digest_records, hash_fields  # noqa: PLC0415
+
+    digest, failure = Digest(), None
+    skipped = [Field(name) for name in ignored]
+    try:
+        with naming(str(item.where)):
+            for records in _records(storage, item):
+                places = number_column(records.column("offset"))
+                digest = digest.then(digest_records(hash_fields(records), places, skipped))
+    except MaxbrodError as error:
+        failure = error.as_dict()
+    return Verified(archive=item.archive, where=item.where, topic_id=item.topic_id, digest=digest, failure=failure)
+
+
+def _records(storage: Storage, item: VerifyItem) -> Iterator[pa.RecordBatch]:
+    from maxbrod.batch.hashing import COLUMNS  # noqa: PLC0415 - as above
+
+    for stored in item.slices:
+        for records in read_records(storage, stored, columns=COLUMNS):
+            offsets = number_column(records.column("offset"))
+            keep = (offsets >= item.first) & (offsets < item.end)
+            chosen = records if keep.all() else records.filter(number_array(keep))
+            if chosen.num_rows:
+                yield chosen

@@ -1,0 +1,61 @@
+"""A storage that is another one with a few objects more, which are in memory, and one folder that lies elsewhere.
+
+So an archive that belongs to another tool can be looked at as one of ours, and what we must remember about it stays out
+of that tool's sight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
+
+OWN_FOLDER: Final = ".maxbrod"
+"""Where our own objects are kept in another tool's archive."""
+
+
+class OverlaidStorage(Storage):
+    def __init__(self, base: Storage, *, objects: Mapping[str, bytes], moved: str) -> None:
+        """`objects` are served from memory; those in the folder `moved` are kept under OWN_FOLDER."""
+        super().__init__(base.url)
+        self._base = base
+        self._objects = dict(objects)
+        self._moved = moved
+
+    def put(self, path: str, data: Buffer) -> None:
+        self._base.put(self._place(path), data)
+
+    def replace(self, path: str, data: Buffer) -> None:
+        self._base.replace(self._place(path), data)
+
+    def create(self, path: str) -> Writer:
+        return self._base.create(self._place(path))
+
+    def get(self, path: str, *, size: int | None = None) -> memoryview:
+        if path in self._objects:
+            return memoryview(self._objects[path])
+        return self._base.get(self._place(path), size=size)
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
+        return self._base.get_ranges(self._place(path), ranges)
+
+    def head(self, path: str) -> ObjectInfo:
+        if path in self._objects:
+            return ObjectInfo(path=path, size=len(self._objects[path]), modified_ms=0, etag=None)
+        return replace(self._base.head(self._place(path)), path=path)
+
+    def list(self, folder: str = "") -> Iterator[ObjectInfo]:
+        if folder.rstrip("/") == self._moved or folder.startswith(f"{self._moved}/"):
+            found = self._base.list(f"{OWN_FOLDER}/{folder}")
+            return (replace(each, path=each.path.removeprefix(f"{OWN_FOLDER}/")) for each in found)
+        return (each for each in self._base.list(folder) if not each.path.startswith(f"{OWN_FOLDER}/"))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        self._base.delete([self._place(path) for path in paths])
+
+    def _place(self, path: str) -> str:
+        return f"{OWN_FOLDER}/{path}" if path.startswith(f"{self._moved}/") else path

@@ -1,0 +1,91 @@
+"""Every restored record says where it came from, in headers behind its own; nothing else of it changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import Record
+from replay_cases import Log, appended, cuts, logs, packed, replay_all, wanted
+
+from maxbrod.batch.cuts import Cut
+from maxbrod.batch.decode import decode
+from maxbrod.batch.headers import walk
+from maxbrod.batch.provenance import PROVENANCE_BYTES_MAX, Provenance, with_provenance
+from maxbrod.batch.replay import replay
+from maxbrod.model import Codec
+
+PROVENANCE = Provenance(topic="orders", partition=3, cluster_id="Aq-z", restore_id="r-1")
+
+
+def told(record: Record, provenance: Provenance = PROVENANCE) -> list[tuple[bytes, bytes]]:
+    cluster = [] if provenance.cluster_id is None else [(b"maxbrod.source.cluster_id", b"Aq-z")]
+    return [
+        (b"maxbrod.source.topic", provenance.topic.encode()),
+        (b"maxbrod.source.partition", b"%d" % provenance.partition),
+        *cluster,
+        (b"maxbrod.restore_id", b"r-1"),
+        (b"maxbrod.source.offset", b"%d" % record.offset),
+        (b"maxbrod.source.timestamp_ms", b"%d" % record.timestamp),
+    ]
+
+
+@settings(max_examples=60)
+@given(data=st.data(), log=logs(), exact=st.booleans(), room=st.sampled_from([120, 600, 1 << 20]))
+def test_every_record_says_where_it_came_from_and_is_else_what_it_was(
+    data: st.DataObject, log: Log, exact: bool, room: int
+) -> None:
+    cut = data.draw(cuts(log))
+    pieces = sorted(data.draw(st.sets(st.integers(1, len(log.entries)), max_size=2)))
+    results = replay_all(log, pieces, cut=cut, exact=exact, codec=None, batch_bytes_max=room, provenance=PROVENANCE)
+    expected = [replace(each, headers=[*each.headers, *told(each)]) for each in wanted(log, cut)]
+    if not exact:
+        expected = [replace(each, offset=row) for row, each in enumerate(expected)]
+    assert appended(results) == expected
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.binary(max_size=3), st.none() | st.binary(max_size=3)), max_size=3),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(0, 4),
+)
+def test_headers_of_a_slice_of_columns_are_those_of_its_rows(
+    headers: list[list[tuple[bytes, bytes | None]]], first: int
+) -> None:
+    records = [
+        Record(offset=row, timestamp=-row, key=None, value=b"", headers=each) for row, each in enumerate(headers)
+    ]
+    columns = decode(packed(records), columns=["offset", "timestamp_ms", "headers"]).slice(min(first, len(records) - 1))
+    found = with_provenance(columns, replace(PROVENANCE, cluster_id=None))
+    assert found.schema == columns.schema
+    expected = [[*each.headers, *told(each, replace(PROVENANCE, cluster_id=None))] for each in records]
+    assert [[(one["key"], one["value"]) for one in each] for each in found["headers"].to_pylist()] == expected[
+        min(first, len(records) - 1) :
+    ]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_same_archive_gives_the_same_bytes_so_that_a_tail_is_recognised(codec: Codec) -> None:
+    records = [Record(offset=row, timestamp=row, key=b"k", value=b"v" * 50) for row in range(40)]
+    data = packed(records[:20], codec) + packed(records[20:], codec)
+    once, again = (
+        replay(
+            data, walk(data), [], cut=Cut(first_offset=first), exact=True, batch_bytes_max=1000, provenance=PROVENANCE
+        )
+        for first in (0, 20)
+    )
+    last = walk(again.data)
+    assert bytes(once.data[-int(last.size.sum()) :]) == bytes(again.data)
+
+
+def test_what_is_added_to_a_record_is_bounded() -> None:
+    longest = Provenance(topic="t" * 249, partition=99_999, cluster_id="c" * 22, restore_id="d" * 16 + "-999999")
+    record = Record(offset=(1 << 63) - 1, timestamp=-(1 << 63), key=None, value=None)
+    columns = decode(packed([record], base_offset=record.offset), columns=["offset", "timestamp_ms", "headers"])
+    (headers,) = with_provenance(columns, longest)["headers"].to_pylist()
+    assert sum(len(each["key"]) + len(each["value"]) + 8 for each in headers) < PROVENANCE_BYTES_MAX

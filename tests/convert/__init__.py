@@ -1,0 +1,1 @@
+"""Conversions between layouts, and backups and restores in them."""

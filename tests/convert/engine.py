@@ -1,0 +1,87 @@
+"""Runs conversions and backups in other layouts in this process: the Spark session is all that is left out."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from maxbrod.api import convert as converting
+from maxbrod.api import convert_proof as proving
+from maxbrod.api import foreign_backup as backing_up
+from maxbrod.api.backups import target_wish
+from maxbrod.api.foreign_target import TargetWish
+from maxbrod.config import Config, SparkConfig, StorageConfig
+from maxbrod.spark.transfer import _transferred, _work
+from maxbrod.spark.verify import _verified
+from maxbrod.spark.verify import _work as verify_work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from maxbrod.api.convert_report import ConvertReport
+    from maxbrod.api.reports import BackupReport
+    from maxbrod.spark.transfer_task import TransferItem, Transferred, TransferSettings
+    from maxbrod.spark.verify_task import Verified, VerifyItem, VerifySettings
+
+
+def run_job_here(
+    _: object,
+    settings: TransferSettings,
+    tasks: Sequence[Sequence[TransferItem]],
+    *,
+    on_done: Callable[[int], None] | None = None,
+) -> list[Transferred]:
+    """What Spark does with tasks, one after another: text in, text out."""
+    del on_done
+    answers = [_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
+    return [_transferred(values) for answer in answers for values in json.loads(answer)]
+
+
+def verify_here(_: object, settings: VerifySettings, tasks: Sequence[Sequence[VerifyItem]]) -> list[Verified]:
+    answers = [verify_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
+    return [_verified(values) for answer in answers for values in json.loads(answer)]
+
+
+@contextmanager
+def without_spark(job: Callable[..., list[Transferred]] = run_job_here) -> Iterator[None]:
+    @contextmanager
+    def nothing(*_: object) -> Iterator[None]:
+        yield None
+
+    with (
+        patch.object(converting, "run_transfer_job", job),
+        patch.object(backing_up, "run_transfer_job", job),
+        patch.object(proving, "run_verify_job", verify_here),
+        patch.object(converting, "open_configured", nothing),
+        patch.object(backing_up, "open_configured", nothing),
+        patch.object(converting, "parallelism_of", lambda *_: 2),
+        patch.object(backing_up, "parallelism_of", lambda *_: 2),
+    ):
+        yield
+
+
+def convert(source: object, target: object, to: str, **options: Any) -> ConvertReport:
+    """One conversion, without Spark. `options` are fields of TargetWish, or of ConvertWish."""
+    of_wish = {
+        name: options.pop(name) for name in ("topics", "source_layout", "verify", "commit_bytes") if name in options
+    }
+    wish = converting.ConvertWish(
+        source_url=str(source),
+        source=StorageConfig(),
+        target_url=str(target),
+        target=StorageConfig(),
+        to=TargetWish(layout=to, **options),
+        **of_wish,
+    )
+    with without_spark(), converting.Convert(wish, SparkConfig()) as work:
+        return work.run()
+
+
+def back_up_as(config: Config, layout: str, **wish: Any) -> BackupReport:
+    """One run of a backup in another layout, without Spark. `wish` are fields of the section `backup`."""
+    changed = config.model_copy(update={"layout": layout, "backup": config.backup.model_copy(update=wish)})
+    with without_spark(), backing_up.ForeignBackup(changed, target_wish(changed)) as work:
+        return work.run()

@@ -1,0 +1,89 @@
+"""A restore straight from an archive of another tool: the same code, the same promises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backup.engine import config_of
+from backup.ledger import NOW_MS, Ledger
+from backup.test_runs import KEEP, transact
+from convert.engine import back_up_as
+from maxbrod.layouts.registry import FOREIGN
+from maxbrod.planning.restore.wish import Wish
+from maxbrod.sandbox.topics import create_topic, delete_topic
+from restore.engine import put, stand
+from restore.test_exactly_once import log_of, renamed, restore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maxbrod.config import Config
+    from maxbrod.sandbox.cluster import Cluster
+
+
+@pytest.fixture
+def ledger(cluster: Cluster, topic: str) -> Ledger:
+    create_topic(cluster, topic, config=KEEP)
+    ledger = Ledger()
+    ledger.write(cluster, topic, 80)
+    transact(Ledger(), cluster, topic, 10, commit=False)
+    ledger.write(cluster, topic, 40)
+    return ledger
+
+
+def archived(cluster: Cluster, topic: str, layout: str, folder: Path) -> Config:
+    config = config_of(cluster, folder, topic)
+    assert back_up_as(config, layout, accept_loss=True).complete
+    return config
+
+
+@pytest.mark.parametrize("layout", FOREIGN)
+def test_records_stand_at_their_offsets_again(
+    layout: str, ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    config = archived(cluster, topic, layout, tmp_path / layout)
+    expected = dict(ledger.of(cluster, topic))
+    delete_topic(cluster, topic)
+    report = restore(config, Wish())
+    assert report.complete
+    assert log_of(cluster, topic) == expected
+    assert restore(config, Wish(rename=renamed().rename)).complete, "the same archive, once more"
+    assert log_of(cluster, f"new-{topic}") == expected
+
+
+@pytest.mark.parametrize("layout", FOREIGN)
+def test_a_point_in_time_is_decided_by_record(
+    layout: str, ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    config = archived(cluster, topic, layout, tmp_path / layout)
+    until = NOW_MS - 10**10
+    assert restore(config, renamed("append", until_ms=until)).complete
+    wanted = [each for _, each in sorted(ledger.of(cluster, topic).items()) if each.timestamp_ms < until]
+    assert 0 < len(wanted) < 120
+    assert [each for _, each in sorted(log_of(cluster, f"new-{topic}").items())] == wanted
+
+
+@pytest.mark.parametrize("layout", ["kbak", "binlog"])
+def test_groups_stand_where_they_stood(
+    layout: str, ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    del ledger
+    put(cluster, f"readers-{topic}", {(topic, 0): 33})
+    config = archived(cluster, topic, layout, tmp_path / layout)
+    assert restore(config, Wish(rename=renamed().rename, groups=(f"readers-{topic}",))).complete
+    assert stand(cluster, f"readers-{topic}")[f"new-{topic}", 0] == 33
+
+
+@pytest.mark.parametrize("layout", ["avro", "parquet"])
+def test_groups_are_found_in_kafkas_own_topic_of_them(
+    layout: str, ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    del ledger
+    put(cluster, f"readers-{topic}", {(topic, 0): 33})
+    config = config_of(cluster, tmp_path / layout, topic, "__consumer_offsets", internal=True)
+    assert back_up_as(config, layout, accept_loss=True).complete
+    wish = Wish(topics=(topic,), rename=renamed().rename, groups=(f"readers-{topic}",))
+    assert restore(config, wish).complete
+    assert stand(cluster, f"readers-{topic}")[f"new-{topic}", 0] == 33

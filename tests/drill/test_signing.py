@@ -1,0 +1,161 @@
+"""Signatures hold for what was signed, by the key that signed it, and for nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from maxbrod.api.drill_html import render
+from maxbrod.api.signing import Key, parse_key, read_key, signed, verify
+from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.model import TopicPartition
+from maxbrod.planning.drill import Sample, draw, drill_wish, parse_sample, scratch_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = parse_key(b"0123456789abcdef\n", name="test")
+DOCUMENT: dict[str, Any] = {"a": 1, "b": ["ü", None]}
+
+
+def pem_pair() -> tuple[bytes, bytes]:
+    key = Ed25519PrivateKey.generate()
+    return (
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+    )
+
+
+def checked(document: dict[str, Any], key: Key | None) -> str:
+    return verify(document, key, object_name="test")
+
+
+def test_a_signature_holds_for_its_key_and_for_no_other() -> None:
+    private, public = (parse_key(each, name="test") for each in pem_pair())
+    assert checked(signed(DOCUMENT, SECRET), SECRET) == "hmac-sha256"
+    assert checked(signed(DOCUMENT, private), public) == "ed25519"
+    assert checked(signed(DOCUMENT, None), None) == "sha256"
+    others = [parse_key(b"fedcba9876543210", name="test"), parse_key(pem_pair()[1], name="test")]
+    for document in (signed(DOCUMENT, SECRET), signed(DOCUMENT, private), signed(DOCUMENT, None)):
+        for other in others:
+            with pytest.raises(CorruptDataError):
+                checked(document, other)
+
+
+@pytest.mark.parametrize("key", [SECRET, None])
+def test_a_change_of_anything_is_never_missed(key: Key | None) -> None:
+    made = signed(DOCUMENT, key)
+    for changed in (
+        {**made, "a": 2},
+        {**made, "c": None},
+        {name: value for name, value in made.items() if name != "b"},
+        {**made, "signature": {**made["signature"], "value": "00"}},
+        {**made, "signature": None},
+        {**made, "signature": {**made["signature"], "algorithm": "rot13"}},
+    ):
+        with pytest.raises(CorruptDataError):
+            checked(changed, key)
+
+
+def test_a_signature_that_was_taken_away_is_never_taken_for_a_good_one() -> None:
+    """Whoever gives a key wants to know that it signed."""
+    with pytest.raises(CorruptDataError, match="not signed"):
+        checked(signed({**DOCUMENT, "a": 9}, None), SECRET)
+    with pytest.raises(UsageError, match="no key is given"):
+        checked(signed(DOCUMENT, SECRET), None)
+
+
+def test_what_is_no_key_is_refused_and_never_shown(tmp_path: Path) -> None:
+    rsa = generate_private_key(65537, 2048).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    for data in (b"", b"short", b"-----BEGIN PRIVATE KEY-----\nnonsense", rsa):
+        with pytest.raises(UsageError) as caught:
+            parse_key(data, name="test")
+        assert not data or data.decode() not in str(caught.value)
+    with pytest.raises(UsageError):
+        read_key(tmp_path / "missing")
+    with pytest.raises(UsageError):
+        signed(DOCUMENT, parse_key(pem_pair()[1], name="test"))
+    assert "0123456789abcdef" not in repr(SECRET)
+
+
+def test_a_page_shows_every_name_as_text_and_never_as_markup() -> None:
+    evil = "<script>alert(1)</script>\"'&\x1b[31m"
+    partition = {
+        "source_topic": evil,
+        "target_topic": evil,
+        "partition": 0,
+        "match": "exact",
+        "source_records": 1,
+        "target_records": 1,
+        "source_digest": "00",
+        "equal": False,
+        "failure": None,
+        "notes": [evil],
+    }
+    difference = {
+        "source_topic": evil,
+        "partition": 0,
+        "source_offset": 1,
+        "target_offset": None,
+        "field": "key",
+        "source": evil,
+        "target": evil,
+    }
+    report = {
+        "drill_id": evil,
+        "verdict": "differs",
+        "archive": evil,
+        "run_id": evil,
+        "cluster": evil,
+        "cluster_id": evil,
+        "started_at_ms": 0,
+        "finished_at_ms": 1,
+        "sample": "all",
+        "seed": 7,
+        "partitions_known": 1,
+        "covered": [
+            {"topic": evil, "partition": 0, "first_offset": 0, "end_offset": 1, "gaps": {evil: 1}, "lacking": 1}
+        ],
+        "durations_s": {evil: 1.0},
+        "versions": {evil: evil},
+        "records": 1,
+        "restore": {"warnings": [evil]},
+        "comparison": {"partitions": [partition], "differences": [difference]},
+        "error": {"message": evil, "hint": evil},
+        "leftovers": [evil],
+        "remains": [evil],
+    }
+    page = render(signed({"report": report}, SECRET))
+    assert "<script" not in page
+    assert "\x1b" not in page
+    assert "&lt;script&gt;" in page
+    assert page.index("Not proven") < page.index("Archive"), "the verdict stands on top"
+
+
+def test_samples_are_read_and_drawn() -> None:
+    where = [TopicPartition(topic="t", partition=number) for number in range(40)]
+    assert parse_sample("all") == Sample()
+    assert draw(where, Sample(), 1) == where
+    assert len(draw(where, parse_sample("5%"), 1)) == 2
+    assert len(draw(where, parse_sample("0.1%"), 1)) == 1
+    assert len(draw(where, parse_sample("100"), 1)) == 40
+    assert draw(where, Sample(count=9), 3) == draw(list(reversed(where)), Sample(count=9), 3)
+    assert draw(where, Sample(count=9), 3) != draw(where, Sample(count=9), 4)
+    assert str(parse_sample("12.5%")) == "12.5%"
+    for word in ("0", "0%", "101%", "-1", "half", ""):
+        with pytest.raises(UsageError):
+            parse_sample(word)
+
+
+def test_scratch_names_are_always_allowed_and_never_meet() -> None:
+    names = [f"{'x' * 245}{letter}" for letter in "ab"]
+    made = [scratch_name("0" * 16, name) for name in names]
+    assert all(len(each) <= 249 and each.startswith(f"maxbrod-drill-{'0' * 16}-") for each in made)
+    assert made[0] != made[1]
+    wish = drill_wish("0" * 16, [TopicPartition(topic="t", partition=2)], {"id"}, accept_gaps=False, as_of=None)
+    assert wish.rename.apply("t") == f"maxbrod-drill-{'0' * 16}-t"
+    assert wish.configs["retention.ms"] == "-1"

@@ -1,0 +1,423 @@
+"""A backup as a whole: what its metadata tells, how it grows, and what a crash or another writer does to it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kbak import archives, plain
+from kbak.archives import FACTS, WHERE, add, read_all, some
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Layout, WriteOptions
+from maxbrod.layouts.kbak.layout import LAYOUT
+from maxbrod.layouts.registry import detect_layout
+from maxbrod.model import TopicPartition
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from reference import Record
+
+    from maxbrod.storage.interface import Storage
+
+OTHER = TopicPartition(topic="orders", partition=1)
+MANIFEST = "maxbrod/manifest.json"
+
+
+def _manifest(storage: Storage, path: str = MANIFEST) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(bytes(storage.get(path)))
+    return found
+
+
+def _change(storage: Storage, change: Callable[[dict[str, Any]], object]) -> None:
+    manifest = _manifest(storage)
+    change(manifest)
+    storage.replace(MANIFEST, json.dumps(manifest).encode())
+
+
+def test_the_layout_is_what_the_interface_asks_for() -> None:
+    layout: Layout = LAYOUT
+
+    assert layout.name == "kbak"
+    assert not any(loss.real for loss in layout.losses)
+
+
+def test_nothing_is_found_where_nothing_is(storage: Storage) -> None:
+    assert not LAYOUT.detect(storage)
+    assert LAYOUT.survey(storage).segments == ()
+
+
+def test_a_backup_grows_from_run_to_run(storage: Storage) -> None:
+    for first in (0, 5, 20):
+        add(storage, some(first, 5), codec="lz4")
+    survey = LAYOUT.survey(storage)
+
+    assert detect_layout(storage) == "kbak"
+    assert survey.faults == ()
+    assert [(each.base_offset, each.end_offset) for each in survey.segments] == [(0, 5), (5, 10), (20, 25)]
+    assert survey.positions == {WHERE: 25}
+    assert read_all(storage) == [*some(0, 5), *some(5, 5), *some(20, 5)]
+
+
+def test_the_url_may_point_into_the_backups_folder(tmp_path: Path) -> None:
+    add(open_storage(str(tmp_path)), some(0, 5))
+    inside = open_storage(str(tmp_path / "maxbrod"))
+    add(inside, some(5, 5))
+
+    assert read_all(inside) == some(0, 10)
+    assert read_all(open_storage(str(tmp_path))) == some(0, 10)
+    with pytest.raises(UsageError, match="not 'other'"):
+        LAYOUT.survey(inside, backup_id="other")
+
+
+def test_a_second_backup_under_one_root_is_another_one(storage: Storage) -> None:
+    add(storage, some(0, 5))
+    survey = LAYOUT.survey(storage, backup_id="second")
+    options = WriteOptions(extra={"backup_id": "second"})
+    written = archives.write(storage, some(0, 2), survey=survey, extra=options.extra)
+    LAYOUT.publish(storage, survey, written, options, FACTS)
+
+    assert LAYOUT.survey(storage, backup_id="second").positions == {WHERE: 2}
+    assert LAYOUT.survey(storage, backup_id="maxbrod").positions == {WHERE: 5}
+    with pytest.raises(UsageError, match="several backups here: maxbrod, second"):
+        LAYOUT.survey(storage)
+
+
+def test_what_was_written_and_not_published_is_not_archived(storage: Storage) -> None:
+    archives.write(storage, some(0, 5))
+    survey = LAYOUT.survey(storage)
+
+    assert survey.segments == ()
+    assert survey.positions == {}
+    assert [fault.fatal for fault in survey.faults] == [False]
+    # The next run begins anew, in the same folder.
+    add(storage, some(0, 7))
+    assert read_all(storage) == some(0, 7)
+
+
+def test_a_run_that_died_between_writing_and_publishing_is_written_over(storage: Storage) -> None:
+    add(storage, some(0, 5))
+    archives.write(storage, some(5, 3))
+    add(storage, some(5, 9))
+
+    assert read_all(storage) == some(0, 14)
+
+
+def test_publishing_again_changes_nothing(storage: Storage) -> None:
+    survey = LAYOUT.survey(storage)
+    written = archives.write(storage, some(0, 5), survey=survey, segment_records_max=2)
+    LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
+    once = {info.path: bytes(storage.get(info.path)) for info in storage.list()}
+    LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
+
+    assert {info.path: bytes(storage.get(info.path)) for info in storage.list()} == once
+
+
+def test_another_writers_segments_are_never_lost(storage: Storage) -> None:
+    survey = LAYOUT.survey(storage)
+    written = archives.write(storage, some(0, 5), survey=survey, segment_records_max=2)
+    LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
+    late = archives.write(storage, some(0, 3), survey=survey)
+
+    with pytest.raises(RefusedError, match="another writer has added to orders-0"):
+        LAYOUT.publish(storage, survey, late, WriteOptions(), FACTS)
+    assert LAYOUT.survey(storage).positions == {WHERE: 5}
+
+
+def test_records_that_are_archived_already_are_refused(storage: Storage) -> None:
+    add(storage, some(0, 5))
+    with pytest.raises(RefusedError, match="behind offset 4"):
+        archives.write(storage, some(4, 2))
+
+
+def test_what_is_known_of_the_cluster_is_kept(storage: Storage) -> None:
+    group = ForeignGroup(group_id="g", offsets={WHERE: 3, OTHER: 0})
+    topics = {
+        "orders": ForeignTopic(name="orders", partition_count=2, replication_factor=3, configs={"retention.ms": "5"}),
+        "empty": ForeignTopic(name="empty", partition_count=7),
+    }
+    facts = ClusterFacts(cluster_id="c", brokers=("b:9092",), topics=topics, groups=(group,), taken_at_ms=77)
+    add(storage, some(0, 5), facts)
+    add(storage, some(5, 5))  # a run that saw no groups forgets none
+    survey = LAYOUT.survey(storage)
+
+    assert survey.topics == topics
+    assert survey.groups == (group,)
+    assert (survey.cluster_id, survey.taken_at_ms) == ("c", 77)
+
+
+def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) -> None:
+    add(storage, some(0, 5))
+
+    def extend(manifest: dict[str, Any]) -> None:
+        manifest["isolation_level"] = "read_committed"
+        manifest["topics"][0]["later"] = {"ü": [1, None]}
+        partition = manifest["topics"][0]["partitions"][0]
+        partition["pruned"] = []
+        partition["segments"][0]["aborted_records_dropped"] = 4
+
+    _change(storage, extend)
+    add(storage, some(5, 5))
+    manifest = _manifest(storage)
+
+    assert manifest["isolation_level"] == "read_committed"
+    assert manifest["topics"][0]["later"] == {"ü": [1, None]}
+    segments = manifest["topics"][0]["partitions"][0]["segments"]
+    assert [segment.get("aborted_records_dropped") for segment in segments] == [4, None]
+
+
+def test_gaps_and_pruned_ranges_are_told(storage: Storage) -> None:
+    add(storage, some(10, 5))
+
+    def extend(manifest: dict[str, Any]) -> None:
+        partition = manifest["topics"][0]["partitions"][0]
+        partition["gaps"] = [{"start_offset": 15, "end_offset": 20, "reason": "offset_out_of_range", "detected_at": 1}]
+        partition["pruned"] = [{"start_offset": 0, "end_offset": 9, "reason": "retention"}]
+
+    _change(storage, extend)
+    survey = LAYOUT.survey(storage)
+
+    assert [(gap.base_offset, gap.end_offset, gap.reason) for gap in survey.gaps] == [
+        (15, 20, "retention"),
+        (0, 10, "pruned"),
+    ]
+    assert survey.positions == {WHERE: 20}
+
+
+def test_coverage_beyond_the_last_record_counts(storage: Storage) -> None:
+    add(storage, some(0, 5))
+    _change(storage, lambda manifest: manifest["topics"][0]["partitions"][0].update(covered_through=11))
+
+    assert LAYOUT.survey(storage).positions == {WHERE: 12}
+    add(storage, some(12, 1))
+    assert read_all(storage) == [*some(0, 5), *some(12, 1)]
+
+
+@pytest.mark.parametrize(("second", "kept"), [((3, 4), [(0, 5), (5, 7)]), ((1, 2), [(0, 5)]), ((0, 5), [(0, 5)])])
+def test_records_that_were_archived_twice_are_given_once(
+    storage: Storage, second: tuple[int, int], kept: list[tuple[int, int]]
+) -> None:
+    add(storage, some(0, 5), codec="none")
+    again = some(*second)
+    data = plain.write_segment(again)
+    storage.put("maxbrod/topics/orders/partition=0/twice", data)
+    entry = {
+        "key": "maxbrod/topics/orders/partition=0/twice",
+        "start_offset": again[0].offset,
+        "end_offset": again[-1].offset,
+        "start_timestamp": 0,
+        "end_timestamp": 0,
+        "record_count": len(again),
+    }
+    _change(storage, lambda manifest: manifest["topics"][0]["partitions"][0]["segments"].insert(0, entry))
+    survey = LAYOUT.survey(storage)
+
+    assert [(each.base_offset, each.end_offset) for each in survey.segments] == kept
+    assert [fault.fatal for fault in survey.faults] == [False]
+    assert [record.offset for record in read_all(storage)] == list(range(kept[-1][1]))
+    assert (
+        sum(batch.num_rows for each in survey.segments for batch in LAYOUT.read(storage, each, columns=["key"]))
+        == (kept[-1][1])
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": "maxbrod/../../etc/passwd"},
+        {"key": "/etc/passwd"},
+        {"key": "other/topics/orders/partition=0/x"},
+        {"key": 5},
+        {"start_offset": -1},
+        {"end_offset": 2**63},
+        {"end_offset": True},
+        {"record_count": "5"},
+        {"record_count": None},
+        {"start_timestamp": 1e300},
+        {"compressed_size": -1},
+        {"sha256": 7},
+    ],
+)
+def test_a_segment_that_cannot_be_is_a_fault_and_the_rest_is_read(storage: Storage, change: dict[str, Any]) -> None:
+    add(storage, some(0, 5))
+    add(storage, some(5, 5))
+    _change(storage, lambda manifest: manifest["topics"][0]["partitions"][0]["segments"][0].update(change))
+    survey = LAYOUT.survey(storage)
+
+    assert [fault.fatal for fault in survey.faults] == [True]
+    assert survey.faults[0].path == MANIFEST
+    assert read_all(storage) == some(5, 5)
+    with pytest.raises(Exception, match="manifest is damaged"):
+        add(storage, some(10, 1))
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 300, "a\0b", None, 5])
+def test_a_topic_that_cannot_be_is_a_fault(storage: Storage, name: object) -> None:
+    add(storage, some(0, 5))
+    _change(storage, lambda manifest: manifest["topics"].append({"name": name, "partitions": [{"partition_id": 0}]}))
+
+    assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [True]
+    assert read_all(storage) == some(0, 5)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b'{"backup_id": 5}', b"\xff", b'{"a":' * 100_000, b'{"backup_id": "x", "topics": 5}']
+)
+def test_a_broken_manifest_is_made_good_by_the_segments_themselves(storage: Storage, text: bytes) -> None:
+    add(storage, some(0, 5))
+    add(storage, some(5, 5), codec="lz4")
+    storage.replace(MANIFEST, text)
+    survey = LAYOUT.survey(storage)
+
+    assert LAYOUT.detect(storage)
+    assert survey.positions == {WHERE: 10}
+    assert [fault.fatal for fault in survey.faults] == [False]
+    assert read_all(storage) == some(0, 10)
+    with pytest.raises(RefusedError, match="manifest of this backup is damaged"):
+        LAYOUT.publish(storage, survey, [], WriteOptions(), FACTS)
+
+
+def test_without_a_manifest_no_offset_is_told_twice(storage: Storage) -> None:
+    add(storage, some(0, 5))
+    storage.put("maxbrod/topics/orders/partition=0/segment-00000000000000000003.bin", plain.write_segment(some(3, 4)))
+    storage.put("maxbrod/topics/orders/partition=0/segment-00000000000000000009.bin", b"short")
+    storage.replace(MANIFEST, b"{")
+
+    assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [False, True, True]
+    assert read_all(storage) == some(0, 5)
+
+
+def _database(storage: Storage) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.deserialize(bytes(storage.get("maxbrod/offsets.db")))
+        return connection.execute("SELECT * FROM offsets ORDER BY topic, partition").fetchall()
+
+
+def test_the_database_tells_the_tool_where_to_go_on(storage: Storage) -> None:
+    survey = LAYOUT.survey(storage)
+    written = [
+        *archives.write(storage, some(0, 5), survey=survey),
+        *archives.write(storage, some(7, 2), survey=survey, where=OTHER),
+    ]
+    LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
+
+    assert _database(storage) == [
+        ("maxbrod", "orders", 0, 4, FACTS.taken_at_ms),
+        ("maxbrod", "orders", 1, 8, FACTS.taken_at_ms),
+    ]
+
+
+def _made_database(path: Path, script: str, *, wal: bool = False) -> bytes:
+    with closing(sqlite3.connect(path)) as connection:
+        if wal:
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(script)
+        connection.commit()
+    return path.read_bytes()
+
+
+_ENDLESS = """
+CREATE VIEW offsets AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+SELECT 'maxbrod' AS backup_id, 'x' AS topic, i AS partition, i AS last_offset FROM n WHERE i < 0
+"""
+_TABLE = "CREATE TABLE offsets (backup_id, topic, partition, last_offset, checkpoint_ts);"
+
+
+@pytest.mark.parametrize("wal", [False, True])
+def test_where_manifest_and_database_disagree_the_manifest_is_the_truth(
+    storage: Storage, tmp_path: Path, wal: bool
+) -> None:
+    add(storage, some(0, 5))
+    rows = (
+        "INSERT INTO offsets VALUES ('maxbrod', 'orders', 0, 99, 1), ('maxbrod', 'gone', 3, 7, 1), ('x', 'y', 0, 9, 1)"
+    )
+    storage.replace("maxbrod/offsets.db", _made_database(tmp_path / "db", _TABLE + rows, wal=wal))
+    survey = LAYOUT.survey(storage)
+
+    assert survey.positions == {WHERE: 5}
+    assert [(fault.fatal, fault.message.split(" is backed")[0]) for fault in survey.faults] == [
+        (False, "says that gone-3"),
+        (False, "says that orders-0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CREATE TABLE offsets (a)",
+        "CREATE TABLE other (a)",
+        _TABLE + "INSERT INTO offsets VALUES ('maxbrod', '../x', 0, 1, 1)",
+        _TABLE + "INSERT INTO offsets VALUES ('maxbrod', 'x', 'y', 1, 1)",
+        _TABLE + "INSERT INTO offsets VALUES ('maxbrod', 'x', 0, NULL, 1)",
+        _ENDLESS,
+    ],
+)
+def test_a_hostile_database_is_a_fault_that_loses_nothing(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr("maxbrod.layouts.kbak.positions._STEPS_MAX", 3)
+    add(storage, some(0, 5))
+    storage.replace("maxbrod/offsets.db", _made_database(tmp_path / "db", script))
+
+    assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [False]
+    assert LAYOUT.survey(storage).positions == {WHERE: 5}
+
+
+@pytest.mark.parametrize("data", [b"", b"SQLite format 3\0" + bytes(200), b"no database" * 100])
+def test_bytes_that_are_no_database_lose_nothing(storage: Storage, data: bytes) -> None:
+    add(storage, some(0, 5))
+    storage.replace("maxbrod/offsets.db", data)
+
+    assert LAYOUT.survey(storage).positions == {WHERE: 5}
+    assert not any(fault.fatal for fault in LAYOUT.survey(storage).faults)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"{", b'{"groups": [{}]}', b'{"groups": [{"group_id": "g", "offsets": {"t": {"x": 1}}}]}', b'{"groups": 1}'],
+)
+def test_a_broken_snapshot_of_groups_is_a_fault_that_loses_no_record(storage: Storage, text: bytes) -> None:
+    add(storage, some(0, 5))
+    storage.put("maxbrod/consumer-groups-snapshot.json", text)
+
+    assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [False]
+    assert read_all(storage) == some(0, 5)
+
+
+def _killed_after(storage: Storage, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many more objects are replaced; then the process is gone."""
+    real, left = storage.replace, iter(range(writes))
+
+    def replace(path: str, data: bytes) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        real(path, data)
+
+    monkeypatch.setattr(storage, "replace", replace)
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_a_crash_at_any_write_loses_nothing_and_doubles_nothing(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    add(storage, some(0, 5))
+    before = LAYOUT.survey(storage).positions
+    records: list[Record] = some(5, 6)
+    facts = ClusterFacts(groups=(ForeignGroup(group_id="g", offsets={WHERE: 1}),), taken_at_ms=1)
+    with monkeypatch.context() as patched:
+        _killed_after(storage, writes, patched)
+        with suppress(KeyboardInterrupt):
+            add(storage, records, facts, segment_records_max=2)
+    survey = LAYOUT.survey(storage)
+    # Three segments, the groups, the manifest, the database: the manifest is the moment at which it counts.
+    assert survey.positions == ({WHERE: 11} if writes >= 5 else before)
+    assert not any(fault.fatal for fault in survey.faults)
+    position = survey.positions[WHERE]
+    add(storage, some(position, 12 - position), facts, segment_records_max=2)
+    assert read_all(storage) == some(0, 12)

@@ -1,0 +1,418 @@
+"""A backup as a whole: what its metadata tells, how it grows, and what a crash or another writer does to it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kbs import archives, plain
+from kbs.archives import FACTS, WHERE, add, read_all, some
+from maxbrod.errors import RefusedError, UnsupportedFormatError, UsageError
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Layout, WriteOptions
+from maxbrod.layouts.kbs.layout import LAYOUT
+from maxbrod.layouts.registry import detect_layout
+from maxbrod.model import TopicPartition
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from reference import Record
+
+    from maxbrod.storage.interface import Storage
+
+OTHER = TopicPartition(topic="orders", partition=1)
+MANIFEST = "maxbrod/manifest.json"
+
+
+def _manifest(storage: Storage, path: str = MANIFEST) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(bytes(storage.get(path)))
+    return found
+
+
+def _change(storage: Storage, change: Callable[[dict[str, Any]], object]) -> None:
+    manifest = _manifest(storage)
+    change(manifest)
+    storage.replace(MANIFEST, json.dumps(manifest).encode())
+
+
+def test_the_layout_is_what_the_interface_asks_for() -> None:
+    layout: Layout = LAYOUT
+
+    assert layout.name == "kbs"
+    assert not any(loss.real for loss in layout.losses)
+
+
+def test_nothing_is_found_where_nothing_is(storage: Storage) -> None:
+    assert not LAYOUT.detect(storage)
+    assert LAYOUT.survey(storage).segments == ()
+
+
+def test_a_backup_grows_from_run_to_run(storage: Storage) -> None:
+    for first in (0, 5, 20):
+        add(storage, some(first, 5), codec="lz4")
+    survey = LAYOUT.survey(storage)
+
+    assert detect_layout(storage) == "kbs"
+    assert survey.faults == ()
+    assert [(each.base_offset, each.end_offset) for each in survey.segments] == [(0, 5), (5, 10), (20, 25)]
+    assert survey.positions == {WHERE: 25}
+    assert read_all(storage) == [*some(0, 5), *some(5, 5), *some(20, 5)]
+
+
+def test_the_url_may_point_into_the_backups_folder(tmp_path: Path) -> None:
+    add(open_storage(str(tmp_path)), some(0, 5))
+    inside = open_storage(str(tmp_path / "maxbrod"))
+    add(inside, some(5, 5))
+
+    assert read_all(inside) == some(0, 10)
+    assert read_all(open_storage(str(tmp_path))) == some(0, 10)
+    with pytest.raises(UsageError, match="not 'other'"):
+        LAYOUT.survey(inside, backup_id="other")
+
+
+def test_a_second_backup_under_one_root_is_another_one(storage: Storage) -> None:
+    add(storage, some(0, 5))
+    survey = LAYOUT.survey(storage, backup_id="second")
+    options = WriteOptions(extra={"backup_id": "second"})
+    written = archives.write(storage, some(0, 2), survey=survey, extra=options.extra)
+    LAYOUT.publish(storage, survey, written, options, FACTS)
+
+    assert LAYOUT.survey(storage, backup_id="second").positions == {WHERE: 2}
+    assert LAYOUT.survey(storage, backup_id="maxbrod").positions == {WHERE: 5}
+    with pytest.raises(UsageError, match="several backups here: maxbrod, second"):
+        LAYOUT.survey(storage)
+
+
+def test_what_was_written_and_not_published_is_not_archived(storage: Storage) -> None:
+    archives.write(storage, some(0, 5))
+    survey = LAYOUT.survey(storage)
+
+    assert survey.segments == ()
+    assert survey.positions == {}
+    assert [fault.fatal for fault in survey.faults] == [False]
+    # The next run begins anew, in the same folder.
+    add(storage, some(0, 7))
+    assert read_all(storage) == some(0, 7)
+
+
+def test_a_run_that_died_between_writing_and_publishing_is_written_over(storage: Storage) -> None:
+    add(storage, some(0, 5))
+    archives.write(storage, some(5, 3))
+    add(storage, some(5, 9))
+
+    assert read_all(storage) == some(0, 14)
+
+
+def test_publishing_again_changes_nothing(storage: Storage) -> None:
+    survey = LAYOUT.survey(storage)
+    written = archives.write(storage, some(0, 5), survey=survey, segment_records_max=2)
+    LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
+    once = {info.path: bytes(storage.get(info.path)) for info in storage.list()}
+    LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
+
+    assert {info.path: bytes(storage.get(info.path)) for info in storage.list()} == once
+
+
+def test_another_writers_segments_are_never_lost(storage: Storage) -> None:
+    survey = LAYOUT.survey(storage)
+    written = archives.write(storage, some(0, 5), survey=survey, segment_records_max=2)
+    LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
+    late = archives.write(storage, some(0, 3), survey=survey)
+
+    with pytest.raises(RefusedError, match="another writer has added to orders-0"):
+        LAYOUT.publish(storage, survey, late, WriteOptions(), FACTS)
+    assert LAYOUT.survey(storage).positions == {WHERE: 5}
+
+
+def test_records_that_are_archived_already_are_refused(storage: Storage) -> None:
+    add(storage, some(0, 5))
+    with pytest.raises(RefusedError, match="behind offset 4"):
+        archives.write(storage, some(4, 2))
+
+
+def test_what_is_known_of_the_cluster_is_kept(storage: Storage) -> None:
+    group = ForeignGroup(group_id="g", offsets={WHERE: 3, OTHER: 0})
+    topics = {
+        "orders": ForeignTopic(name="orders", partition_count=2, replication_factor=3, configs={"retention.ms": "5"}),
+        "empty": ForeignTopic(name="empty", partition_count=7),
+    }
+    facts = ClusterFacts(cluster_id="c", brokers=("b:9092",), topics=topics, groups=(group,), taken_at_ms=77_000)
+    add(storage, some(0, 5), facts)
+    add(storage, some(5, 5))  # a run that saw no groups forgets none
+    survey = LAYOUT.survey(storage)
+
+    assert survey.topics == topics
+    assert survey.groups == (group,)
+    assert (survey.cluster_id, survey.taken_at_ms) == ("c", 77_000)
+
+
+def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) -> None:
+    add(storage, some(0, 5))
+
+    def extend(manifest: dict[str, Any]) -> None:
+        manifest["version"] = "1.1"
+        manifest["later"] = {"ü": [1, None]}
+        manifest["statistics"]["later"] = 5
+        manifest["topics"][0]["later"] = 7
+
+    _change(storage, extend)
+    add(storage, some(5, 5))
+    manifest = _manifest(storage)
+
+    assert (manifest["version"], manifest["later"]) == ("1.1", {"ü": [1, None]})
+    assert (manifest["statistics"]["later"], manifest["topics"][0]["later"]) == (5, 7)
+    assert read_all(storage) == some(0, 10)
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 300, "a\0b", None, 5])
+def test_a_topic_that_cannot_be_is_a_fault(storage: Storage, name: object) -> None:
+    add(storage, some(0, 5))
+    _change(storage, lambda manifest: manifest["topics"].append({"name": name, "partitions": [{"partition_id": 0}]}))
+
+    assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [True]
+    assert read_all(storage) == some(0, 5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"version": "1.0", "backup_id": 5}',
+        b"\xff",
+        b'{"a":' * 100_000,
+        b'{"version": "1.0", "backup_id": "x", "topics": 5}',
+    ],
+)
+def test_a_broken_manifest_is_made_good_by_the_segments_themselves(storage: Storage, text: bytes) -> None:
+    add(storage, some(0, 5))
+    add(storage, some(5, 5), codec="lz4")
+    storage.replace(MANIFEST, text)
+    survey = LAYOUT.survey(storage)
+
+    assert LAYOUT.detect(storage)
+    assert survey.positions == {WHERE: 10}
+    assert [fault.fatal for fault in survey.faults] == [False]
+    assert read_all(storage) == some(0, 10)
+    with pytest.raises(RefusedError, match="manifest of this backup is damaged"):
+        LAYOUT.publish(storage, survey, [], WriteOptions(), FACTS)
+
+
+def _killed_after(storage: Storage, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many more objects are replaced; then the process is gone."""
+    real, left = storage.replace, iter(range(writes))
+
+    def replace(path: str, data: bytes) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        real(path, data)
+
+    monkeypatch.setattr(storage, "replace", replace)
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_a_crash_at_any_write_loses_nothing_and_doubles_nothing(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    add(storage, some(0, 5))
+    before = LAYOUT.survey(storage).positions
+    records: list[Record] = some(5, 6)
+    facts = ClusterFacts(groups=(ForeignGroup(group_id="g", offsets={WHERE: 1}),), taken_at_ms=1)
+    with monkeypatch.context() as patched:
+        _killed_after(storage, writes, patched)
+        with suppress(KeyboardInterrupt):
+            add(storage, records, facts, segment_records_max=2)
+    survey = LAYOUT.survey(storage)
+    # Three segments, the manifest, the checkpoint: the manifest is the moment at which it counts.
+    assert survey.positions == ({WHERE: 11} if writes >= 4 else before)
+    assert not any(fault.fatal for fault in survey.faults)
+    position = survey.positions[WHERE]
+    add(storage, some(position, 12 - position), facts, segment_records_max=2)
+    assert read_all(storage) == some(0, 12)
+
+
+def test_the_manifest_is_as_the_document_has_it(storage: Storage) -> None:
+    facts = ClusterFacts(cluster_id="prod", brokers=("broker-1:9092",), taken_at_ms=1_733_220_000_000)
+    survey = LAYOUT.survey(storage)
+    options = WriteOptions(codec="zstd", level=5)
+    written = [
+        *archives.write(storage, some(0, 5), survey=survey, segment_records_max=2),
+        *archives.write(storage, some(7, 2), survey=survey, where=OTHER),
+    ]
+    LAYOUT.publish(storage, survey, written, options, facts)
+    manifest = _manifest(storage)
+    ours = manifest.pop("maxbrod")
+
+    assert manifest == {
+        "version": "1.0",
+        "backup_id": "maxbrod",
+        "created_at": "2024-12-03T10:00:00Z",
+        "completed_at": "2024-12-03T10:00:00Z",
+        "source_cluster": {"cluster_id": "prod", "bootstrap_servers": ["broker-1:9092"]},
+        "compression": {"algorithm": "zstd", "level": 5},
+        "statistics": {
+            "topics": 1,
+            "partitions": 2,
+            "segments": 4,
+            "records": 7,
+            "uncompressed_bytes": sum(each.details["uncompressed_bytes"] for each in written),
+            "compressed_bytes": sum(each.bytes for each in written),
+        },
+        "time_range": {"earliest_timestamp": 1_700_000_000_000, "latest_timestamp": 1_700_000_000_008},
+        "topics": [
+            {
+                "name": "orders",
+                "partitions": [
+                    {"partition": 0, "first_offset": 0, "last_offset": 4, "records": 5, "segments": 3},
+                    {"partition": 1, "first_offset": 7, "last_offset": 8, "records": 2, "segments": 1},
+                ],
+            }
+        ],
+    }
+    assert list(manifest) == [
+        *("version", "backup_id", "created_at", "completed_at", "source_cluster", "compression", "statistics"),
+        *("time_range", "topics"),
+    ]
+    assert len(ours["segments"]["orders"]["0"]) == 3
+
+
+def test_the_checkpoint_is_as_the_document_has_it(storage: Storage) -> None:
+    add(storage, some(0, 5), segment_records_max=2)
+    checkpoint = _manifest(storage, "maxbrod/checkpoints/checkpoint.json")
+
+    assert checkpoint == {
+        "backup_id": "maxbrod",
+        "timestamp": "2023-11-14T22:13:20Z",
+        "topics": {
+            "orders": {
+                "0": {
+                    "offset": 4,
+                    "timestamp": 1_700_000_000_004,
+                    "segment": "segment-00000002.kbs",
+                    "segment_offset": storage.head("maxbrod/topics/orders/0/segment-00000002.kbs").size,
+                }
+            }
+        },
+    }
+
+
+def _foreign(storage: Storage, **changes: Any) -> None:
+    """A backup of a tool that knows the document and nothing of ours: segments with a hole between them."""
+    parts = [some(0, 3), some(3, 2), some(9, 4)]
+    for index, part in enumerate(parts):
+        storage.put(f"b/topics/orders/0/segment-{index:08d}.kbs", plain.segment_of(part, 2))
+    storage.put("b/topics/orders/0/segment-00000003.kbs", b"of a run that died")
+    partition = {"partition": 0, "first_offset": 0, "last_offset": 12, "records": 9, "segments": 3}
+    manifest = {
+        "version": "1.1",
+        "backup_id": "b",
+        "created_at": "2024-12-03T10:00:00Z",
+        "statistics": {"uncompressed_bytes": 1000},
+        "topics": [{"name": "orders", "partitions": [{**partition, **changes}]}],
+    }
+    storage.put("b/manifest.json", json.dumps(manifest).encode())
+
+
+def test_a_backup_that_says_nothing_of_its_segments_is_told_by_their_headers(storage: Storage) -> None:
+    _foreign(storage)
+    survey = LAYOUT.survey(storage)
+
+    assert survey.faults == ()
+    assert [(each.base_offset, each.end_offset, each.records) for each in survey.segments] == [
+        (0, 3, 3),
+        (3, 9, 2),
+        (9, 13, 4),
+    ]
+    assert read_all(storage) == [*some(0, 5), *some(9, 4)]
+
+
+def test_a_backup_of_another_tool_can_be_added_to(storage: Storage) -> None:
+    _foreign(storage)
+    add(storage, some(13, 2))
+    manifest = _manifest(storage, "b/manifest.json")
+
+    assert read_all(storage) == [*some(0, 5), *some(9, 4), *some(13, 2)]
+    assert manifest["topics"][0]["partitions"] == [
+        {"partition": 0, "first_offset": 0, "last_offset": 14, "records": 11, "segments": 4}
+    ]
+    assert manifest["statistics"]["uncompressed_bytes"] == 1000 + len(plain.write_block(some(13, 2)))
+
+
+def test_segments_that_are_counted_and_not_there_are_faults(storage: Storage) -> None:
+    _foreign(storage, segments=9)
+
+    assert {fault.fatal for fault in LAYOUT.survey(storage).faults} == {True}
+    storage.delete(["b/topics/orders/0/segment-00000001.kbs"])
+    assert read_all(storage) == [*some(0, 3), *some(9, 4)]
+
+
+def test_a_count_without_end_takes_no_time(storage: Storage) -> None:
+    _foreign(storage, segments=(1 << 63) - 1)
+
+    assert {fault.fatal for fault in LAYOUT.survey(storage).faults} == {True}
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.99"])
+def test_every_version_1_is_read(storage: Storage, version: str) -> None:
+    add(storage, some(0, 5))
+    _change(storage, lambda manifest: manifest.update(version=version))
+
+    assert read_all(storage) == some(0, 5)
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9", "10.1", "1", "x", ""])
+def test_another_version_is_refused(storage: Storage, version: str) -> None:
+    add(storage, some(0, 5))
+    _change(storage, lambda manifest: manifest.update(version=version))
+
+    assert LAYOUT.detect(storage)
+    with pytest.raises(UnsupportedFormatError, match="the manifest has version"):
+        LAYOUT.survey(storage)
+
+
+def test_where_manifest_and_checkpoint_disagree_the_manifest_is_the_truth(storage: Storage) -> None:
+    add(storage, some(0, 5))
+    topics = {"orders": {"0": {"offset": 99}}, "gone": {"3": {"offset": 7}}}
+    storage.replace("maxbrod/checkpoints/checkpoint.json", json.dumps({"topics": topics}).encode())
+    survey = LAYOUT.survey(storage)
+
+    assert survey.positions == {WHERE: 5}
+    assert [fault.fatal for fault in survey.faults] == [False, False]
+
+
+@pytest.mark.parametrize("text", [b"{", b'{"topics": {"x": 5}}', b'{"topics": {"orders": {"x": {}}}}', b"[]"])
+def test_a_broken_checkpoint_loses_nothing_and_is_made_anew(storage: Storage, text: bytes) -> None:
+    add(storage, some(0, 5))
+    storage.replace("maxbrod/checkpoints/checkpoint.json", text)
+
+    assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [False]
+    assert LAYOUT.survey(storage).positions == {WHERE: 5}
+
+
+@pytest.mark.parametrize(
+    "change", [{"last_offset": -5}, {"records": "x"}, {"segments": None}, {"partition": 1 << 40}, {"last_offset": 1.5}]
+)
+def test_a_partition_that_cannot_be_is_a_fault(storage: Storage, change: dict[str, Any]) -> None:
+    add(storage, some(0, 5))
+    _change(storage, lambda manifest: manifest["topics"][0]["partitions"][0].update(change))
+
+    assert LAYOUT.survey(storage).faults[0].fatal
+    with pytest.raises(RefusedError, match="this backup is damaged"):
+        add(storage, some(5, 1))
+
+
+@pytest.mark.parametrize(
+    "ours", [5, {"segments": 5}, {"segments": {"orders": {"0": [{}]}}}, {"groups": [{}]}, {"topics": {"..": {}}}]
+)
+def test_our_part_of_a_manifest_can_break_without_losing_a_record(storage: Storage, ours: object) -> None:
+    add(storage, some(0, 5))
+    _change(storage, lambda manifest: manifest.update(maxbrod=ours))
+
+    assert not any(fault.fatal for fault in LAYOUT.survey(storage).faults)
+    assert read_all(storage) == some(0, 5)

@@ -1,0 +1,118 @@
+"""Small segments become large ones of the next level; no record is lost or doubled, whatever is cut short."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.layouts.parquet.compaction import CompactionLimits, compact
+from maxbrod.layouts.parquet.layout import LAYOUT
+from parquet.archives import local, read, rows, samples, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from maxbrod.storage.interface import Storage
+
+NOW = 1 << 42
+"""Long after the tests' objects were written."""
+ANY = CompactionLimits(segments_min=2, bytes_min=1)
+
+
+def levels(storage: Storage) -> list[tuple[int, int, int]]:
+    """Level, first and last offset of every object."""
+    parts = [info.path.rsplit("/", 2)[1:] for info in storage.list()]
+    return sorted((int(level), *(int(each) for each in name.split("-"))) for level, name in parts)  # type: ignore[misc]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    opened = local(tmp_path)
+    write(opened, [rows(40)], segment_records_max=10)
+    return opened
+
+
+def test_segments_become_one_of_the_next_level_with_the_same_records(storage: Storage) -> None:
+    before = read(storage, LAYOUT.survey(storage).segments)
+    (merged,) = compact(storage, LAYOUT.survey(storage), ANY, now_ms=NOW)
+    assert (merged.base_offset, merged.end_offset, merged.records, merged.details["level"]) == (0, 40, 40, 1)
+    assert levels(storage) == [(1, 0, 39)]
+    survey = LAYOUT.survey(storage)
+    assert read(storage, survey.segments).equals(before)
+    assert not list(LAYOUT.check(storage, survey, deep=True))
+    # And on: what came later goes to level 1, then both to level 2.
+    write(storage, [rows(20, start=40)], segment_records_max=10)
+    compact(storage, LAYOUT.survey(storage), ANY, now_ms=NOW)
+    compact(storage, LAYOUT.survey(storage), CompactionLimits(level_max=1, segments_min=2, bytes_min=1), now_ms=NOW)
+    assert levels(storage) == [(2, 0, 59)]
+    assert read(storage, LAYOUT.survey(storage).segments).equals(pa.Table.from_batches([rows(60)]))
+
+
+def test_thresholds_decide_what_is_merged(storage: Storage) -> None:
+    survey = LAYOUT.survey(storage)
+    assert not compact(storage, survey, now_ms=NOW)  # the tool's own: ten segments, 1 GiB
+    assert not compact(storage, survey, CompactionLimits(segments_min=5, bytes_min=1), now_ms=NOW)
+    assert not compact(storage, survey, CompactionLimits(segments_min=2, bytes_min=1 << 20), now_ms=NOW)
+    assert not compact(storage, survey, ANY, now_ms=0)  # too young
+    pairs = CompactionLimits(segments_min=2, segments_max=2, bytes_min=1, delete=False)
+    assert len(compact(storage, survey, pairs, now_ms=NOW)) == 2
+    assert levels(storage) == [(0, 0, 9), (0, 10, 19), (0, 20, 29), (0, 30, 39), (1, 0, 19), (1, 20, 39)]
+    wrongs: list[dict[str, Any]] = [{"segments_min": 1}, {"level_min": 1}, {"bytes_min": 0}, {"segments_max": 3}]
+    for wrong in wrongs:
+        with pytest.raises(UsageError):
+            CompactionLimits(**wrong)
+
+
+def test_a_hole_between_segments_is_never_closed(storage: Storage) -> None:
+    write(storage, [rows(20, start=50)], segment_records_max=10)
+    merged = compact(storage, LAYOUT.survey(storage), ANY, now_ms=NOW)
+    assert [(each.base_offset, each.end_offset) for each in merged] == [(0, 40), (50, 70)]
+    (fault,) = LAYOUT.check(storage, LAYOUT.survey(storage), deep=True)
+    assert "40 to 49" in fault.message
+
+
+def test_a_compaction_that_died_before_it_deleted_is_finished_by_the_next(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(paths: Iterable[str]) -> None:
+        raise OSError(*paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "delete", dying)
+        with pytest.raises(OSError, match="data"):
+            compact(storage, LAYOUT.survey(storage), ANY, now_ms=NOW)
+    assert read(storage, LAYOUT.survey(storage).segments).equals(pa.Table.from_batches([rows(40)]))
+    assert not compact(storage, LAYOUT.survey(storage), ANY, now_ms=NOW)
+    assert levels(storage) == [(1, 0, 39)]
+
+
+def test_damaged_segments_are_never_merged_and_nothing_is_deleted(storage: Storage) -> None:
+    survey = LAYOUT.survey(storage)
+    path = survey.segments[2].path
+    damaged = bytearray(storage.get(path))
+    damaged[30] ^= 0xFF
+    storage.replace(path, damaged)
+    with pytest.raises(CorruptDataError):
+        compact(storage, survey, ANY, now_ms=NOW)
+    assert len(levels(storage)) == 4
+    # Nor is anything deleted for the sake of a segment above that does not open.
+    storage.put(survey.segments[0].path.replace("/107/0/", "/107/1/"), b"no parquet at all")
+    compact(storage, survey, CompactionLimits(segments_min=9, bytes_min=1), now_ms=NOW)
+    assert len(levels(storage)) == 5
+
+
+def test_our_compaction_of_the_tools_segments_equals_its_own(tmp_path: Path) -> None:
+    bucket, copy = local(samples() / "s3" / "bucket"), local(tmp_path)
+    theirs = [each for each in LAYOUT.survey(bucket).segments if each.details["level"] == 1]
+    for folder in ("sensor.events/107/0", "overlap/0/0"):
+        for info in bucket.list(f"data/us-east-1/{folder}"):
+            copy.put(info.path, bucket.get(info.path))
+    ours = compact(copy, LAYOUT.survey(copy), ANY, now_ms=NOW)
+    assert [each.path for each in ours] == [each.path for each in theirs]
+    assert len(theirs) == 2
+    for mine, other in zip(ours, theirs, strict=True):
+        assert read(copy, [mine]).equals(read(bucket, [other]))

@@ -1,0 +1,85 @@
+"""Kernels of layouts are compiled at set-up, for the types that real calls use and no others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys, tempfile, importlib
+sys.path[:0] = sys.argv[2:]
+from numba.core.registry import CPUDispatcher
+from given_records import Given, batch
+from maxbrod.layouts import record_kernels
+from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
+from maxbrod.layouts.specimen import WHERE
+from maxbrod.storage.opening import open_storage
+name = sys.argv[1]
+load = lambda part: importlib.import_module(f"maxbrod.layouts.{name}.{part}")
+layout = load("layout").LAYOUT
+mine = [key for key in sys.modules if key.startswith(f"maxbrod.layouts.{name}.") and key.endswith("kernels")]
+modules = [record_kernels, *(sys.modules[key] for key in mine)]
+def compiled():
+    found = {(m.__name__, n): f for m in modules for n, f in vars(m).items() if isinstance(f, CPUDispatcher)}
+    return {key: len(f.signatures) for key, f in found.items() if f.signatures}
+load("prepare").prepare()
+before = compiled()
+records = [Given(offset=i, key=None if i % 3 else b"k", headers=((b"h", None),) * (i % 3)) for i in range(40)]
+storage = open_storage(tempfile.mkdtemp(dir=sys.argv[2]))
+for run in (records[:10], records[:20], records):
+    survey, options = layout.survey(storage), WriteOptions(segment_bytes_max=200)
+    whole = batch(run)
+    written = layout.write(storage, WHERE, [whole.slice(0, 3), whole.slice(3)], options, survey=survey)
+    layout.publish(storage, survey, written, options, ClusterFacts())
+    count = sum(b.num_rows for s in layout.survey(storage).segments for b in layout.read(storage, s))
+    assert count == len(run), count
+if name == "binlog":
+    from maxbrod.layouts.binlog.repairing import repair
+    storage.delete([info.path for info in storage.list() if info.path.endswith("_index")])
+    repair(storage)
+assert compiled() == before, (before, compiled())
+assert set(before.values()) == {1}, before
+print(sorted(before))
+"""
+
+
+@pytest.mark.parametrize("name", ["binlog", "avro"])
+def test_set_up_compiles_every_kernel_that_real_calls_use(name: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, name, str(tmp_path), str(Path(__file__).parent)],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "gather" in ran.stdout
+
+
+@pytest.mark.parametrize("name", ["binlog", "avro"])
+def test_reading_and_writing_load_no_pandas(name: str, tmp_path: Path) -> None:
+    """It would add half a second to the first batch of every worker."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[3])\n"
+        "from reference import Record, write_batch\n"
+        "from maxbrod.batch.decode import decode\n"
+        "from maxbrod.layouts.registry import layout_of\n"
+        "from maxbrod.layouts.specimen import WHERE\n"
+        "from maxbrod.layouts.foreign import ClusterFacts, WriteOptions\n"
+        "from maxbrod.storage.opening import open_storage\n"
+        "layout, storage = layout_of(sys.argv[1]), open_storage(sys.argv[2])\n"
+        "record = Record(offset=5, timestamp=0, key=b'k', value=None, headers=[(b'h', None)])\n"
+        "records = decode(write_batch([record]))\n"
+        "survey, options = layout.survey(storage), WriteOptions()\n"
+        "written = layout.write(storage, WHERE, [records], options, survey=survey)\n"
+        "layout.publish(storage, survey, written, options, ClusterFacts())\n"
+        "assert sum(b.num_rows for s in layout.survey(storage).segments for b in layout.read(storage, s)) == 1\n"
+        "sys.exit('pandas' in sys.modules)"
+    )
+    reference = str(Path(__file__).parent.parent / "batch")
+    command = [sys.executable, "-c", code, name, str(tmp_path / "a"), reference]
+    assert subprocess.run(command, check=False).returncode == 0

@@ -1,0 +1,136 @@
+"""What the tests of a restore's faults share: a topic in an archive, a restore in which something happens meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from kafka.protocol.api_key import ApiKey
+
+from backup.engine import back_up, config_of
+from backup.ledger import Ledger
+from maxbrod.api import restore as engine
+from maxbrod.kafka.connection import Connection
+from maxbrod.kafka.produce import produce_all
+from maxbrod.planning.restore.rename import parse_rename
+from maxbrod.planning.restore.wish import OffsetsMode, Wish
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import numbered, produce_transaction
+from maxbrod.spark import restore_task
+from restore.engine import without_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from backup.plain import Record
+    from maxbrod.api.restore_report import PartitionReport, RestoreReport
+    from maxbrod.config import Config
+    from maxbrod.sandbox.cluster import Cluster
+
+KEEP = {"retention.ms": "-1"}
+
+
+class CrashError(BaseException):
+    """A process that died: nothing catches it, and nothing is tidied up but connections."""
+
+
+def renamed(mode: str = "exact", **more: Any) -> Wish:
+    return Wish(rename=parse_rename(prefix="new-"), offsets=OffsetsMode(mode), **more)
+
+
+def restore(config: Config, wish: Wish) -> RestoreReport:
+    with without_spark(), engine.Restore(config, wish) as work:
+        return work.run(work.plan())
+
+
+def archive(
+    cluster: Cluster, topic: str, place: object, *, partitions: int = 1, records: int = 200, **options: Any
+) -> tuple[Config, list[dict[int, Record]]]:
+    """A topic in batches of 20, with the hole of a transaction in the middle, backed up; what each partition holds."""
+    create_topic(cluster, topic, partitions=partitions, config=KEEP)
+    ledger = Ledger()
+    for partition in range(partitions):
+        ledger.write(cluster, topic, records // 2, partition=partition, batch=20)
+        produce_transaction(
+            cluster, topic, numbered(3), transactional_id=f"no-{topic}", partition=partition, commit=False
+        )
+        ledger.write(cluster, topic, records // 2, partition=partition, batch=20)
+    config = config_of(cluster, place, topic, **options)
+    assert back_up(config).complete
+    return config, [dict(ledger.of(cluster, topic, partition)) for partition in range(partitions)]
+
+
+@contextmanager
+def when_acknowledged(count: int, act: Callable[[], object]) -> Iterator[None]:
+    """Something happens in the middle: when so many batches and holes have been acknowledged."""
+    left = [count]
+
+    def watched(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for acknowledged in produce_all(*arguments, **options):
+            left[0] -= 1
+            if left[0] == 0:
+                act()
+            yield acknowledged
+
+    with patch.object(restore_task, "produce_all", watched):
+        yield
+    assert left[0] <= 0, "it never came to that"
+
+
+def failure_of(partition: PartitionReport) -> dict[str, Any]:
+    assert partition.failure is not None
+    return dict(partition.failure)
+
+
+class Wire:
+    """Requests of one API as they go out: one of them may be kept back by a crash, and sent much later."""
+
+    def __init__(
+        self, api: str, *, crash_at: int | None = None, before_first: Callable[[], None] | None = None
+    ) -> None:
+        self._api = ApiKey[api].value
+        self._crash_at = crash_at
+        self._before_first = before_first
+        self._send = Connection._send
+        self._count = 0
+        self.frame = b""
+        self._address = ("", 0)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        def send(connection: Connection, pieces: Any, deadline: Any) -> None:
+            if struct.unpack_from(">h", memoryview(pieces[0]), 4)[0] == self._api:
+                self._meet(connection, pieces)
+            self._send(connection, pieces, deadline)
+
+        with patch.object(Connection, "_send", send):
+            yield
+
+    def _meet(self, connection: Connection, pieces: Any) -> None:
+        self._count += 1
+        if self._count == self._crash_at:
+            host, _, port = connection.name.rpartition(":")
+            self.frame, self._address = b"".join(bytes(piece) for piece in pieces), (host, int(port))
+            raise CrashError
+        if self._count == 1 and self._before_first is not None:
+            self._before_first()
+
+    def arrive(self) -> None:
+        """What was kept back reaches the broker, over a connection of its own, and is answered."""
+        assert self.frame
+        with socket.create_connection(self._address, timeout=60) as connection:
+            connection.sendall(self.frame)
+            (size,) = struct.unpack(">i", _received(connection, 4))
+            _received(connection, size)
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        assert more, "the broker closed the connection"
+        data += more
+    return data

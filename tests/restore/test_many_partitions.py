@@ -1,0 +1,94 @@
+"""A restore of many partitions: each from its own slices, the catalog read once for all, the work spread evenly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock, patch
+
+import pytest
+
+from backup.engine import back_up, config_of
+from backup.ledger import NOW_MS
+from maxbrod.api import restore as engine
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.config import KafkaConfig, StorageConfig
+from maxbrod.planning.restore.rename import parse_rename
+from maxbrod.planning.restore.wish import Wish
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import Message, produce
+from maxbrod.spark import restore_task
+from maxbrod.spark.restore_task import RestoreSettings
+from restore.engine import read_all, run_job_here, without_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.spark.restore_task import Restored, RestoreItem
+
+PARTITIONS = 6
+HUGE = 2
+
+
+def messages(partition: int) -> list[Message]:
+    count = 400 if partition == HUGE else 5 + partition
+    return [Message(value=b"%d of %d" % (each, partition), timestamp_ms=NOW_MS) for each in range(count)]
+
+
+def test_partitions_never_get_each_others_records_and_a_huge_one_has_a_task_for_itself(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
+    for partition in range(PARTITIONS):
+        produce(cluster, topic, messages(partition), partition=partition)
+    config = config_of(cluster, tmp_path / "archive", topic)
+    assert back_up(config).complete
+
+    shares: list[list[int]] = []
+    reads: list[int] = []
+    rows = Catalog.rows
+
+    def count_rows(self: Catalog, **wanted: Any) -> Any:
+        reads.append(1)
+        return rows(self, **wanted)
+
+    def watch(session: object, settings: Any, tasks: Sequence[Sequence[RestoreItem]], **hears: Any) -> list[Restored]:
+        shares.extend([item.where.partition for item in task] for task in tasks)
+        return run_job_here(session, settings, tasks, **hears)
+
+    wish = Wish(rename=parse_rename(prefix="new-"))
+    with without_spark(watch), patch.object(Catalog, "rows", count_rows), engine.Restore(config, wish) as work:
+        report = work.run(work.plan())
+
+    assert report.complete
+    assert len(reads) <= 2, "one for the plan, one for all slices"
+    assert sorted(map(len, shares)) == [1, PARTITIONS - 1]
+    assert [HUGE] in shares
+    for partition in range(PARTITIONS):
+        expected = [each.value for each in messages(partition)]
+        assert [value for _, value in read_all(cluster, f"new-{topic}", partition)] == expected
+    counts = {each.partition: each.records for each in report.partitions}
+    assert counts == {partition: len(messages(partition)) for partition in range(PARTITIONS)}
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 8, 64, 10_000])
+def test_what_a_task_reads_at_once_never_grows_with_its_partitions(partitions: int) -> None:
+    seen: list[int] = []
+
+    class Watched(restore_task._Reading):
+        def __init__(self, *_: object, request_bytes: int) -> None:
+            seen.append(request_bytes)
+
+        def outcome(self, failure: Any) -> Any:
+            return failure
+
+    kafka = KafkaConfig(bootstrap="127.0.0.1:1")
+    settings = RestoreSettings(
+        restore_id="r", archive_url="memory://", kafka=kafka, storage=StorageConfig(), producer_id=1
+    )
+    with patch.object(restore_task, "_Reading", Watched), patch.object(restore_task, "_restore"):
+        restore_task.run_restore_task(settings, [MagicMock()] * partitions)
+    assert len(seen) == partitions
+    assert min(seen) >= 1 << 20, "small requests are slow"
+    assert sum(seen[: restore_task.PARTITIONS_AT_ONCE]) <= 64 << 20
