@@ -63,6 +63,7 @@ class Logs:
         *,
         marks: Mapping[int, Sequence[int]] | None = None,
         mine: Iterable[int] | None = None,
+        batch_bytes_max: int = 1_000_000,
     ) -> None:
         """`there` is what stands last in each partition, `lengths` how many records it has."""
         self.targets = [
@@ -76,7 +77,7 @@ class Logs:
             count,
             marks=marks or {},
             identity=ProducerIdentity(producer_id=1, epoch=0),
-            batch_bytes_max=1_000_000,
+            batch_bytes_max=batch_bytes_max,
         )
         self.appended: dict[int, list[Came]] = {each.where.partition: [] for each in self.targets}
         self._ends = {each.where: each.reached for each in self.targets}

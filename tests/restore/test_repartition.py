@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -20,6 +20,8 @@ from backup.ledger import NOW_MS, Ledger
 from backup.plain import Record
 from maxbrod.batch import sharing
 from maxbrod.errors import RefusedError
+from maxbrod.kafka.appends import Batch
+from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.produce import produce_all
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.rename import parse_rename
@@ -31,9 +33,10 @@ from restore.engine import Command, put, stand, without_spark
 from restore.test_exactly_once import KEEP, Crash, dated, log_of, restore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.config import Config
+    from maxbrod.kafka.appends import Feed
     from maxbrod.sandbox.cluster import Cluster
 
 SOURCES = 3
@@ -79,15 +82,21 @@ def java_partition(record: Record, source: int, count: int) -> int:
 def assert_shared_out(cluster: Cluster, topic: str, records: Mapping[int, Mapping[int, Record]], count: int) -> None:
     """Each record once, in its partition, and those of a source partition in their order."""
     for target in range(count):
-        found = list(log_of(cluster, topic, target).values())
-        wanted = {
-            source: [each for each in mine.values() if java_partition(each, source, count) == target]
-            for source, mine in records.items()
-        }
-        assert len(found) == sum(map(len, wanted.values()))
-        for mine in wanted.values():
-            members = set(mine)
-            assert [each for each in found if each in members] == mine
+        assert_partition(cluster, topic, records, target, count)
+
+
+def assert_partition(
+    cluster: Cluster, topic: str, records: Mapping[int, Mapping[int, Record]], target: int, count: int
+) -> None:
+    found = list(log_of(cluster, topic, target).values())
+    wanted = {
+        source: [each for each in mine.values() if java_partition(each, source, count) == target]
+        for source, mine in records.items()
+    }
+    assert len(found) == sum(map(len, wanted.values()))
+    for mine in wanted.values():
+        members = set(mine)
+        assert [each for each in found if each in members] == mine
 
 
 def wish(archived: Archived, target: str, count: int | None, **more: Any) -> Wish:
@@ -170,12 +179,64 @@ def test_killed_between_produce_and_acknowledgement_it_goes_on_exactly_where_the
 @pytest.mark.usefixtures("small_rounds")
 def test_a_foreign_write_into_any_partition_is_refused(cluster: Cluster, topic: str, archived: Archived) -> None:
     with crash_after(5), pytest.raises(Crash):
-        restore(archived.config, wish(archived, topic, 2))
-    produce(cluster, topic, numbered(1), partition=1)
-    report = restore(archived.config, wish(archived, topic, 2))
+        restore(archived.config, wish(archived, topic, 4))
+    produce(cluster, topic, numbered(1), partition=2)
+    report = restore(archived.config, wish(archived, topic, 4))
     assert report.exit_code == RefusedError.exit_code
     (failure,) = [each.failure for each in report.partitions if each.failure is not None]
-    assert failure["object_name"] == f"{topic}-1"
+    assert failure["object_name"] == f"{topic}-2"
+    for each in (0, 1, 3):  # the first of them is the same task's
+        assert_partition(cluster, topic, archived.records, each, 4)
+
+
+@dataclass
+class Delayed:
+    """Requests of a worker that has died: brokers have not seen them yet."""
+
+    feeds: list[Feed] = field(default_factory=list)
+
+    def withheld(self) -> Any:
+        def dying(_: KafkaClient, feeds: Iterable[Feed], **__: Any) -> Iterator[Any]:
+            for feed in feeds:
+                batch = next(iter(feed.appends))
+                if isinstance(batch, Batch):
+                    self.feeds.append(replace(feed, appends=[batch]))
+            yield from ()
+            raise Crash
+
+        return patch.object(repartition_task, "produce_all", dying)
+
+    def arriving(self) -> Any:
+        """When the next worker has looked at the logs, and before it sends anything."""
+
+        def sending(client: KafkaClient, feeds: Iterable[Feed], **options: Any) -> Iterator[Any]:
+            wanted = list(feeds)
+            self.arrive(client, {each.where for each in wanted})
+            yield from produce_all(client, wanted, **options)
+
+        return patch.object(repartition_task, "produce_all", sending)
+
+    def arrive(self, client: KafkaClient, partitions: set[TopicPartition]) -> None:
+        for feed in self.feeds:
+            if feed.where in partitions:
+                list(produce_all(client, [feed]))
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_what_a_dead_worker_has_sent_is_not_there_twice_when_it_arrives_late(
+    cluster: Cluster, topic: str, archived: Archived
+) -> None:
+    late = Delayed()
+    with late.withheld(), pytest.raises(Crash):
+        restore(archived.config, wish(archived, topic, 4))
+    assert late.feeds
+    with late.arriving():
+        report = restore(archived.config, wish(archived, topic, 4))
+    assert (report.exit_code, report.resumed) == (0, True)
+    assert archived.config.kafka is not None
+    with KafkaClient(archived.config.kafka) as client, suppress(RefusedError):
+        late.arrive(client, {each.where for each in late.feeds})
+    assert_shared_out(cluster, topic, archived.records, 4)
 
 
 def test_times_ranges_and_a_rate_hold_for_other_partitions_too(
@@ -285,5 +346,7 @@ def test_on_spark_several_tasks_share_the_partitions(
     cluster: Cluster, topic: str, archived: Archived, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = Command(cluster, archived.config.archive, capsys)
-    assert command.json("restore", "--rename", f"{archived.topic}={topic}", "--partition-count", "5")["complete"]
-    assert_shared_out(cluster, topic, archived.records, 5)
+    assert command.json("restore", "--rename", f"{archived.topic}={topic}", "--partition-count", "2")["complete"]
+    assert_shared_out(cluster, topic, archived.records, 2)
+    words = ("compare", "--topic", archived.topic, "--rename", f"{archived.topic}={topic}")
+    assert command.json(*words)["equal"], "as a set, whatever partitions there are"

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
-from maxbrod.errors import RefusedError
+from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.planning.restore.shares import decode_shares, encode_shares, find_position
 from maxbrod.spark import repartition_split, repartition_task
 from restore.shared_logs import BASE, Logs, piece, records_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from maxbrod.spark.repartition_source import Piece
     from restore.shared_logs import Came, Choice
@@ -148,6 +148,41 @@ def test_a_log_that_has_more_than_the_restore_puts_there_is_refused() -> None:
     logs = Logs(1, {0: records_of([(9, 9)], {(9, 9): None})}, {0: len(log) + 1})
     with pytest.raises(RefusedError, match="more than this restore"):
         logs.run(pieces_of(READ))
+
+
+def test_what_is_wrong_with_one_log_ends_that_one_only() -> None:
+    whole = shared_out(READ, 3)
+    logs = Logs(3, {1: records_of([(9, 9)], {(9, 9): b"a"})}, {1: 1})
+    with pytest.raises(RefusedError, match="not what this restore put there"):
+        logs.run(pieces_of(READ))
+    assert logs.appended == {**whole, 1: []}
+    assert [each.done for each in logs.targets] == [True, False, True]
+    assert logs.targets[1].shares_there()[-1].base < BASE + 1 == logs.targets[1].reached
+
+
+def test_a_record_that_the_target_does_not_take_ends_one_partition_after_all_before_it() -> None:
+    large = b"k" * 500
+    read: Read = [*READ, (0, [(8, large), (9, b"a"), (10, b"b"), (11, b"c"), (12, b"d"), (13, b"e")])]
+    whole = shared_out(read, 3)
+    (target,) = (each for each, log in whole.items() if (0, 8) in log)
+    with patch.object(repartition_split, "ROUND_BYTES", 1):
+        logs = Logs(3, batch_bytes_max=400)
+        with pytest.raises(RefusedError, match="at offset 8 is more than the target takes"):
+            logs.run(pieces_of(read))
+    assert logs.appended == {**whole, target: whole[target][: whole[target].index((0, 8))]}
+    assert [each.done for each in logs.targets] == [each != target for each in range(3)]
+
+
+def test_what_comes_before_damage_in_the_archive_is_appended_and_nothing_is_said_to_be_done() -> None:
+    def damaged() -> Iterator[Piece]:
+        yield from pieces_of(READ[:2])
+        raise CorruptDataError("a batch is damaged")
+
+    logs = Logs(3)
+    with pytest.raises(CorruptDataError):
+        logs.run(damaged())
+    assert logs.appended == shared_out(READ[:2], 3)
+    assert not any(each.done or each.failure for each in logs.targets)
 
 
 def test_a_batch_that_began_before_the_restore_is_refused() -> None:

@@ -261,8 +261,7 @@ class Restore:
             for each in topic.partitions
             if not topic.target.repartitioned
         ]
-        for topic in (each for each in plan.topics if each.target.repartitioned):
-            items += self._shared_items(plan, topic, topics, slices, parallelism)
+        items += self._shared_items(plan, topics, slices, parallelism)
         tasks: list[list[RestoreItem | SharedItem]] = [[] for _ in range(min(parallelism, len(items)))]
         loads = [0] * len(tasks)
         for size, item in sorted(items, key=lambda each: -each[0]):
@@ -274,22 +273,24 @@ class Restore:
     def _shared_items(
         self,
         plan: RestorePlan,
-        topic: TopicPlan,
         topics: TargetTopics,
         slices: Mapping[PartitionId, Sequence[Slice]],
         parallelism: int,
-    ) -> list[tuple[int, SharedItem]]:
-        """As large a part of all tasks as the topic is of all bytes; each of its items reads all of it."""
-        size = sum(each.source.bytes for each in topic.partitions)
-        items = shared_items(
-            topic,
-            slices,
-            archived_groups(self._archive, plan),
-            topic_id=topics.ids[topic.target.name],
-            batch_bytes_max=topics.batch_bytes_max(topic.target),
-            tasks=-(-parallelism * size // max(plan.bytes, 1)),
-        )
-        return [(size, each) for each in items]
+    ) -> Iterator[tuple[int, SharedItem]]:
+        """As large a part of all tasks as a topic is of all bytes; each of its items reads all of it."""
+        shared = [each for each in plan.topics if each.target.repartitioned]
+        groups = archived_groups(self._archive, plan) if shared else ()
+        for topic in shared:
+            size = sum(each.source.bytes for each in topic.partitions)
+            items = shared_items(
+                topic,
+                slices,
+                groups,
+                topic_id=topics.ids[topic.target.name],
+                batch_bytes_max=topics.batch_bytes_max(topic.target),
+                tasks=-(-parallelism * size // max(plan.bytes, 1)),
+            )
+            yield from ((size, each) for each in items)
 
     def _item(
         self,
