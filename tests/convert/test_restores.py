@@ -14,7 +14,8 @@ from maxbrod.layouts.registry import FOREIGN
 from maxbrod.planning.restore.wish import Wish
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from restore.engine import put, stand
-from restore.test_exactly_once import log_of, renamed, restore
+from restore.faults import renamed, restore
+from restore.oracle import log_of
 
 if TYPE_CHECKING:
     from pathlib import Path

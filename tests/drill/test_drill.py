@@ -156,7 +156,7 @@ def killed(cluster: Cluster, archive: Path, command: Command) -> list[str]:
         pytest.raises(Killed),
     ):
         drilled(command)
-    assert len(remembered(archive)) == 4
+    assert len(remembered(archive)) == 5
     return scratch_topics(cluster)
 
 

@@ -62,3 +62,10 @@ def test_markers_of_other_kinds_end_no_transaction() -> None:
     rows = [Row(b"a", b"1", 5), marker(5, 2), Row(b"b", b"2", 5), marker(5, COMMIT)]
     assert found(rows, [1, 2]) == [(0, b"a", b"1"), (2, b"b", b"2")]
     assert found([Row(b"a", b"1", 5), Row(b"", b"", 5, control=True)], []) == []
+
+
+def test_a_commit_that_ends_late_never_covers_what_was_written_after_it() -> None:
+    rows = [Row(b"a", b"in a transaction", 5), Row(b"a", b"later, plainly"), marker(5, COMMIT)]
+    for cuts in ([], [1], [2], [1, 2]):
+        with patch.object(module, "_ENOUGH_ROWS", 0):
+            assert found(rows, cuts) == [(1, b"a", b"later, plainly")]

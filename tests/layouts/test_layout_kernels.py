@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
+from maxbrod.layouts.registry import layout_of
+from maxbrod.layouts.specimen import WHERE, specimen
+from maxbrod.storage.opening import open_storage
+
 PROGRAM = """
 import sys, tempfile, importlib
 sys.path[:0] = sys.argv[2:]
@@ -21,6 +26,7 @@ from maxbrod.storage.opening import open_storage
 name = sys.argv[1]
 load = lambda part: importlib.import_module(f"maxbrod.layouts.{name}.{part}")
 layout = load("layout").LAYOUT
+load("prepare")
 mine = [key for key in sys.modules if key.startswith(f"maxbrod.layouts.{name}.") and key.endswith("kernels")]
 modules = [record_kernels, *(sys.modules[key] for key in mine)]
 def compiled():
@@ -83,3 +89,21 @@ def test_reading_and_writing_load_no_pandas(name: str, tmp_path: Path) -> None:
     reference = str(Path(__file__).parent.parent / "batch")
     command = [sys.executable, "-c", code, name, str(tmp_path / "a"), reference]
     assert subprocess.run(command, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["binlog", "avro"])
+def test_looking_at_an_archive_of_ours_loads_no_numba(name: str, tmp_path: Path) -> None:
+    """Whether a storage holds such an archive is asked of many that do not."""
+    layout, storage = layout_of(name), open_storage(str(tmp_path))
+    survey, options = layout.survey(storage), WriteOptions()
+    written = layout.write(storage, WHERE, [specimen()], options, survey=survey)
+    layout.publish(storage, survey, written, options, ClusterFacts())
+    code = (
+        "import sys\n"
+        "from maxbrod.layouts.registry import layout_of\n"
+        "from maxbrod.storage.opening import open_storage\n"
+        "layout, storage = layout_of(sys.argv[1]), open_storage(sys.argv[2])\n"
+        "assert layout.detect(storage) and len(layout.survey(storage).segments) == 1\n"
+        "sys.exit('numba' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, name, str(tmp_path)], check=False).returncode == 0

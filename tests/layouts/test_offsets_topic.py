@@ -49,6 +49,8 @@ def test_the_last_word_on_each_partition_of_a_group_counts() -> None:
         Row(commit_key("gone", "t", 0), commit_value(5)),
         Row(commit_key("g", "t", 1), None),
         Row(commit_key("gone", "t", 0), None),
+        Row(commit_key("old", "t", 0, kind=0), commit_value(5, version=0)),
+        Row(commit_key("old", "t", 0), None),
         Row(struct.pack(">h", 3) + text("g"), b"a group of the new protocol"),
         Row(commit_key("h", "t", 0), commit_value(7), 9),
         marker(9, COMMIT),

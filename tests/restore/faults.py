@@ -13,17 +13,19 @@ from kafka.protocol.api_key import ApiKey
 from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from maxbrod.api import restore as engine
+from maxbrod.errors import UnavailableError
 from maxbrod.kafka.connection import Connection
 from maxbrod.kafka.produce import produce_all
 from maxbrod.planning.restore.rename import parse_rename
 from maxbrod.planning.restore.wish import OffsetsMode, Wish
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.sandbox.traffic import numbered, produce_transaction
+from maxbrod.sandbox.traffic import numbered
 from maxbrod.spark import restore_task
 from restore.engine import without_spark
+from restore.program import requests_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from backup.plain import Record
     from maxbrod.api.restore_report import PartitionReport, RestoreReport
@@ -54,9 +56,7 @@ def archive(
     ledger = Ledger()
     for partition in range(partitions):
         ledger.write(cluster, topic, records // 2, partition=partition, batch=20)
-        produce_transaction(
-            cluster, topic, numbered(3), transactional_id=f"no-{topic}", partition=partition, commit=False
-        )
+        ledger.transact(cluster, topic, numbered(3), partition=partition, commit=False)
         ledger.write(cluster, topic, records // 2, partition=partition, batch=20)
     config = config_of(cluster, place, topic, **options)
     assert back_up(config).complete
@@ -78,6 +78,31 @@ def when_acknowledged(count: int, act: Callable[[], object]) -> Iterator[None]:
     with patch.object(restore_task, "produce_all", watched):
         yield
     assert left[0] <= 0, "it never came to that"
+
+
+@contextmanager
+def lost_answers(apis: Mapping[str, int]) -> Iterator[None]:
+    """So many answers to requests of each API never come, and the broker has done what it was asked for."""
+    left, asked = dict(apis), dict[tuple[Connection, int], str]()
+    send_really, receive_really = Connection._send, Connection.receive
+
+    def send(connection: Connection, pieces: Any, deadline: Any) -> None:
+        send_really(connection, pieces, deadline)
+        for key, ticket in requests_in(pieces):
+            asked[connection, ticket] = next((name for name in apis if ApiKey[name].value == key), "")
+
+    def receive(connection: Connection, ticket: int, deadline: Any) -> Any:
+        frame = receive_really(connection, ticket, deadline)
+        name = asked[connection, ticket]
+        if left.get(name, 0):
+            left[name] -= 1
+            connection.close()
+            raise UnavailableError("the answer is lost", object_name=connection.name)
+        return frame
+
+    with patch.object(Connection, "_send", send), patch.object(Connection, "receive", receive):
+        yield
+    assert not any(left.values()), f"never asked: {left}"
 
 
 def failure_of(partition: PartitionReport) -> dict[str, Any]:

@@ -5,10 +5,12 @@ Reads the logs on a broker's disk in plain Python, and asks Kafka through anothe
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from backup.plain import Record, read_log
 from maxbrod.sandbox.topics import offsets
+from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
@@ -17,8 +19,14 @@ if TYPE_CHECKING:
 def log_of(cluster: Cluster, topic: str, partition: int = 0, *, broker: int | None = None) -> dict[int, Record]:
     """What a broker has on its disk, in the order in which it stands there, without control records."""
     folder = cluster.log_dir(cluster.broker_ids[0] if broker is None else broker) / f"{topic}-{partition}"
-    data = b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
-    batches = read_log(data)
+
+    def segments() -> list[bytes] | None:
+        # The cleaner and retention may take a file away meanwhile, and put another one in its place.
+        with suppress(FileNotFoundError):
+            return [b"", *(path.read_bytes() for path in sorted(folder.glob("*.log")))]
+        return None
+
+    batches = read_log(b"".join(wait_for("a log that stays for a moment", segments, timeout_s=30)))
     found = {offset: each for batch in batches if not batch.control for offset, each in batch.records.items()}
     assert list(found) == sorted(found)
     return found
@@ -37,5 +45,10 @@ def assert_restored(
     start = offsets(cluster, topic, partition)[0] if base is None else base
     found = {at: each for at, each in log_of(cluster, topic, partition, broker=broker).items() if at >= start}
     expected = wanted if base is None else dict(enumerate(wanted.values(), base))
-    assert list(found) == list(expected), "offsets"
+    assert list(found) == list(expected), f"from {start}: {_differences(found, expected)}"
     assert found == expected
+
+
+def _differences(found: dict[int, Record], expected: dict[int, Record]) -> str:
+    missing, more = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    return f"{len(missing)} missing ({missing[:3]} …), {len(more)} too many ({more[:3]} …)"

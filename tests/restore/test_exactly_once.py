@@ -10,54 +10,25 @@ import pytest
 
 from backup.engine import back_up, config_of
 from backup.ledger import NOW_MS, Ledger
-from backup.plain import Record, read_log
-from maxbrod.api import restore as engine
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.produce import produce_all
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import OffsetsMode, Wish
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
-from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
-from maxbrod.sandbox.waiting import wait_for
+from maxbrod.sandbox.traffic import Message, numbered, produce
 from maxbrod.spark import restore_task
-from restore.engine import without_spark
+from restore.faults import KEEP, CrashError, renamed, restore
+from restore.oracle import log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from maxbrod.api.restore_report import RestoreReport
+    from backup.plain import Record
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
-
-KEEP = {"retention.ms": "-1"}
-
-
-def restore(config: Config, wish: Wish) -> RestoreReport:
-    with without_spark(), engine.Restore(config, wish) as work:
-        return work.run(work.plan())
-
-
-def renamed(mode: str = "exact", **more: Any) -> Wish:
-    return Wish(rename=parse_rename(prefix="new-"), offsets=OffsetsMode(mode), **more)
-
-
-def log_of(cluster: Cluster, topic: str, partition: int = 0) -> dict[int, Record]:
-    """What the broker has on its disk, without control records."""
-    folder = cluster.log_dir(cluster.broker_ids[0]) / f"{topic}-{partition}"
-
-    def segments() -> list[bytes] | None:
-        # The cleaner and retention may take a file away meanwhile, and put another one in its place.
-        with suppress(FileNotFoundError):
-            return [b"", *(path.read_bytes() for path in sorted(folder.glob("*.log")))]
-        return None
-
-    data = b"".join(wait_for("a log that stays for a moment", segments, timeout_s=30))
-    return {offset: record for batch in read_log(data) if not batch.control for offset, record in batch.records.items()}
 
 
 def dated(count: int) -> list[Message]:
@@ -70,11 +41,8 @@ def busy(cluster: Cluster, topic: str) -> dict[int, Record]:
     create_topic(cluster, topic, config=KEEP)
     ledger = Ledger()
     ledger.write(cluster, topic, 300)
-    committed = dated(5)
-    at = produce_transaction(cluster, topic, committed, transactional_id=f"good-{topic}")
-    records = [Record(each.timestamp_ms or 0, each.key, each.value) for each in committed]
-    ledger.note(cluster, topic, at, records)
-    produce_transaction(cluster, topic, dated(7), transactional_id=f"bad-{topic}", commit=False)
+    ledger.transact(cluster, topic, numbered(5), commit=True)
+    ledger.transact(cluster, topic, numbered(7), commit=False)
     ledger.write(cluster, topic, 200)
     return dict(ledger.of(cluster, topic))
 
@@ -135,17 +103,13 @@ def test_what_compaction_has_left_stands_at_its_own_offsets(cluster: Cluster, to
     assert offsets(cluster, f"new-{topic}", 0)[1] == offsets(cluster, topic, 0)[1]
 
 
-class Crash(BaseException):
-    pass
-
-
 def crash_after(answers: int) -> Any:
     """The worker dies when so many batches have been acknowledged; what is under way then gets lost or not."""
 
     def dying(*arguments: Any, **options: Any) -> Iterator[Any]:
         for number, acknowledged in enumerate(produce_all(*arguments, **options)):
             if number == answers:
-                raise Crash
+                raise CrashError
             yield acknowledged
 
     return patch.object(restore_task, "produce_all", dying)
@@ -155,12 +119,12 @@ def crash_after(answers: int) -> Any:
 def test_after_a_crash_anywhere_the_same_command_goes_on_without_loss_or_repetition(
     cluster: Cluster, topic: str, config: Config, busy: dict[int, Record], mode: str
 ) -> None:
-    with crash_after(0), pytest.raises(Crash):
+    with crash_after(0), pytest.raises(CrashError):
         restore(config, renamed(mode))
     report = None
     for answers in (0, 1, 0):
         # What was under way at the crash may have come to its end, and little be left.
-        with crash_after(answers), suppress(Crash):
+        with crash_after(answers), suppress(CrashError):
             report = report or restore(config, renamed(mode))
     report = report or restore(config, renamed(mode))
     assert report.exit_code == 0
@@ -173,7 +137,7 @@ def test_records_that_say_where_they_came_from_are_recognised_after_a_crash(
     cluster: Cluster, topic: str, config: Config, busy: dict[int, Record], mode: str
 ) -> None:
     wish = renamed(mode, provenance=True)
-    with crash_after(1), pytest.raises(Crash):
+    with crash_after(1), pytest.raises(CrashError):
         restore(config, wish)
     report = restore(config, wish)
     assert (report.exit_code, report.resumed) == (0, True)
@@ -192,7 +156,7 @@ def test_records_that_say_where_they_came_from_are_recognised_after_a_crash(
 
 @pytest.mark.parametrize("mode", ["exact", "append"])
 def test_a_foreign_write_into_the_target_is_refused(cluster: Cluster, topic: str, config: Config, mode: str) -> None:
-    with crash_after(3), pytest.raises(Crash):
+    with crash_after(3), pytest.raises(CrashError):
         restore(config, renamed(mode))
     produce(cluster, f"new-{topic}", numbered(1))
     report = restore(config, renamed(mode))

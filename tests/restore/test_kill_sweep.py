@@ -14,10 +14,10 @@ import pytest
 
 from backup.drivers import Driver
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger, as_record, dated
+from backup.ledger import Ledger
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, offsets, set_topic_config
-from maxbrod.sandbox.traffic import numbered, produce_transaction
+from maxbrod.sandbox.traffic import numbered
 from restore.engine import configs_of, put, stand
 from restore.oracle import assert_restored
 
@@ -60,12 +60,10 @@ def ledger(cluster: Cluster, topic: str) -> Ledger:
     delete_records(cluster, topic, before_offset=LATE)
     for offset in range(LATE):
         del ledger.of(cluster, topic)[offset]
-    committed = dated(numbered(5, first=100))
-    at = produce_transaction(cluster, topic, committed, transactional_id=f"good-{topic}")
-    ledger.note(cluster, topic, at, map(as_record, committed))
-    produce_transaction(cluster, topic, numbered(3), transactional_id=f"bad-{topic}", commit=False)
+    ledger.transact(cluster, topic, numbered(5, first=100), commit=True)
+    ledger.transact(cluster, topic, numbered(3), commit=False)
     ledger.produce(cluster, topic, numbered(10, first=200))
-    produce_transaction(cluster, topic, numbered(2), transactional_id=f"last-{topic}", commit=False)
+    ledger.transact(cluster, topic, numbered(2), commit=False)
     for turn in range(2):
         ledger.produce(cluster, topic, numbered(10, first=10 * turn), partition=1)
     set_topic_config(cluster, topic, OWN)

@@ -97,7 +97,7 @@ def _pair_restored(
     plan, name = restored.plan, restored.topic.target.name
     times = Times(since_ms=plan.since_ms, until_ms=plan.until_ms)
     for each in restored.topic.partitions:
-        source, report = each.source, restored.reports[each.source.partition]
+        source = each.source
         if wish.partitions and source.partition not in wish.partitions:
             continue
         pair = Pair(
@@ -112,10 +112,12 @@ def _pair_restored(
             times=times,
         )
         if not restored.topic.target.repartitioned:
-            pair = _placed(pair, target, source, report)
+            pair = _placed(pair, target, source, restored.reports[source.partition])
         yield _with_slices(archive, source, pair)
     if restored.topic.target.repartitioned:
-        for pair in whole_target(target, restored.topic.target.source_topic, name, Times()):
+        # What stood there before is none of it.
+        bases = dict(enumerate(restored.topic.target.bases))
+        for pair in whole_target(target, restored.topic.target.source_topic, name, Times(), first=bases):
             yield ArchivedPair(pair=pair)
 
 

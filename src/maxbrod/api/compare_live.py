@@ -14,7 +14,7 @@ from maxbrod.planning.compare.parts import split_evenly
 from maxbrod.planning.selection import select_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.kafka.client import KafkaClient
     from maxbrod.kafka.metadata import Topic
@@ -140,8 +140,10 @@ def _pair_topic(source: LiveCluster, target: LiveCluster, wish: CompareWish, nam
         yield from whole_target(target, name, other, times)
 
 
-def whole_target(target: LiveCluster, name: str, other: str, times: Times) -> Iterator[Pair]:
-    """Every partition of a topic that is compared as a set."""
+def whole_target(
+    target: LiveCluster, name: str, other: str, times: Times, *, first: Mapping[int, int] | None = None
+) -> Iterator[Pair]:
+    """Every partition of a topic that is compared as a set; from an offset on, where `first` has one."""
     found = target.topic(other)
     for number in [] if found is None else sorted(found.partitions):
         log = target.log(other, number)
@@ -152,7 +154,7 @@ def whole_target(target: LiveCluster, name: str, other: str, times: Times) -> It
                 partition=number,
                 match=Match.SET,
                 source=None,
-                target=target.extent(other, number, log.first, log.stable),
+                target=target.extent(other, number, max(log.first, (first or {}).get(number, 0)), log.stable),
                 notes=target.notes(other, number),
                 times=times,
             )

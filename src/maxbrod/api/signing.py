@@ -106,7 +106,9 @@ def verify(document: Mapping[str, Any], key: Key | None, *, object_name: str) ->
         raise CorruptDataError("it has no signature", operation="verify", object_name=object_name)
     algorithm = str(found.get("algorithm"))
     if key is None and algorithm in {_HMAC, _ED25519}:
-        raise UsageError(f"it is signed ({algorithm}), and no key is given", object_name=object_name, hint="--key-file")
+        raise UsageError(
+            f"it is signed ({algorithm}), and no key is given", object_name=object_name, hint="give --key-file"
+        )
     # A key that is given must have signed it: otherwise a forger would leave the signature out.
     expected = UNSIGNED if key is None else key.algorithm
     if algorithm != expected or not _holds(text, found["value"], key):

@@ -37,6 +37,7 @@ from maxbrod.cli.compare_options import (
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
@@ -56,6 +57,7 @@ def compare(
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -98,7 +100,9 @@ def compare(
     live = source is not None or source_command_config is not None
     if live and archive is not None:
         raise UsageError("an archive and a cluster cannot both be compared with", hint="give --archive or --source")
-    settings = _settings(config, archive, live=live, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    settings = _settings(
+        config, archive, live=live, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style
+    )
     settings = with_flags(
         settings, bootstrap=bootstrap, command_config=command_config, master=master, start=None, patience=patience
     )

@@ -22,6 +22,7 @@ MARKS: Final = {
     GapReason.TRUNCATED: ("t", "magenta"),
     GapReason.PRUNED: ("p", "blue"),
     GapReason.DELETED: ("d", "bright_black"),
+    GapReason.UNRECORDED: ("u", "bright_black"),
     GapReason.CORRUPT: ("X", "bold red"),
     GapReason.UNEXPLAINED: ("?", "bold red"),
     HOLE: ("!", "bold white on red"),

@@ -22,6 +22,7 @@ from maxbrod.cli.backup_options import (
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
@@ -67,6 +68,7 @@ def drill(
         typer.Option("--sandbox", help="Start a cluster for the drill, which dies with it; needs Java. The default."),
     ] = False,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -117,7 +119,7 @@ def drill(
     named = bootstrap is not None or command_config is not None
     if sandbox and named:
         raise UsageError("it is either a sandbox or a cluster of yours", hint="give --sandbox or --bootstrap")
-    place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     settings = with_flags(
         place.config, bootstrap=bootstrap, command_config=command_config, master=master, start=None, patience=patience
     ).model_copy(update={"archive": place.url, "storage": place.storage})

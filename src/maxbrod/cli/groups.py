@@ -11,6 +11,7 @@ from maxbrod.cli.backup_options import BootstrapOption, CommandConfigOption, Pat
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
@@ -79,6 +80,7 @@ def plan(
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -87,7 +89,7 @@ def plan(
     as_json: JsonFlag = False,
 ) -> None:
     """Show where groups would go; change nothing."""
-    place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    place = _Place(config, archive, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     with place.open(bootstrap, command_config, patience, restore) as work:
         _tell(work, lambda: work.plan(group or ()), "nothing was changed", as_json=as_json)
 
@@ -99,6 +101,7 @@ def apply(
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -112,7 +115,7 @@ def apply(
     Groups with members are left alone, and the command ends with 5; unless it is forced, which Kafka allows for
     groups of the classic protocol. Where groups stood before is kept for 'rollback'.
     """
-    place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    place = _Place(config, archive, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     with place.open(bootstrap, command_config, patience, restore, force=force) as work:
         _tell(work, lambda: work.apply(group or ()), "'maxbrod groups rollback' puts them back", as_json=as_json)
 
@@ -123,6 +126,7 @@ def rollback(
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -132,7 +136,7 @@ def rollback(
     as_json: JsonFlag = False,
 ) -> None:
     """Put groups back to where they stood before the restore moved them."""
-    place = _Place(config, archive, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    place = _Place(config, archive, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     with place.open(bootstrap, command_config, patience, restore, force=force) as work:
         _tell(work, work.roll_back, "groups stand where they stood before", as_json=as_json)
 

@@ -18,6 +18,7 @@ from maxbrod.cli.backup_options import (
 from maxbrod.cli.options import (
     ArchiveOption,
     ConfigOption,
+    LayoutOption,
     S3EndpointOption,
     S3PathStyleOption,
     S3RegionOption,
@@ -64,6 +65,7 @@ def restore(
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
     archive: ArchiveOption = None,
+    layout: LayoutOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
     s3_region: S3RegionOption = None,
@@ -109,7 +111,7 @@ def restore(
 
       maxbrod restore -c maxbrod.yaml --topic orders --until 2026-01-31T12:00:00Z --suffix -before
     """
-    place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     settings = with_flags(
         place.config, bootstrap=bootstrap, command_config=command_config, master=master, start=None, patience=patience
     ).model_copy(update={"archive": place.url, "storage": place.storage})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UsageError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,6 +60,13 @@ def manifest_head(storage: Storage, folder: str) -> bytes | None:
         return bytes(storage.get_range(path, 0, min(size, _HEAD_BYTES)))
     except ObjectNotFoundError:
         return None
+
+
+def has_segment(storage: Storage, folder: str, segment: re.Pattern[str]) -> bool:
+    """Whether an object of a folder is named like a segment, by the first names there are."""
+    prefix = f"{folder}/" if folder else ""
+    names = (info.path.removeprefix(prefix) for info in storage.list(f"{prefix}topics"))
+    return any(segment.fullmatch(name) for name in islice(names, LOOKED_AT_MAX))
 
 
 def folders(storage: Storage, segment: re.Pattern[str], *, names_max: int | None = None) -> Iterator[str]:
@@ -122,6 +129,16 @@ def backup_for(survey: Survey, options: WriteOptions) -> Backup:
     if not is_plain_name(backup_id):
         raise UsageError(f"{backup_id!r} cannot be the id of a backup", hint="use letters, digits, '.', '_' and '-'")
     return Backup(backup_id=backup_id, folder=backup_id)
+
+
+def refuse_unknown(storage: Storage, backup: Backup, survey: Survey) -> None:
+    """A new backup may not be written over one that the survey did not see, or could not make sense of."""
+    if "folder" not in survey.details and manifest_head(storage, backup.folder) is not None:
+        raise RefusedError(
+            f"there is a backup {backup.backup_id!r} already",
+            object_name=storage.name_of(backup.path(MANIFEST)),
+            hint="survey the archive again, or choose another backup_id",
+        )
 
 
 def check_options(options: WriteOptions) -> None:

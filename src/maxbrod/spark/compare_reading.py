@@ -20,7 +20,7 @@ from maxbrod.errors import UnsupportedFormatError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.ranges import read_range
 from maxbrod.layouts.reading import read_logs
-from maxbrod.model import TimestampType, topic_id_of
+from maxbrod.model import Codec, TimestampType, topic_id_of
 from maxbrod.planning.compare.pairs import translate_all
 from maxbrod.planning.compare.parts import Side
 from maxbrod.planning.restore.mapping import decode_map
@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     Read = tuple[pa.RecordBatch, NDArray[np.int64]]
     """Records, and the place of each: its offset in the target's counting."""
 
-_RUN_BYTES: Final = 2 << 20
-"""Batches that are decoded at once; compressed ten to one they are 20 MB of columns."""
+_RUN_BYTES: Final = 4 << 20
+"""Of records that are decoded at once."""
+_RATIO: Final = 8
+"""How much larger compressed batches are taken to become: a guess, so that what they really become stays small too."""
 
 
 class Reader:
@@ -119,7 +121,7 @@ def _committed(
 def _runs(headers: BatchHeaders) -> Iterator[BatchHeaders]:
     """Neighbours together, up to a size; a batch that is larger stands alone."""
     start = 0
-    sizes = np.cumsum(headers.size)
+    sizes = np.cumsum(np.where(headers.codec == Codec.NONE, headers.size, headers.size * _RATIO))
     while start < len(headers):
         before = int(sizes[start - 1]) if start else 0
         stop = max(start + 1, int(np.searchsorted(sizes, before + _RUN_BYTES, side="right")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,10 +52,10 @@ def digest_parts(settings: CompareSettings, items: Sequence[CompareItem]) -> lis
 
 
 def find_differences(settings: CompareSettings, item: SuspectItem) -> list[Difference]:
-    """The first ones, in order."""
-    with Reader(settings) as reader:
+    """The first ones, in order. What can no longer be read changes no verdict: there are fewer to show then."""
+    search = _Search(item, settings.ignored)
+    with Reader(settings) as reader, suppress(MaxbrodError):
         source, target = (_Stream(reader.read(each), by_offset=each.by_offset) for each in (item.source, item.target))
-        search = _Search(item, settings.ignored)
         while len(search.found) < item.limit and (source.more() or target.more()):
             until = min(source.last, target.last)
             search.compare(source.take(until), target.take(until))

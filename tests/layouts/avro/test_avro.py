@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from reference import varint
 
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.layouts.avro.codecs import CODECS
 from maxbrod.layouts.avro.layout import LAYOUT
+from maxbrod.layouts.avro.options import CODECS
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, WriteOptions
+from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
+    from maxbrod.layouts.foreign import Layout
     from maxbrod.storage.interface import Storage
 
 WHERE = TopicPartition(topic="orders", partition=3)
@@ -259,6 +261,12 @@ def test_objects_of_other_names_are_passed_over(path: str) -> None:
         survey = LAYOUT.survey(storage)
         assert (survey.segments, survey.positions, survey.faults) == ((), {}, ())
         assert not LAYOUT.detect(storage)
+
+
+def test_it_is_a_layout_like_any_other() -> None:
+    layout: Layout = LAYOUT
+    assert layout_of(layout.name) is LAYOUT
+    assert not any(loss.real for loss in layout.losses)
 
 
 def test_every_kind_of_storage_holds_such_an_archive(storage: Storage) -> None:

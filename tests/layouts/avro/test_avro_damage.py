@@ -18,6 +18,7 @@ from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, U
 from maxbrod.layouts.avro import codecs
 from maxbrod.layouts.avro.container import encode_block, encode_header, encode_long
 from maxbrod.layouts.avro.layout import LAYOUT
+from maxbrod.layouts.avro.options import CODECS
 from maxbrod.layouts.avro.schema import MARK, SCHEMA
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
 from maxbrod.model import TopicPartition
@@ -68,7 +69,7 @@ def test_the_hand_made_file_is_sound() -> None:
         assert [record.offset for record in read(storage, text)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("codec", codecs.CODECS)
+@pytest.mark.parametrize("codec", CODECS)
 def test_a_damaged_block_is_named_and_those_before_it_are_given(codec: str) -> None:
     text = written(codec)
     sync = text[-16:]
@@ -196,7 +197,7 @@ def test_a_deep_check_finds_a_file_that_holds_less_than_it_says() -> None:
 @settings(max_examples=200)
 @given(data=st.data())
 def test_any_damage_is_refused_or_harmless_and_never_a_crash(data: st.DataObject) -> None:
-    text = bytearray(written(data.draw(st.sampled_from(codecs.CODECS))))
+    text = bytearray(written(data.draw(st.sampled_from(CODECS))))
     if data.draw(st.booleans()):
         del text[data.draw(st.integers(0, len(text) - 1)) :]
     for at in data.draw(st.lists(st.integers(0, max(len(text) - 1, 0)), max_size=3)) if text else []:

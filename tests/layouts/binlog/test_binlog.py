@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.binlog.layout import LAYOUT
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, WriteOptions
+from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
+    from maxbrod.layouts.foreign import Layout
     from maxbrod.storage.interface import Storage
 
 WHERE = TopicPartition(topic="orders", partition=3)
@@ -272,6 +274,12 @@ def test_segments_are_read_in_pieces_of_bounded_size(monkeypatch: pytest.MonkeyP
         batches = list(LAYOUT.read(storage, found))
         assert given_of(batches) == records
         assert len(batches) > 4
+
+
+def test_it_is_a_layout_like_any_other() -> None:
+    layout: Layout = LAYOUT
+    assert layout_of(layout.name) is LAYOUT
+    assert not any(loss.real for loss in layout.losses)
 
 
 def test_every_kind_of_storage_holds_such_an_archive(storage: Storage) -> None:

@@ -181,6 +181,16 @@ def test_impossible_lengths_and_counts_are_refused(at: int, value: int) -> None:
                 list(LAYOUT.read(storage, found))
 
 
+@pytest.mark.parametrize("by", [-1, 1, 3])
+def test_a_record_never_has_other_bytes_than_its_index_grants_it(by: int) -> None:
+    text = record(RECORDS[0])
+    with fresh_storage() as storage:
+        put(storage, b"\x01" + text + b"more", b"\x01" + struct.pack(">qqq", 0, 1, len(text) + by))
+        (found,) = LAYOUT.survey(storage).segments
+        with pytest.raises(CorruptDataError):
+            list(LAYOUT.read(storage, found))
+
+
 @pytest.mark.parametrize(
     "entry", [(0, 1, 1 << 62), (0, (1 << 63) - 1, (1 << 63) - 1), (0, -1, 30), (-5, 1, 30), (0, 1, -30)]
 )
@@ -281,3 +291,20 @@ def test_a_listed_segment_that_is_gone_is_told_and_repaired() -> None:
         assert fatal(storage)
         assert any(fault.fatal for fault in repair(storage))
         assert [each.offset for each in load(storage)] == [10, 11, 12, 30, 31, 32]
+
+
+def test_segments_that_the_index_has_lost_are_told_and_taken_in_by_number_not_by_name() -> None:
+    starts = [9_999_999_990, 9_999_999_995, 10_000_000_002, 10_000_000_006]
+    offsets = [start + i for start in starts for i in range(3)]
+    with fresh_storage() as storage:
+        many(storage, starts)
+        # What the tool leaves where it rebuilds its index in the order of names.
+        storage.replace("t/index_partition_000", partition_index(0, [0, *starts[2:]]))
+        assert len(load(storage)) == 9
+        assert fatal(storage)
+        repair(storage)
+        assert [each.offset for each in load(storage)] == offsets
+        assert LAYOUT.survey(storage).faults == ()
+        storage.delete(["t/index_partition_000"])
+        repair(storage)
+        assert bytes(storage.get("t/index_partition_000")) == partition_index(0, [0, *starts[1:]])

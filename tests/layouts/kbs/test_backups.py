@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbs import archives, plain
-from kbs.archives import FACTS, WHERE, add, read_all, some
+from kbs.archives import FACTS, NOTHING, WHERE, add, read_all, some
 from maxbrod.errors import RefusedError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Layout, WriteOptions
 from maxbrod.layouts.kbs.layout import LAYOUT
@@ -119,14 +119,22 @@ def test_publishing_again_changes_nothing(storage: Storage) -> None:
 
 
 def test_another_writers_segments_are_never_lost(storage: Storage) -> None:
+    add(storage, some(0, 2))
     survey = LAYOUT.survey(storage)
-    written = archives.write(storage, some(0, 5), survey=survey, segment_records_max=2)
-    LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
-    late = archives.write(storage, some(0, 3), survey=survey)
+    late = archives.write(storage, some(2, 1), survey=survey)
+    add(storage, some(2, 5), segment_records_max=2)
 
     with pytest.raises(RefusedError, match="another writer has added to orders-0"):
         LAYOUT.publish(storage, survey, late, WriteOptions(), FACTS)
-    assert LAYOUT.survey(storage).positions == {WHERE: 5}
+    assert LAYOUT.survey(storage).positions == {WHERE: 7}
+
+
+def test_a_new_backup_never_overwrites_one_that_was_not_seen(storage: Storage) -> None:
+    add(storage, some(0, 5))
+    before = {info.path: bytes(storage.get(info.path)) for info in storage.list()}
+    with pytest.raises(RefusedError, match="there is a backup 'maxbrod' already"):
+        archives.write(storage, some(0, 2), survey=NOTHING)
+    assert {info.path: bytes(storage.get(info.path)) for info in storage.list()} == before
 
 
 def test_records_that_are_archived_already_are_refused(storage: Storage) -> None:

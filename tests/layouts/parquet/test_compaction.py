@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from maxbrod.errors import CorruptDataError, UsageError
@@ -103,6 +104,21 @@ def test_damaged_segments_are_never_merged_and_nothing_is_deleted(storage: Stora
     storage.put(survey.segments[0].path.replace("/107/0/", "/107/1/"), b"no parquet at all")
     compact(storage, survey, CompactionLimits(segments_min=9, bytes_min=1), now_ms=NOW)
     assert len(levels(storage)) == 5
+
+
+def test_times_finer_than_a_millisecond_survive_a_compaction(storage: Storage) -> None:
+    """Kafka has none, but what the tool was given stays as it is."""
+    first = LAYOUT.survey(storage).segments[0]
+    file = pq.ParquetFile(pa.BufferReader(bytes(storage.get(first.path))))
+    times = pa.array([1_600_000_000_123_456_789 + index for index in range(10)], pa.int64())
+    table = file.read().set_column(3, file.schema_arrow.field("timestamp"), times)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(file.metadata.metadata), sink)
+    storage.replace(first.path, sink.getvalue().to_pybytes())
+    (merged,) = compact(storage, LAYOUT.survey(storage), ANY, now_ms=NOW)
+    found = pq.ParquetFile(pa.BufferReader(bytes(storage.get(merged.path)))).read()
+    assert found.column("timestamp").to_pylist()[:10] == times.to_pylist()
+    assert read(storage, [merged]).column("timestamp_ms").to_pylist()[:10] == [1_600_000_000_123] * 10
 
 
 def test_our_compaction_of_the_tools_segments_equals_its_own(tmp_path: Path) -> None:

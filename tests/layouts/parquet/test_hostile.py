@@ -59,6 +59,15 @@ def test_a_flipped_bit_is_refused_or_changes_no_record(at: int, bit: int) -> Non
             assert found.equals(pa.Table.from_batches([rows(50)]))
 
 
+def test_a_page_that_is_passed_over_never_goes_unnoticed(storage: Storage) -> None:
+    """Byte 5 is the type of the first page: Arrow skips pages of types that it does not know, and tells nobody."""
+    damaged = bytearray(DATA)
+    damaged[5] ^= 1
+    storage.put(SEGMENT.path, damaged)
+    with pytest.raises(CorruptDataError, match="missing"):
+        read(storage, LAYOUT.survey(storage).segments)
+
+
 @settings(max_examples=100)
 @given(size=st.integers(0, len(DATA) - 1))
 def test_a_cut_segment_is_told_and_never_read(size: int) -> None:

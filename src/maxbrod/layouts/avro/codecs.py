@@ -11,17 +11,16 @@ import cramjam
 import numpy as np
 
 from maxbrod.batch import compression
-from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.avro.options import CODECS
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CODECS: Final = ("null", "deflate", "snappy", "bzip2", "xz", "zstandard")
 BLOCK_BYTES_MAX: Final = 256 << 20
 """Unpacked. Writers end a block after some 16 KiB to 1 MiB; one with a single huge record may be larger."""
 _CRC_BYTES: Final = 4
-_LEVELS: Final = {"deflate": (0, 9), "bzip2": (1, 9), "xz": (0, 9), "zstandard": (1, 22)}
 
 
 class _Decompressor(Protocol):
@@ -31,16 +30,6 @@ class _Decompressor(Protocol):
     def eof(self) -> bool: ...
 
     def decompress(self, data: Any, max_length: int = ..., /) -> bytes: ...  # noqa: ANN401 - anything with a buffer
-
-
-def check_codec(codec: str, level: int | None) -> str:
-    if codec not in CODECS:
-        raise UsageError(f"Avro has no codec {codec!r} that we write", hint=f"choose of {', '.join(CODECS)}")
-    if level is not None:
-        low, high = _LEVELS.get(codec, (0, -1))
-        if not low <= level <= high:
-            raise UsageError(f"the codec {codec} has no level {level}", hint=f"{codec}: {low} to {high}")
-    return codec
 
 
 def compress(codec: str, data: NDArray[np.uint8], level: int | None) -> bytes:

@@ -74,10 +74,10 @@ def _decode_group(group_id: str, topics: dict[str, dict[str, int]]) -> ForeignGr
     offsets = {}
     for topic, partitions in topics.items():
         for partition, offset in partitions.items():
-            number = _number(offset)
-            if number is None:
+            number, next_offset = _number(int(partition)), _number(offset)
+            if number is None or next_offset is None:
                 raise ValueError("a group stands at no offset")
-            offsets[TopicPartition(topic=topic, partition=int(partition))] = number
+            offsets[TopicPartition(topic=topic, partition=number)] = next_offset
     return ForeignGroup(group_id=group_id, offsets=offsets)
 
 

@@ -1,15 +1,12 @@
-"""The layout `avro` as everything above knows it."""
+"""The layout `avro` as everything above knows it. Loads no numba before records are read or written."""
 
 from __future__ import annotations
 
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.layouts.avro import reading, writing
-from maxbrod.layouts.avro.checking import check
-from maxbrod.layouts.avro.facts import write_facts
 from maxbrod.layouts.avro.names import parse_name
-from maxbrod.layouts.avro.survey import survey
+from maxbrod.layouts.avro.options import check_options
 from maxbrod.layouts.foreign import Loss
 
 if TYPE_CHECKING:
@@ -38,12 +35,16 @@ class AvroLayout:
         return any(parse_name(info.path) is not None for info in islice(storage.list(), _NAMES_LOOKED_AT))
 
     def survey(self, storage: Storage) -> Survey:
+        from maxbrod.layouts.avro.survey import survey  # noqa: PLC0415 - not for looking whether it is one
+
         return survey(storage)
 
     def read(
         self, storage: Storage, segment: ForeignSegment, *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        return reading.read(storage, segment, columns)
+        from maxbrod.layouts.avro.reading import read  # noqa: PLC0415 - compiled: loading it costs seconds
+
+        return read(storage, segment, columns)
 
     def write(
         self,
@@ -54,7 +55,9 @@ class AvroLayout:
         *,
         survey: Survey,
     ) -> list[ForeignSegment]:
-        return writing.write(storage, where, records, options, survey)
+        from maxbrod.layouts.avro.writing import write  # noqa: PLC0415 - compiled: loading it costs seconds
+
+        return write(storage, where, records, options, survey)
 
     def publish(
         self,
@@ -64,10 +67,14 @@ class AvroLayout:
         options: WriteOptions,
         facts: ClusterFacts,
     ) -> None:
-        writing.check_options(options)
+        from maxbrod.layouts.avro.facts import write_facts  # noqa: PLC0415 - as the others
+
+        check_options(options)
         write_facts(storage, survey, facts)
 
     def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+        from maxbrod.layouts.avro.checking import check  # noqa: PLC0415 - compiled: loading it costs seconds
+
         return check(storage, survey, deep=deep)
 
 

@@ -20,7 +20,6 @@ from maxbrod.layouts.avro import schema as names
 from maxbrod.layouts.avro.container import Header, read_blocks, read_header, read_last_block
 from maxbrod.layouts.avro.facts import PATH, Facts, read_facts
 from maxbrod.layouts.avro.names import FileName, parse_name
-from maxbrod.layouts.avro.reading import Reader, read_file
 from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
 
 if TYPE_CHECKING:
@@ -151,6 +150,8 @@ def _marked(name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment:
 
 def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment | None:
     """A large file by its first and its last block; None where the last one cannot be told from the end alone."""
+    from maxbrod.layouts.avro.reading import Reader  # noqa: PLC0415 - compiled: loading it costs seconds
+
     first = name.first_offset
     reader = partial(Reader, storage.name_of(info.path), name.where, header, project(["offset"]))
     if first is None:
@@ -179,6 +180,8 @@ def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Hea
 
 def _by_reading(storage: Storage, name: FileName, info: ObjectInfo) -> tuple[ForeignSegment | None, Fault | None]:
     """A file by all of its records; those before the first damage count."""
+    from maxbrod.layouts.avro.reading import read_file  # noqa: PLC0415 - compiled: loading it costs seconds
+
     bounds: list[tuple[int, int, int, int, int]] = []
     fault: Fault | None = None
     try:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.kernels import sealed
-from maxbrod.errors import UsageError
 from maxbrod.layouts.avro import schema as names
 from maxbrod.layouts.avro import writing_kernels
-from maxbrod.layouts.avro.codecs import check_codec, compress
+from maxbrod.layouts.avro.codecs import compress
 from maxbrod.layouts.avro.container import SYNC_BYTES, encode_block, encode_bytes, encode_header, encode_long
 from maxbrod.layouts.avro.names import file_path
+from maxbrod.layouts.avro.options import check_options
 from maxbrod.layouts.buffers import RecordBuffers, consumable
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.rotation import Rotation
@@ -35,19 +35,6 @@ if TYPE_CHECKING:
 SEGMENT_BYTES_MAX: Final = 64 << 20
 BLOCK_BYTES: Final = 256 << 10
 """Of records before they are packed: large enough for any codec, small enough to find a damaged one's neighbours."""
-
-
-def check_options(options: WriteOptions) -> str:
-    """The codec, if all options make sense."""
-    if options.extra:
-        raise UsageError(f"the layout avro has no option {', '.join(sorted(options.extra))}")
-    for name in ("segment_bytes_max", "segment_records_max"):
-        limit = getattr(options, name)
-        if limit is not None and limit < 1:
-            raise UsageError(f"{name} cannot be {limit}")
-    return check_codec(
-        {None: "null", "none": "null", "zstd": "zstandard"}.get(options.codec, options.codec or ""), options.level
-    )
 
 
 def write(
@@ -80,7 +67,8 @@ class _PartitionWriter:
     def add(self, batch: pa.RecordBatch) -> None:
         buffers = RecordBuffers(batch)
         text = np.empty(len(buffers.header_key.ends) - 1, np.bool_)
-        writing_kernels.mark_text(buffers.header_key.ends, buffers.header_key.data, text)
+        headers = (int(buffers.header_ends[0]), int(buffers.header_ends[-1]))
+        writing_kernels.mark_text(buffers.header_key.ends, buffers.header_key.data, *headers, text)
         sizes = np.empty(buffers.rows, np.int64)
         writing_kernels.measure(buffers.offset, *buffers.shape(), text, len(self._head), sizes)
         for first, last, begins in self._files.pieces(sizes):

@@ -9,9 +9,9 @@ from maxbrod.batch.kernels import copy_bytes, varint_bytes, write_varint
 
 
 @njit(cache=True, nogil=True)
-def mark_text(ends, data, text):
-    """Whether each value is UTF-8, which an Avro string must be."""
-    for part in range(len(text)):
+def mark_text(ends, data, first, last, text):
+    """Whether each value of [first, last) is UTF-8, which an Avro string must be."""
+    for part in range(first, last):
         at = np.int64(ends[part])
         end = np.int64(ends[part + 1])
         good = True

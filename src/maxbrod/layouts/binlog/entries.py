@@ -22,21 +22,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from maxbrod.layouts.binlog.schema import SegmentFiles
     from maxbrod.storage.interface import Storage
 
 PIECE_BYTES: Final = 16 << 20
 """Of records that are held at a time, unless a single one is larger."""
 _PIECE_ENTRIES: Final = 1 << 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFiles:
-    """The files of a segment and how long they are; `index` is None where there is none."""
-
-    records: str
-    records_bytes: int
-    index: str | None
-    index_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,12 @@
-"""The layout `binlog` as everything above knows it."""
+"""The layout `binlog` as everything above knows it. Loads no numba before records are read or written."""
 
 from __future__ import annotations
 
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.layouts.binlog import publishing, reading, writing
-from maxbrod.layouts.binlog.checking import check
 from maxbrod.layouts.binlog.names import is_ours
-from maxbrod.layouts.binlog.survey import survey
+from maxbrod.layouts.binlog.options import check_options
 from maxbrod.layouts.foreign import Loss
 
 if TYPE_CHECKING:
@@ -36,12 +34,16 @@ class BinlogLayout:
         return any(is_ours(info.path) for info in islice(storage.list(), _NAMES_LOOKED_AT))
 
     def survey(self, storage: Storage) -> Survey:
+        from maxbrod.layouts.binlog.survey import survey  # noqa: PLC0415 - not for looking whether it is one
+
         return survey(storage)
 
     def read(
         self, storage: Storage, segment: ForeignSegment, *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        return reading.read(storage, segment, columns)
+        from maxbrod.layouts.binlog.reading import read  # noqa: PLC0415 - compiled: loading it costs seconds
+
+        return read(storage, segment, columns)
 
     def write(
         self,
@@ -52,7 +54,9 @@ class BinlogLayout:
         *,
         survey: Survey,
     ) -> list[ForeignSegment]:
-        return writing.write(storage, where, records, options, survey)
+        from maxbrod.layouts.binlog.writing import write  # noqa: PLC0415 - compiled: loading it costs seconds
+
+        return write(storage, where, records, options, survey)
 
     def publish(
         self,
@@ -62,10 +66,14 @@ class BinlogLayout:
         options: WriteOptions,
         facts: ClusterFacts,
     ) -> None:
-        writing.check_options(options)
-        publishing.publish(storage, survey, written, facts.groups)
+        from maxbrod.layouts.binlog.publishing import publish  # noqa: PLC0415 - as the others
+
+        check_options(options)
+        publish(storage, survey, written, facts.groups)
 
     def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+        from maxbrod.layouts.binlog.checking import check  # noqa: PLC0415 - compiled: loading it costs seconds
+
         return check(storage, survey, deep=deep)
 
 

@@ -10,8 +10,9 @@ from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.binlog import kernels
-from maxbrod.layouts.binlog.entries import PIECE_BYTES, Entries, SegmentFiles, entries
+from maxbrod.layouts.binlog.entries import PIECE_BYTES, Entries, entries
 from maxbrod.layouts.binlog.names import INDEX, RECORDS
+from maxbrod.layouts.binlog.schema import SegmentFiles
 from maxbrod.layouts.found import Found, Parts, batch_of
 
 if TYPE_CHECKING:

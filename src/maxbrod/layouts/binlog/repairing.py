@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.binlog.entries import Entries, SegmentFiles, entries
+from maxbrod.layouts.binlog.entries import Entries, entries
 from maxbrod.layouts.binlog.names import INDEX, RECORDS, PartitionObjects, arrange, index_path, segment_path
 from maxbrod.layouts.binlog.schema import (
     MAGIC,
@@ -24,6 +24,7 @@ from maxbrod.layouts.binlog.survey import files_of
 from maxbrod.layouts.foreign import Fault
 
 if TYPE_CHECKING:
+    from maxbrod.layouts.binlog.schema import SegmentFiles
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 

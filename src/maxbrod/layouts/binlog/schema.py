@@ -35,6 +35,16 @@ class PartitionIndex:
     problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFiles:
+    """The files of a segment and how long they are; `index` is None where there is none."""
+
+    records: str
+    records_bytes: int
+    index: str | None
+    index_bytes: int
+
+
 def decode_partition_index(data: bytes, partition: int) -> PartitionIndex:
     """All entries up to the first that is cut, does not rise or names no segment of the partition."""
     if data[:1] != MAGIC:

@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.binlog.entries import SegmentFiles, entries
 from maxbrod.layouts.binlog.names import INDEX, RECORDS, PartitionObjects, arrange, index_path, segment_path
-from maxbrod.layouts.binlog.schema import ENTRY_BYTES, MAGIC, RECORD_BYTES_MIN, decode_groups, decode_partition_index
+from maxbrod.layouts.binlog.schema import (
+    ENTRY_BYTES,
+    MAGIC,
+    RECORD_BYTES_MIN,
+    SegmentFiles,
+    decode_groups,
+    decode_partition_index,
+)
 from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
 from maxbrod.storage.interface import ByteRange
 
@@ -159,6 +165,8 @@ def _tail(files: SegmentFiles, end: int) -> list[Fault]:
 
 
 def _full_bounds(storage: Storage, files: SegmentFiles, start_offset: int) -> tuple[int, int, int, list[Fault]]:
+    from maxbrod.layouts.binlog.entries import entries  # noqa: PLC0415 - compiled: loading it costs seconds
+
     base_offset, end_offset, records, end = start_offset, start_offset, 0, len(MAGIC)
     message = "there is no whole segment index, and what it lacks is found in the records; repair makes it anew"
     faults = [Fault(path=files.index or files.records, message=message, fatal=False)]

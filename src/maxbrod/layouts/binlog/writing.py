@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.errors import ObjectExistsError, UsageError
+from maxbrod.errors import ObjectExistsError
 from maxbrod.layouts.binlog import writing_kernels
 from maxbrod.layouts.binlog.names import INDEX, RECORDS, index_path, segment_path
+from maxbrod.layouts.binlog.options import check_options
 from maxbrod.layouts.binlog.schema import MAGIC, encode_segment_index
 from maxbrod.layouts.buffers import RecordBuffers, consumable
 from maxbrod.layouts.foreign import ForeignSegment
@@ -31,17 +32,6 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES_MAX: Final = 64 << 20
 """The tool's own default is 1 GiB, which a file can be appended to until it has; an object is held in memory."""
-
-
-def check_options(options: WriteOptions) -> None:
-    if options.codec not in {None, "none"}:
-        raise UsageError(f"the layout binlog knows no codec, so not {options.codec!r}", hint="leave the codec out")
-    if options.extra:
-        raise UsageError(f"the layout binlog has no option {', '.join(sorted(options.extra))}")
-    for name in ("segment_bytes_max", "segment_records_max"):
-        limit = getattr(options, name)
-        if limit is not None and limit < (0 if name == "segment_bytes_max" else 1):
-            raise UsageError(f"{name} cannot be {limit}")
 
 
 def write(

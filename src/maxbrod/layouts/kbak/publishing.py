@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from maxbrod.errors import CorruptDataError, RefusedError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.layouts.backups import MANIFEST, Backup, backup_for
 from maxbrod.layouts.documents import Fields, read_document, write_document
 from maxbrod.layouts.kbak.compression import codec_of
@@ -36,13 +36,21 @@ def publish(
     _refuse_other_writer(manifest, backup, survey, written)
     values = dict(manifest.values)
     merge(values, written, facts, codec.name.lower())
-    if facts.groups:
+    if facts.groups or not _exists(storage, backup.path(GROUPS)):
         # The tool keeps the last groups that it saw, rather than to forget them for a run that saw none.
         write_document(storage, backup.path(GROUPS), groups_document(facts.groups, taken_at_ms))
     write_document(storage, backup.path(MANIFEST), values)
     contents = parse_manifest(Fields(values=values, object_name=manifest.object_name), backup)
     database = positions_database(backup.backup_id, contents.positions, facts.cluster_id, taken_at_ms)
     storage.replace(backup.path(POSITIONS), database)
+
+
+def _exists(storage: Storage, path: str) -> bool:
+    try:
+        storage.head(path)
+    except ObjectNotFoundError:
+        return False
+    return True
 
 
 def _current(storage: Storage, backup: Backup, survey: Survey, taken_at_ms: int) -> Fields:

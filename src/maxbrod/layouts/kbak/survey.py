@@ -6,7 +6,16 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, MaxbrodError
-from maxbrod.layouts.backups import LOOKED_AT_MAX, MANIFEST, Backup, find_backup, folders, manifest_head, refuse_other
+from maxbrod.layouts.backups import (
+    LOOKED_AT_MAX,
+    MANIFEST,
+    Backup,
+    find_backup,
+    folders,
+    has_segment,
+    manifest_head,
+    refuse_other,
+)
 from maxbrod.layouts.documents import Fields, read_document
 from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.kbak.groups import parse_groups
@@ -36,7 +45,7 @@ def is_backup(storage: Storage, folder: str) -> bool:
     head = manifest_head(storage, folder)
     if head is not None and _BACKUP_ID.search(head):
         return _VERSION.search(head) is None
-    return next(_segments(storage, Backup(backup_id="", folder=folder)), None) is not None
+    return has_segment(storage, folder, SEGMENT)
 
 
 def survey(storage: Storage, backup_id: str | None = None) -> Survey:

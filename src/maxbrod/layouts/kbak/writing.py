@@ -16,7 +16,7 @@ import numpy as np
 from maxbrod.batch.columns import GrowingBytes, number_array, number_column
 from maxbrod.batch.conform import conform
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.layouts.backups import Backup, backup_for, check_topic, has_offset_headers
+from maxbrod.layouts.backups import Backup, backup_for, check_topic, has_offset_headers, refuse_unknown
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import codec_of, compress
@@ -47,7 +47,9 @@ def write(
     storage: Storage, where: TopicPartition, records: Iterable[pa.RecordBatch], options: WriteOptions, survey: Survey
 ) -> list[ForeignSegment]:
     check_topic(where.topic)
-    segments = _Segments(storage, backup_for(survey, options), where, options, survey.positions.get(where))
+    backup = backup_for(survey, options)
+    refuse_unknown(storage, backup, survey)
+    segments = _Segments(storage, backup, where, options, survey.positions.get(where))
     for batch in records:
         segments.add(batch)
     return segments.finish()

@@ -35,7 +35,8 @@ def checkpoint_document(
     old: dict[str, Any], backup: Backup, segments: Iterable[ForeignSegment], taken_at_ms: int
 ) -> dict[str, Any]:
     """Where each partition stands after its last segment; a partition that has none here stays as it was."""
-    topics: dict[str, dict[str, Any]] = {name: dict(held) for name, held in (old.get("topics") or {}).items()}
+    before = old.get("topics") or {}
+    topics: dict[str, dict[str, Any]] = {name: dict(held) for name, held in before.items() if held}
     for each in segments:  # in the order of offsets, so that the last one stays
         topics.setdefault(each.where.topic, {})[str(each.where.partition)] = {
             "offset": each.end_offset - 1,

@@ -123,7 +123,7 @@ def build(
     taken_at_ms: int,
 ) -> dict[str, Any]:
     """The manifest of all these segments, with every field of the old one that nobody here knows."""
-    cluster = dict(old.get("source_cluster") or {})
+    cluster = _object(old, "source_cluster")
     cluster["cluster_id"] = facts.cluster_id if facts.cluster_id is not None else cluster.get("cluster_id")
     cluster["bootstrap_servers"] = list(facts.brokers) or cluster.get("bootstrap_servers", [])
     return {
@@ -141,12 +141,19 @@ def build(
     }
 
 
+def _object(old: dict[str, Any], name: str) -> dict[str, Any]:
+    value = old.get(name)
+    return dict(value) if isinstance(value, dict) else {}
+
+
 def _statistics(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict[str, Any]:
     unknown = [each for each in segments if "uncompressed_bytes" not in each.details]
     # Of segments that another tool wrote only the old sum is known.
-    before = int((old.get("statistics") or {}).get("uncompressed_bytes", 0)) if unknown else 0
+    statistics = _object(old, "statistics")
+    known = statistics.get("uncompressed_bytes")
+    before = known if unknown and isinstance(known, int) else 0
     return {
-        **(old.get("statistics") or {}),
+        **statistics,
         "topics": len({each.where.topic for each in segments}),
         "partitions": len({each.where for each in segments}),
         "segments": len(segments),
@@ -157,13 +164,13 @@ def _statistics(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict
 
 
 def _time_range(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict[str, Any]:
-    before = old.get("time_range") or {}
+    before = _object(old, "time_range")
     earliest = [before.get("earliest_timestamp"), *(each.min_timestamp for each in segments)]
     latest = [before.get("latest_timestamp"), *(each.max_timestamp for each in segments)]
     return {
         **before,
-        "earliest_timestamp": min((each for each in earliest if each is not None), default=None),
-        "latest_timestamp": max((each for each in latest if each is not None), default=None),
+        "earliest_timestamp": min((each for each in earliest if isinstance(each, int)), default=None),
+        "latest_timestamp": max((each for each in latest if isinstance(each, int)), default=None),
     }
 
 
@@ -190,7 +197,7 @@ def _own(old: dict[str, Any], segments: Sequence[ForeignSegment], facts: Cluster
     for each in segments:
         partitions = listed.setdefault(each.where.topic, {})
         partitions.setdefault(str(each.where.partition), []).append(_segment_entry(each))
-    before = old.get(OURS) or {}
+    before = _object(old, OURS)
     topics = {
         name: {
             "partition_count": topic.partition_count,
@@ -207,7 +214,7 @@ def _own(old: dict[str, Any], segments: Sequence[ForeignSegment], facts: Cluster
     return {
         **before,
         "segments": complete,
-        "topics": {**(before.get("topics") or {}), **topics},
+        "topics": {**_object(before, "topics"), **topics},
         "groups": groups or before.get("groups", []),
     }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.layouts.backups import MANIFEST, Backup, backup_for
 from maxbrod.layouts.documents import read_document, write_document
-from maxbrod.layouts.kbs.checkpoint import checkpoint_document
+from maxbrod.layouts.kbs.checkpoint import checkpoint_document, parse_checkpoint
 from maxbrod.layouts.kbs.manifest import build
 from maxbrod.layouts.kbs.names import CHECKPOINT
 from maxbrod.layouts.kbs.schema import codec_of
@@ -56,9 +56,12 @@ def _old(storage: Storage, path: str) -> dict[str, Any]:
     """A checkpoint that cannot be read is made anew: the manifest has all that it says."""
     try:
         found = read_document(storage, path)
+        if found is None:
+            return {}
+        parse_checkpoint(found)
     except CorruptDataError:
         return {}
-    return {} if found is None else dict(found.values)
+    return dict(found.values)
 
 
 def _held(
@@ -66,6 +69,12 @@ def _held(
 ) -> Sequence[ForeignSegment]:
     """What the manifest has besides these segments, which an earlier attempt may have published already."""
     now = survey_again(storage, None if backup.folder == "" else backup.folder)
+    if "folder" not in now.details:
+        raise RefusedError(
+            "there is a manifest here that is not of this layout",
+            object_name=storage.name_of(backup.path(MANIFEST)),
+            hint="choose another backup_id",
+        )
     if now.details.get("rebuilt") or any(fault.fatal for fault in now.faults):
         raise RefusedError(
             f"this backup is damaged, and a new manifest would hide it: {now.faults[0].message}",

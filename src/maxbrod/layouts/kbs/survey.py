@@ -7,14 +7,23 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, MaxbrodError
-from maxbrod.layouts.backups import LOOKED_AT_MAX, MANIFEST, Backup, find_backup, folders, manifest_head, refuse_other
+from maxbrod.layouts.backups import (
+    LOOKED_AT_MAX,
+    MANIFEST,
+    Backup,
+    find_backup,
+    folders,
+    has_segment,
+    manifest_head,
+    refuse_other,
+)
 from maxbrod.layouts.documents import Fields, read_document
 from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.kbs.checkpoint import parse_checkpoint
 from maxbrod.layouts.kbs.groups import parse_groups
 from maxbrod.layouts.kbs.listing import Listing, rebuilt_segments
 from maxbrod.layouts.kbs.manifest import check_version, milliseconds, parse_own_segments, parse_partitions, parse_topics
-from maxbrod.layouts.kbs.names import CHECKPOINT, SEGMENT, list_segments
+from maxbrod.layouts.kbs.names import CHECKPOINT, SEGMENT
 from maxbrod.layouts.kbs.schema import NAME
 
 if TYPE_CHECKING:
@@ -37,7 +46,7 @@ def is_backup(storage: Storage, folder: str) -> bool:
     head = manifest_head(storage, folder)
     if head is not None and _BACKUP_ID.search(head):
         return _VERSION.search(head) is not None
-    return next(list_segments(storage, Backup(backup_id="", folder=folder)), None) is not None
+    return has_segment(storage, folder, SEGMENT)
 
 
 def survey(storage: Storage, backup_id: str | None = None) -> Survey:

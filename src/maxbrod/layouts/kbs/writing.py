@@ -15,7 +15,7 @@ from maxbrod.batch.columns import GrowingBytes, number_array, number_column
 from maxbrod.batch.compression import compress
 from maxbrod.batch.conform import conform
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.layouts.backups import Backup, backup_for, check_topic, has_offset_headers
+from maxbrod.layouts.backups import Backup, backup_for, check_topic, has_offset_headers, refuse_unknown
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.crc64 import combine, crc64
@@ -49,9 +49,11 @@ def write(
     storage: Storage, where: TopicPartition, records: Iterable[pa.RecordBatch], options: WriteOptions, survey: Survey
 ) -> list[ForeignSegment]:
     check_topic(where.topic)
+    backup = backup_for(survey, options)
+    refuse_unknown(storage, backup, survey)
     counts = survey.details.get("counts", {}).get(where.topic, {})
     index = int(counts.get(str(where.partition), 0))
-    segments = _Segments(storage, backup_for(survey, options), where, options, index, survey.positions.get(where, 0))
+    segments = _Segments(storage, backup, where, options, index, survey.positions.get(where, 0))
     for batch in records:
         segments.add(batch)
     return segments.finish()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from maxbrod.layouts.parquet.names import parse_name
 from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
 from maxbrod.layouts.parquet.reading import read_segment
 from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
-from maxbrod.layouts.parquet.survey import open_found
+from maxbrod.layouts.parquet.survey import THREADS, open_found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +30,12 @@ def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
     """Every fault that can be found; those that the survey met come first."""
     yield from survey.faults
     yield from _holes(survey)
-    for segment in survey.segments:
-        fault = _quick(storage, segment)
-        if fault is not None:
-            yield fault
-        elif deep:
-            yield from _deep(storage, segment)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for segment, fault in zip(survey.segments, pool.map(partial(_quick, storage), survey.segments), strict=True):
+            if fault is not None:
+                yield fault
+            elif deep:
+                yield from _deep(storage, segment)
 
 
 def _holes(survey: Survey) -> Iterator[Fault]:

@@ -16,11 +16,13 @@ import pyarrow as pa
 
 from maxbrod.errors import CorruptDataError, ObjectExistsError, UnsupportedFormatError, UsageError, naming
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
-from maxbrod.layouts.parquet.conversion import to_file
+from maxbrod.layouts.parquet.conversion import as_written
 from maxbrod.layouts.parquet.footer import footer_of
 from maxbrod.layouts.parquet.names import SegmentName, parse_name
+from maxbrod.layouts.parquet.objects import parquet_errors
 from maxbrod.layouts.parquet.overlaps import Share, shares
-from maxbrod.layouts.parquet.reading import read_segment
+from maxbrod.layouts.parquet.reading import stored_records
+from maxbrod.layouts.parquet.schema import FILE_SCHEMA
 from maxbrod.layouts.parquet.survey import open_found
 from maxbrod.layouts.parquet.writing import compression_of, described, parquet_writer
 
@@ -179,9 +181,11 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for share in run:
         last = -1
-        for batch in read_segment(storage, _as_segment(share, objects[share.name])):
+        for found, offset in stored_records(storage, _as_segment(share, objects[share.name]), FILE_SCHEMA.names):
+            with parquet_errors(storage.name_of(share.name.path), offset):
+                batch = as_written(found)
             last = batch.column("offset")[-1].as_py()
-            yield to_file(batch)
+            yield batch
         if last != share.name.end == share.end - 1:
             raise CorruptDataError(
                 f"the segment ends with offset {last}, its name says {share.name.end}",

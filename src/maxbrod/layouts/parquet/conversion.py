@@ -16,6 +16,7 @@ from maxbrod.batch.columns import (
     number_array,
     number_column,
 )
+from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.parquet.schema import (
     FILE_SCHEMA,
@@ -66,6 +67,13 @@ def from_file(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of a file, the tool's or ours, as records of `schema`, which is RECORD_SCHEMA or a part of it."""
     arrays = [_record_column(found, field) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def as_written(found: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns of a file, the tool's or ours, as we write them. Times stay as fine as they are."""
+    ours = to_file(from_file(found, RECORD_SCHEMA))
+    times = number_array(_numbers(found, "timestamp"))
+    return ours.set_column(ours.schema.get_field_index("timestamp"), ours.schema.field("timestamp"), times)
 
 
 def offsets_of(found: pa.RecordBatch) -> NDArray[np.int64]:

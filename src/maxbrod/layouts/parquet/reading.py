@@ -21,7 +21,7 @@ from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
 from maxbrod.layouts.parquet.schema import SOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -35,6 +35,20 @@ def read_segment(
 ) -> Iterator[pa.RecordBatch]:
     """Its records within `[base_offset, end_offset)`: a survey gives less than the object has where others overlap."""
     schema = project(None if columns is None else list(columns))
+    sources = {source for field in schema for source in SOURCES.get(field.name, ())}
+    for found, offset in stored_records(storage, segment, sources):
+        with parquet_errors(storage.name_of(segment.path), offset):
+            records = from_file(found, schema)
+        yield records
+
+
+def stored_records(
+    storage: Storage, segment: ForeignSegment, sources: Collection[str]
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The same as the file has them, only those of its columns that are in `sources`, with the first one's offset.
+
+    What is not asked for is not even fetched, but for the offsets.
+    """
     name = _name(segment.path)
     opened = open_parquet(storage, segment.path, segment.bytes)
     with parquet_errors(opened.object_name, name.start):
@@ -42,25 +56,20 @@ def read_segment(
         check_footer(footer, name)
         check_columns(opened)
     last, records = name.start - 1, 0
-    for found in stored_batches(opened, _sources(schema), name.start):
+    for found in stored_batches(opened, {"offset", *sources}, name.start):
         with parquet_errors(opened.object_name, last + 1):
             offsets = offsets_of(found)
             _check_order(offsets, last, name)
-            last, records = int(offsets[-1]), records + offsets.size
-            rows = np.searchsorted(offsets, (segment.base_offset, segment.end_offset))
-            if rows[0] < rows[1]:
-                yield from_file(found.slice(int(rows[0]), int(rows[1] - rows[0])), schema)
+        last, records = int(offsets[-1]), records + offsets.size
+        rows = np.searchsorted(offsets, (segment.base_offset, segment.end_offset))
+        if rows[0] < rows[1]:
+            yield found.slice(int(rows[0]), int(rows[1] - rows[0])), int(offsets[rows[0]])
     if records != footer.records:
         raise CorruptDataError(
             f"the footer speaks of {footer.records} records, {records} are there",
             object_name=opened.object_name,
             offset=last + 1,
         )
-
-
-def _sources(schema: pa.Schema) -> set[str]:
-    """The file's columns that are needed, the offset always: what is not asked for is not even fetched."""
-    return {source for field in schema for source in SOURCES.get(field.name, ())} | {"offset"}
 
 
 def _check_order(offsets: NDArray[np.int64], last: int, name: SegmentName) -> None:

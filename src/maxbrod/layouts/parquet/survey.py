@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import ObjectInfo, Storage
 
-_THREADS: Final = 16
+THREADS: Final = 16
+"""Footers that are fetched at the same time: each is an answer to wait for."""
 _TEMPORARY: Final = "temp/"
 
 
@@ -110,7 +111,7 @@ def _opened(storage: Storage, objects: Sequence[tuple[SegmentName, ObjectInfo]])
 
     if not objects:
         return []
-    with ThreadPoolExecutor(min(_THREADS, len(objects))) as pool:
+    with ThreadPoolExecutor(min(THREADS, len(objects))) as pool:
         return [outcome for outcome in pool.map(attempt, objects) if outcome is not None]
 
 

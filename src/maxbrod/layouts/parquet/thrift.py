@@ -80,7 +80,9 @@ def _cut(data: memoryview, at: int, size: int) -> memoryview:
 
 
 def _byte(data: memoryview, at: int) -> tuple[int, int]:
-    return _cut(data, at, 1)[0], at + 1
+    if at >= len(data):
+        raise TruncatedDataError("a struct is cut", position=at)
+    return data[at], at + 1
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
