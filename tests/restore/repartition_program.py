@@ -20,7 +20,7 @@ from maxbrod.kafka.produce import produce_all
 from maxbrod.planning.restore.rename import parse_rename
 from maxbrod.planning.restore.wish import Wish
 from maxbrod.spark import repartition_split, repartition_task
-from restore.test_exactly_once import restore
+from restore.faults import restore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,7 +30,9 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.spark import repartition_split, repartition_task
 from restore.engine import Command, put, stand, without_spark
-from restore.test_exactly_once import KEEP, Crash, dated, log_of, restore
+from restore.faults import KEEP, CrashError, restore
+from restore.oracle import log_of
+from restore.test_exactly_once import dated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -118,7 +120,7 @@ def crash_after(answers: int) -> Any:
     def dying(*arguments: Any, **options: Any) -> Iterator[Any]:
         for number, acknowledged in enumerate(produce_all(*arguments, **options)):
             if number == answers:
-                raise Crash
+                raise CrashError
             yield acknowledged
 
     return patch.object(repartition_task, "produce_all", dying)
@@ -139,12 +141,12 @@ def small_rounds() -> Iterator[None]:
 def test_after_a_crash_anywhere_the_same_command_goes_on_without_loss_or_repetition(
     cluster: Cluster, topic: str, archived: Archived
 ) -> None:
-    with crash_after(3), pytest.raises(Crash):
+    with crash_after(3), pytest.raises(CrashError):
         restore(archived.config, wish(archived, topic, 4))
     report = None
     for answers in (0, 4, 1, 6):
         # What was under way at the crash may have come to its end, and little be left.
-        with crash_after(answers), suppress(Crash):
+        with crash_after(answers), suppress(CrashError):
             report = report or restore(archived.config, wish(archived, topic, 4))
     report = report or restore(archived.config, wish(archived, topic, 4))
     assert (report.exit_code, report.resumed) == (0, True)
@@ -178,7 +180,7 @@ def test_killed_between_produce_and_acknowledgement_it_goes_on_exactly_where_the
 
 @pytest.mark.usefixtures("small_rounds")
 def test_a_foreign_write_into_any_partition_is_refused(cluster: Cluster, topic: str, archived: Archived) -> None:
-    with crash_after(5), pytest.raises(Crash):
+    with crash_after(5), pytest.raises(CrashError):
         restore(archived.config, wish(archived, topic, 4))
     produce(cluster, topic, numbered(1), partition=2)
     report = restore(archived.config, wish(archived, topic, 4))
@@ -202,7 +204,7 @@ class Delayed:
                 if isinstance(batch, Batch):
                     self.feeds.append(replace(feed, appends=[batch]))
             yield from ()
-            raise Crash
+            raise CrashError
 
         return patch.object(repartition_task, "produce_all", dying)
 
@@ -227,7 +229,7 @@ def test_what_a_dead_worker_has_sent_is_not_there_twice_when_it_arrives_late(
     cluster: Cluster, topic: str, archived: Archived
 ) -> None:
     late = Delayed()
-    with late.withheld(), pytest.raises(Crash):
+    with late.withheld(), pytest.raises(CrashError):
         restore(archived.config, wish(archived, topic, 4))
     assert late.feeds
     with late.arriving():
