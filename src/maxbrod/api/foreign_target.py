@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import CorruptDataError, RefusedError, UsageError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
+from maxbrod.model import TopicPartition
 from maxbrod.storage.opening import open_storage
-from maxbrod.storage.overlay import OWN_FOLDER
+from maxbrod.storage.overlay import OWN_FOLDER, without_own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from maxbrod.config import StorageConfig
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.foreign import ForeignSegment, Layout, Loss
+
+_STARTS: Final = f"{OWN_FOLDER}/starts.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,8 @@ class ForeignTarget:
         self._storage = open_storage(url, storage)
         self.url = self._storage.url
         self.survey = self._look()
+        self.starts = self._read_starts()
+        """Where partitions begin that were met at their end, by a backup that was told to begin there."""
 
     @property
     def options(self) -> WriteOptions:
@@ -80,14 +86,37 @@ class ForeignTarget:
         self._layout.publish(self._storage, self.survey, written, self._options, facts)
         self.survey = self._look()
 
+    def begin(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Remember where partitions begin that have nothing yet. The layouts themselves know no such thing."""
+        if starts.items() <= self.starts.items():
+            return
+        self.starts |= starts
+        places = sorted([each.topic, each.partition, start] for each, start in self.starts.items())
+        self._storage.replace(_STARTS, json.dumps(places).encode())
+
     def look_again(self) -> None:
         """After a failure the tree may have other contents than were thought."""
         self.survey = self._look()
 
+    def _read_starts(self) -> dict[TopicPartition, int]:
+        try:
+            places = json.loads(bytes(self._storage.get(_STARTS)))
+            return {TopicPartition(topic=str(name), partition=int(each)): int(start) for name, each, start in places}
+        except ObjectNotFoundError:
+            return {}
+        except (ValueError, TypeError) as error:
+            raise CorruptDataError(
+                "it does not say where partitions begin",
+                operation="look at the archive",
+                object_name=self._storage.name_of(_STARTS),
+                hint="without it the backup begins where --start says",
+            ) from error
+
     def _look(self) -> Survey:
-        if next((each for each in self._storage.list() if not each.path.startswith(f"{OWN_FOLDER}/")), None) is None:
+        seen = without_own(self._storage)
+        if next(iter(seen.list()), None) is None:
             return Survey(layout=self._layout.name, segments=())
-        if not self._layout.detect(self._storage):
+        if not self._layout.detect(seen):
             raise RefusedError(
                 f"there are objects here, but no archive in the layout {self._layout.name}",
                 operation="write another layout",

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from maxbrod.errors import UsageError
+from maxbrod.storage.overlay import without_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,4 +53,6 @@ def prune_of(name: str) -> Prune:
 
 def detect_layout(storage: Storage) -> str | None:
     """The foreign layout that the storage holds; None if it looks like none of them."""
-    return next((name for name in FOREIGN if layout_of(name).detect(storage)), None)
+    # Layouts look at the first names only, and ours would stand before all of theirs.
+    seen = without_own(storage)
+    return next((name for name in FOREIGN if layout_of(name).detect(seen)), None)
