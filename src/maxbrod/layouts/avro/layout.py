@@ -25,8 +25,6 @@ _NAMES_LOOKED_AT: Final = 100
 class AvroLayout:
     name: Final = "avro"
     losses: Final[Sequence[Loss]] = (
-        Loss(what="consumer groups and their offsets, unless __consumer_offsets is archived too", real=True),
-        Loss(what="topic configurations, partition counts and replication factors", real=False),
         Loss(what="leader epochs, producer ids and epochs, sequence numbers", real=False),
         Loss(what="which records a transaction wrote, and its markers", real=False),
     )
