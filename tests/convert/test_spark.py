@@ -67,7 +67,8 @@ def test_a_backup_in_another_layout_runs_on_spark_and_is_checked_there(
     report = check_foreign(archive, MASTER, session=spark)
     assert (report.exit_code, report.records, report.deep) == (0, 100, True)
 
-    victim = max((tmp_path / "tree").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    assert archive.survey is not None
+    victim = tmp_path / "tree" / archive.survey.segments[0].path
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
