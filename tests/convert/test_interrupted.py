@@ -18,7 +18,7 @@ from maxbrod.api.backups import target_wish
 from maxbrod.api.convert_targets import NativeTarget
 from maxbrod.api.snapshots import find_moment
 from maxbrod.errors import EXIT_CORRUPT
-from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.topics import create_topic, recreate_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,3 +111,16 @@ def test_a_backup_that_begins_at_the_end_misses_nothing_after_it(cluster: Cluste
         assert work.run().records == 20
     Ledger().write(cluster, topic, 10)
     assert back_up_as(config, "binlog").records == 10
+
+
+def test_where_a_backup_was_to_begin_never_counts_for_another_topic(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 20)
+    config = config_of(cluster, tmp_path / "binlog", topic, start="latest")
+    assert back_up_as(config, "binlog").records == 0
+    recreate_topic(cluster, topic, config=KEEP)
+    for count in (30, 5):
+        Ledger().write(cluster, topic, count)
+        assert back_up_as(config, "binlog").records == count

@@ -136,6 +136,20 @@ def test_a_log_that_was_cut_behind_the_archive_is_told_and_nothing_is_written(
     assert "created again" in report.notices[0].message
 
 
+def test_another_topic_of_the_same_name_never_continues_an_archive(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 30)
+    config = config_of(cluster, tmp_path / "binlog", topic)
+    assert back_up_as(config, "binlog").records == 30
+    recreate_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 50)
+    report = back_up_as(config, "binlog")
+    assert (report.exit_code, report.records) == (EXIT_INCOMPLETE, 0)
+    assert "created again" in report.notices[0].message
+
+
 def test_what_retention_took_before_it_was_read_is_told(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     create_topic(cluster, topic, config=KEEP)
     ledger = Ledger()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.foreign import ForeignSegment, Layout, Loss
 
-_STARTS: Final = f"{OWN_FOLDER}/starts.json"
+_MEMORY: Final = f"{OWN_FOLDER}/backup.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,9 @@ class ForeignTarget:
         self._storage = open_storage(url, storage)
         self.url = self._storage.url
         self.survey = self._look()
-        self.starts = self._read_starts()
-        """Where partitions begin that were met at their end, by a backup that was told to begin there."""
+        self.starts, self.topic_ids = self._recall()
+        """Where partitions begin that were met at their end, by a backup that was told to begin there; which topics
+        were backed up, because the next one of the same name is another."""
 
     @property
     def options(self) -> WriteOptions:
@@ -86,30 +87,37 @@ class ForeignTarget:
         self._layout.publish(self._storage, self.survey, written, self._options, facts)
         self.survey = self._look()
 
-    def begin(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Remember where partitions begin that have nothing yet. The layouts themselves know no such thing."""
-        if starts.items() <= self.starts.items():
+    def remember(self, starts: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> None:
+        """What the layouts themselves have no place for, added to what is remembered already of the same topics."""
+        if starts.items() <= self.starts.items() and topic_ids.items() <= self.topic_ids.items():
             return
-        self.starts |= starts
+        others = {name for name, each in topic_ids.items() if self.topic_ids.get(name, each) != each}
+        kept = {each: start for each, start in self.starts.items() if each.topic not in others}
+        self.starts, self.topic_ids = {**kept, **starts}, {**self.topic_ids, **topic_ids}
         places = sorted([each.topic, each.partition, start] for each, start in self.starts.items())
-        self._storage.replace(_STARTS, json.dumps(places).encode())
+        document = {"starts": places, "topic_ids": self.topic_ids}
+        self._storage.replace(_MEMORY, json.dumps(document, sort_keys=True).encode())
 
     def look_again(self) -> None:
         """After a failure the tree may have other contents than were thought."""
         self.survey = self._look()
 
-    def _read_starts(self) -> dict[TopicPartition, int]:
+    def _recall(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         try:
-            places = json.loads(bytes(self._storage.get(_STARTS)))
-            return {TopicPartition(topic=str(name), partition=int(each)): int(start) for name, each, start in places}
+            document = json.loads(bytes(self._storage.get(_MEMORY)))
+            starts = {
+                TopicPartition(topic=str(name), partition=int(each)): int(start)
+                for name, each, start in document["starts"]
+            }
+            return starts, {str(name): str(each) for name, each in document["topic_ids"].items()}
         except ObjectNotFoundError:
-            return {}
-        except (ValueError, TypeError) as error:
+            return {}, {}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptDataError(
-                "it does not say where partitions begin",
+                "it does not say what was backed up",
                 operation="look at the archive",
-                object_name=self._storage.name_of(_STARTS),
-                hint="without it the backup begins where --start says",
+                object_name=self._storage.name_of(_MEMORY),
+                hint="without it, nobody knows whether the topics are still the same; delete it if you do",
             ) from error
 
     def _look(self) -> Survey:
