@@ -20,6 +20,7 @@ from maxbrod.sandbox.topics import create_topic, delete_topic
 from restore.engine import put, stand
 from restore.faults import renamed, restore
 from restore.oracle import log_of
+from restore.test_repartition import assert_shared_out
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +69,15 @@ def test_a_point_in_time_is_decided_by_record(
     wanted = [each for _, each in sorted(ledger.of(cluster, topic).items()) if each.timestamp_ms < until]
     assert 0 < len(wanted) < 120
     assert [each for _, each in sorted(log_of(cluster, f"new-{topic}").items())] == wanted
+
+
+@pytest.mark.parametrize("layout", FOREIGN)
+def test_records_are_shared_out_among_other_partitions(
+    layout: str, ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    config = archived(cluster, topic, layout, tmp_path / layout)
+    assert restore(config, Wish(rename=renamed().rename, partition_count=3)).complete
+    assert_shared_out(cluster, f"new-{topic}", {0: dict(ledger.of(cluster, topic))}, 3)
 
 
 @pytest.mark.parametrize("layout", ["kbak", "binlog"])

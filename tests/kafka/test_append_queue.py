@@ -10,7 +10,7 @@ from kafka_reading import partition_of
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.append_queue import AppendQueue, Entry
-from maxbrod.kafka.appends import Append, Batch, Feed, Hole
+from maxbrod.kafka.appends import LATER, Append, Batch, Feed, Hole, Later
 
 FAILURE = UnavailableError("a broker said so")
 
@@ -19,7 +19,7 @@ def batch(place: int) -> Batch:
     return Batch(data=np.zeros(100, np.uint8), count=10, source_offset=place)
 
 
-def queue_of(*appends: Append, patience_s: float = 60, first_offset: int = 0) -> AppendQueue:
+def queue_of(*appends: Append | Later, patience_s: float = 60, first_offset: int = 0) -> AppendQueue:
     feed = Feed(where=partition_of("t"), topic_id=UUID(int=1), first_offset=first_offset, appends=appends)
     return AppendQueue(feed, in_flight_max=5, patience_s=patience_s)
 
@@ -88,6 +88,20 @@ def test_patience_ends_in_the_last_error_and_names_the_archives_offset() -> None
     with pytest.raises(UnavailableError, match=r"waited 0 s for the leader of t-0.*a broker said so") as caught:
         queue.fail(FAILURE)
     assert caught.value.offset == 77
+
+
+def test_a_feed_that_has_nothing_yet_is_asked_again_and_costs_no_patience() -> None:
+    queue = queue_of(LATER, batch(0), LATER, batch(1))
+    queue._patient_since = -1000
+    assert queue.next_entry() is None
+    assert not queue.finished
+    queue.check_patience()
+    (first,) = send_all(queue)
+    assert answer(queue, first) == [0]
+    (second,) = send_all(queue)
+    assert answer(queue, second) == [10]
+    assert queue.next_entry() is None
+    assert queue.finished
 
 
 def test_a_hole_of_nothing_is_refused() -> None:

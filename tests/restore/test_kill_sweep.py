@@ -32,8 +32,9 @@ OWN = {"cleanup.policy": "compact", "max.message.bytes": "1500000", "min.compact
 
 
 @contextmanager
-def driver(config: Config, mode: str, *groups: str) -> Iterator[Driver]:
-    document = {"config": json.loads(config.model_dump_json()), "mode": mode, "groups": groups}
+def driver(config: Config, mode: str, *groups: str, markers: bool) -> Iterator[Driver]:
+    settings = json.loads(config.model_dump_json())
+    document = {"config": settings, "mode": mode, "groups": groups, "markers": markers}
     with subprocess.Popen(
         [sys.executable, "-m", "restore.program"],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
@@ -70,9 +71,13 @@ def ledger(cluster: Cluster, topic: str) -> Ledger:
     return ledger
 
 
-@pytest.mark.parametrize("mode", ["exact", "append"])
+@pytest.mark.parametrize(
+    ("mode", "markers"),
+    [("exact", True), ("exact", False), ("append", True)],
+    ids=["exact", "exact by transactions", "append"],
+)
 def test_killed_at_any_point_a_restore_goes_on_without_loss_or_repetition(
-    cluster: Cluster, topic: str, tmp_path: Path, ledger: Ledger, mode: str
+    cluster: Cluster, topic: str, tmp_path: Path, ledger: Ledger, mode: str, *, markers: bool
 ) -> None:
     put(cluster, topic, {(topic, 0): 47, (topic, 1): 20})
     config = config_of(cluster, tmp_path / "archive", topic)
@@ -81,16 +86,19 @@ def test_killed_at_any_point_a_restore_goes_on_without_loss_or_repetition(
     at = 47 if mode == "exact" else 17
     own = configs_of(cluster, topic)
     met: list[str] = []
-    with driver(config, mode, topic) as program:
+    with driver(config, mode, topic, markers=markers) as program:
         while not met or met[-1]:
             prefix = f"p{len(met)}-"
-            met.append(program.run(prefix, len(met)).get("killed", ""))
+            said = program.run(prefix, len(met))
+            met.append(said.get("killed", ""))
             # Killed when all was done: as if it had ended.
-            for _ in range(0 if met[-1] in {"", "put report.json.zst"} else 1):
-                said = program.run(prefix)
+            if met[-1] != "put report.json.zst":
+                said = program.run(prefix) if met[-1] else said
                 assert said["exit_code"] == 0, (met[-1], said)
             assert program.run(prefix)["error"] == "RefusedError", "there is nothing left to do"
-    assert {"put plan.json.zst", "sent Produce", "answered Produce", "sent OffsetCommit"} <= set(met)
+    # A request that had to be repeated shifts the points of one run, so that a moment may be missed; not all of them.
+    assert {"sent Produce", "answered Produce"} <= set(met)
+    assert {"put groups-before.json.zst", "sent OffsetCommit", "answered OffsetCommit"} & set(met)
     stands, end = stand(cluster, topic), offsets(cluster, topic)[1]
     for point, moment in enumerate(met):
         target = f"p{point}-{topic}"

@@ -39,8 +39,8 @@ def crash(config: Config, mode: str, *, batch: int) -> None:
         restore(config, renamed(mode))
 
 
-def assert_refused(config: Config, mode: str, cluster: Cluster, target: str) -> None:
-    """It is told for the partition, and nothing is written any more."""
+def assert_refused(config: Config, mode: str, cluster: Cluster, target: str) -> str:
+    """It is told for the partition, and nothing is written any more; returns the message."""
     before = log_of(cluster, target)
     report = restore(config, renamed(mode))
     assert report.exit_code == EXIT_REFUSED
@@ -49,6 +49,7 @@ def assert_refused(config: Config, mode: str, cluster: Cluster, target: str) -> 
     assert "offset" in failure
     assert log_of(cluster, target) == before
     assert report.partitions[0].end == offsets(cluster, target)[1], "the report tells where it stands"
+    return str(failure["message"])
 
 
 def assert_whole(cluster: Cluster, topic: str, wanted: dict[int, Record], mode: str) -> None:
@@ -76,7 +77,9 @@ def test_what_others_write_while_we_restore_is_noticed(cluster: Cluster, topic: 
         report = restore(config, renamed(mode))
     assert report.exit_code == EXIT_REFUSED
     assert failure_of(report.partitions[0])["object_name"] == f"new-{topic}-0"
-    assert report.partitions[0].records < len(wanted[0])
+    (told,) = report.partitions
+    assert told.records < len(wanted[0])
+    assert told.records == sum(at < told.end for at in (wanted[0] if mode == "exact" else range(200))), "what is there"
     # What was under way may yet arrive; it stays refused.
     assert restore(config, renamed(mode)).exit_code == EXIT_REFUSED
 
@@ -99,7 +102,7 @@ def test_records_of_others_in_a_hole_are_never_taken_for_the_hole(cluster: Clust
         restore(config, renamed())
     hole = min(offset for offset in wanted if offset > 99) - 100
     produce(cluster, f"new-{topic}", numbered(hole))
-    assert_refused(config, "exact", cluster, f"new-{topic}")
+    assert "somebody else" in assert_refused(config, "exact", cluster, f"new-{topic}")
 
 
 @MODES
@@ -110,7 +113,9 @@ def test_what_others_write_behind_a_restore_that_was_killed_is_noticed(
     with Wire("IncrementalAlterConfigs", crash_at=1).watched(), pytest.raises(CrashError):
         restore(config, renamed(mode))
     produce(cluster, f"new-{topic}", numbered(7))
-    assert_refused(config, mode, cluster, f"new-{topic}")
+    assert "somebody else" in assert_refused(config, mode, cluster, f"new-{topic}")
+    produce_transaction(cluster, f"new-{topic}", numbered(7), transactional_id=f"foreign-{topic}")
+    assert "somebody else" in assert_refused(config, mode, cluster, f"new-{topic}")
 
 
 @MODES

@@ -12,6 +12,7 @@ from maxbrod.planning.restore.choosing import choose_groups
 from maxbrod.planning.restore.groups import ExactLog, MovedLog, RestoredTopic, translate_groups
 from maxbrod.planning.restore.mapping import decode_map
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
+from maxbrod.planning.restore.shares import decode_shares
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.restore_report import PartitionReport
-    from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.kafka.cluster_state import ClusterState, Group
     from maxbrod.planning.restore.groups import GroupOffset
     from maxbrod.planning.restore.plan import RestorePlan
 
@@ -42,6 +43,8 @@ class GroupPosition:
     move: str
     why: str | None = None
     refused: str | None = None
+    seen_twice_max: int = 0
+    """Records from there on that the group had processed before: they have changed their partition."""
     forced: bool = False
     """Its members were removed for it. They come back by themselves, and go on from here."""
 
@@ -73,11 +76,16 @@ def plan_moves(
     archive: Archive, plan: RestorePlan, partitions: Iterable[PartitionReport], patterns: Sequence[str]
 ) -> tuple[GroupOffset, ...]:
     """Where groups go, as the run knew them that the restore was made from."""
-    moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
-    chosen, missing = choose_groups(patterns, (moment.cluster and moment.cluster.groups) or ())
+    chosen, missing = choose_groups(patterns, archived_groups(archive, plan))
     if missing:
         raise UsageError(f"the archive has no group {missing[0]}", operation="move groups", hint=_HINT)
     return translate_groups(chosen, restored_topics(plan, partitions)).offsets
+
+
+def archived_groups(archive: Archive, plan: RestorePlan) -> Sequence[Group]:
+    """As the run knew them that the restore was made from."""
+    moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
+    return (moment.cluster and moment.cluster.groups) or ()
 
 
 def restored_topics(plan: RestorePlan, partitions: Iterable[PartitionReport]) -> dict[str, RestoredTopic]:
@@ -85,15 +93,19 @@ def restored_topics(plan: RestorePlan, partitions: Iterable[PartitionReport]) ->
     told = {(each.target, each.partition): each for each in partitions}
     found = {}
     for topic in plan.topics:
+        target = topic.target
+        if target.repartitioned:
+            shares = {each: decode_shares(told[target.name, each].map) for each in range(target.partition_count)}
+            found[target.source_topic] = RestoredTopic(topic_id=target.topic_id, target=target.name, shares=shares)
+            continue
         logs: dict[int, ExactLog | MovedLog] = {}
         for each in topic.partitions:
-            report = told[topic.target.name, each.source.partition]
+            report = told[target.name, each.source.partition]
             exact = each.offsets.mode is OffsetsMode.EXACT
             logs[each.source.partition] = (
                 ExactLog(start=each.source.first_offset, end=report.end)
                 if exact
                 else MovedLog(map=decode_map(dict(report.map)))
             )
-        target = topic.target
         found[target.source_topic] = RestoredTopic(topic_id=target.topic_id, target=target.name, logs=logs)
     return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.group_movement import Movement
-from maxbrod.api.group_moves import active_groups, missing_groups, plan_moves
+from maxbrod.api.group_moves import active_groups, archived_groups, missing_groups, plan_moves
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_access import restore_acls, restore_quotas
@@ -23,6 +23,7 @@ from maxbrod.api.restore_lock import alone
 from maxbrod.api.restore_meter import RestoreMeter
 from maxbrod.api.restore_report import AGAIN, RestoreReport, report_of
 from maxbrod.api.restore_rights import missing_transactions
+from maxbrod.api.restore_shared import shared_items
 from maxbrod.api.restore_state import (
     find_finished,
     find_interrupted,
@@ -37,7 +38,7 @@ from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.snapshots import find_moment, read_cluster
 from maxbrod.batch.provenance import Provenance
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
-from maxbrod.errors import IncompleteError, RefusedError, UnavailableError, UsageError
+from maxbrod.errors import IncompleteError, UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.producer_ids import new_producer_id
 from maxbrod.model import TopicPartition
@@ -54,7 +55,7 @@ from maxbrod.spark.restore_task import RestoreItem, RestoreSettings
 from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from maxbrod.api.group_moves import GroupPosition
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from maxbrod.planning.restore.plan import PartitionPlan, TopicPlan
     from maxbrod.planning.restore.targets import TargetState
     from maxbrod.planning.restore.wish import Wish
+    from maxbrod.spark.restore_items import SharedItem
     from maxbrod.spark.restore_task import Restored
     from maxbrod.spark.session import Session
 
@@ -189,13 +191,6 @@ class Restore:
         refused = None if resumed else refusal(plan.obstacles)
         if refused is not None:
             raise refused
-        for topic in plan.topics:
-            if topic.target.repartitioned:
-                raise RefusedError(
-                    "another number of partitions than was archived cannot be restored to yet",
-                    object_name=topic.target.name,
-                    hint="restore with the archived number of partitions",
-                )
         if not resumed:
             store_plan(storage, plan)
         topics = TargetTopics(self._client, patience_s=self._config.backup.patience)
@@ -260,21 +255,45 @@ class Restore:
             with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:
                 return run_restore_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
 
-    def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem]]:
+    def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem | SharedItem]]:
         """Partitions spread over as many tasks as can run at once, the largest first."""
         slices = self._slices(plan)
-        items = [
+        items: list[tuple[int, RestoreItem | SharedItem]] = [
             (each.source.bytes, self._item(plan, topic, each, topics, slices.get(each.source.id, [])))
             for topic in plan.topics
             for each in topic.partitions
+            if not topic.target.repartitioned
         ]
-        tasks: list[list[RestoreItem]] = [[] for _ in range(min(parallelism, len(items)))]
+        items += self._shared_items(plan, topics, slices, parallelism)
+        tasks: list[list[RestoreItem | SharedItem]] = [[] for _ in range(min(parallelism, len(items)))]
         loads = [0] * len(tasks)
         for size, item in sorted(items, key=lambda each: -each[0]):
             number = loads.index(min(loads))
             tasks[number].append(item)
             loads[number] += size + 1
         return tasks
+
+    def _shared_items(
+        self,
+        plan: RestorePlan,
+        topics: TargetTopics,
+        slices: Mapping[PartitionId, Sequence[Slice]],
+        parallelism: int,
+    ) -> Iterator[tuple[int, SharedItem]]:
+        """As large a part of all tasks as a topic is of all bytes; each of its items reads all of it."""
+        shared = [each for each in plan.topics if each.target.repartitioned]
+        groups = archived_groups(self._archive, plan) if shared else ()
+        for topic in shared:
+            size = sum(each.source.bytes for each in topic.partitions)
+            items = shared_items(
+                topic,
+                slices,
+                groups,
+                topic_id=topics.ids[topic.target.name],
+                batch_bytes_max=topics.batch_bytes_max(topic.target),
+                tasks=-(-parallelism * size // max(plan.bytes, 1)),
+            )
+            yield from ((size, each) for each in items)
 
     def _item(
         self,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.group_moves import GroupPosition
     from maxbrod.planning.restore.access import AccessPlan
-    from maxbrod.planning.restore.plan import RestorePlan
+    from maxbrod.planning.restore.plan import RestorePlan, TopicPlan
     from maxbrod.spark.restore_task import Restored
 AGAIN: Final = "run the same command again: it goes on where the target is"
 
@@ -25,12 +25,14 @@ class PartitionReport:
     source: str
     target: str
     partition: int
+    """Of the target."""
     offsets: str
     """exact or append."""
     records: int
     end: int
     """Where the target's log ends."""
     map: Mapping[str, Any]
+    """Which records stand where: ranges, or the shares of a repartitioned topic."""
     failure: Mapping[str, Any] | None
 
 
@@ -62,26 +64,38 @@ class RestoreReport:
         return max(codes, default=EXIT_DONE) if EXIT_FAILED not in codes else EXIT_FAILED
 
     @property
+    def seen_twice_max(self) -> int:
+        """Records that groups which were moved will see once more."""
+        return sum(each.seen_twice_max for each in self.groups if each.refused is None)
+
+    @property
     def complete(self) -> bool:
         return self.exit_code == EXIT_DONE
 
     def as_dict(self) -> dict[str, Any]:
         verdict = {"complete": self.complete, "exit_code": self.exit_code, "records": self.records}
-        return {**asdict(self), **verdict}
+        return {**asdict(self), **verdict, "seen_twice_max": self.seen_twice_max}
+
+
+def _written(topic: TopicPlan) -> dict[int, OffsetsMode]:
+    """The target's partitions that records go to, and what becomes of offsets there."""
+    if topic.target.repartitioned:
+        return dict.fromkeys(range(topic.target.partition_count), OffsetsMode.APPEND)
+    return {each.source.partition: each.offsets.mode for each in topic.partitions}
 
 
 def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms: int, resumed: bool) -> RestoreReport:
     found = {each.where: each for each in restored}
     partitions = []
     for topic in plan.topics:
-        for each in topic.partitions:
-            where = TopicPartition(topic=topic.target.name, partition=each.source.partition)
+        for partition, mode in _written(topic).items():
+            where = TopicPartition(topic=topic.target.name, partition=partition)
             partitions.append(
                 PartitionReport(
                     source=topic.target.source_topic,
                     target=topic.target.name,
-                    partition=each.source.partition,
-                    offsets=str(OffsetsMode(each.offsets.mode)),
+                    partition=partition,
+                    offsets=str(mode),
                     records=found[where].records,
                     end=found[where].end,
                     map=found[where].map,

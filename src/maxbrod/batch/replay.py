@@ -105,7 +105,7 @@ def replay(
     """
     data = as_bytes_array(buffer)
     with naming(object_name):
-        _refuse_disorder(headers)
+        refuse_disorder(headers)
         chosen = headers.take(committed_batches(headers, aborted) & cut.touches(headers))
         _refuse_unknown_codec(chosen)
         how = _How(exact=exact, codec=codec or Codec.NONE, batch_bytes_max=batch_bytes_max, provenance=provenance)
@@ -180,7 +180,7 @@ def _holes(source_offset: NDArray[np.int64], count: NDArray[Any], position: int)
     return source_offset - np.append(np.int64(position), ends)[:-1]
 
 
-def _refuse_disorder(headers: BatchHeaders) -> None:
+def refuse_disorder(headers: BatchHeaders) -> None:
     wrong = np.flatnonzero(headers["base_offset"][1:] <= headers.last_offset[:-1])
     if wrong.size:
         row = int(wrong[0]) + 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from maxbrod.batch.cuts import Cut
     from maxbrod.batch.provenance import Provenance
 
-_COLUMNS: Final = ["offset", "timestamp_ms", "key", "value", "headers"]
+RECORD_COLUMNS: Final = ["offset", "timestamp_ms", "key", "value", "headers"]
 """The rest is the target's: no leader epoch, no producer, no transaction, create time."""
 _CHUNK_BYTES: Final = 1 << 20
 """So much, as archived, is decoded at once: columns of more would not fit a worker's memory."""
@@ -59,7 +59,7 @@ def rewrite(
             starts = np.union1d(starts, holes) if exact else starts
             codec = Codec(int(codecs[rows[0]]))
             bound = batch_bytes_max if codec is Codec.NONE else _bound(job)
-            encoded, new = _encode(records, codec, starts, bound, batch_bytes_max)
+            encoded, new = encode_dense(records, codec, starts, bound, batch_bytes_max)
             parts.append(_part(encoded, new, offset, np.append(0, holes)))
     return parts
 
@@ -82,7 +82,7 @@ def _jobs(headers: BatchHeaders, codecs: NDArray[np.int16]) -> Iterator[NDArray[
 
 def _decoded(data: NDArray[np.uint8], headers: BatchHeaders) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
     """The records, and for each the batch that it must stay in: old messages have none."""
-    records = decode(data, headers, columns=_COLUMNS)
+    records = decode(data, headers, columns=RECORD_COLUMNS)
     if (headers["magic"] != NEWEST_MAGIC).any():
         return records, np.zeros(records.num_rows, np.int64)
     return records, np.repeat(np.arange(len(headers)), headers["count"])
@@ -93,7 +93,7 @@ def _bound(headers: BatchHeaders) -> int:
     return BATCH_BYTES_MAX if (headers["magic"] != NEWEST_MAGIC).any() else _UNBOUNDED
 
 
-def _encode(
+def encode_dense(
     records: pa.RecordBatch, codec: Codec, starts: NDArray[np.int64], bound: int, batch_bytes_max: int
 ) -> tuple[NDArray[np.uint8], BatchHeaders]:
     """Numbered without holes; a batch that is too large when packed is cut into equal parts until each fits."""

@@ -57,6 +57,16 @@ RenameOption = Annotated[
 ]
 PrefixOption = Annotated[str, _option(_WHERE, "--prefix", "Put before every name.", "TEXT")]
 SuffixOption = Annotated[str, _option(_WHERE, "--suffix", "Put after every name.", "TEXT")]
+PartitionCountOption = Annotated[
+    list[str] | None,
+    _option(
+        _WHERE,
+        "--partition-count",
+        "Another number of partitions, of all topics or of one (topic=N; repeatable): keys go where Kafka's Java "
+        "client sends them, and offsets change.",
+        "N|TOPIC=N",
+    ),
+]
 ConfigSetOption = Annotated[
     list[str] | None,
     _option(_WHERE, "--config-set", "For topics that are created, instead of what is archived.", "NAME=VALUE"),
@@ -109,6 +119,7 @@ def wish_of(
     rename: Sequence[str] | None,
     prefix: str,
     suffix: str,
+    partition_count: Sequence[str] | None,
     config_set: Sequence[str] | None,
     offsets: str,
     strict: bool,
@@ -124,6 +135,7 @@ def wish_of(
     from maxbrod.planning.restore import wish as words  # noqa: PLC0415 - numpy: not for `--help`
     from maxbrod.planning.restore.rename import parse_rename  # noqa: PLC0415
 
+    everywhere, counts = words.parse_partition_counts(partition_count or ())
     return words.Wish(
         topics=tuple(topic or ()),
         exclude=tuple(exclude or ()),
@@ -134,6 +146,8 @@ def wish_of(
         as_of=as_of,
         topic_ids=frozenset(topic_id or ()),
         rename=parse_rename(rename or (), prefix=prefix, suffix=suffix),
+        partition_count=everywhere,
+        partition_counts=counts,
         configs=parse_settings(config_set or ()),
         offsets=words.parse_offsets(offsets),
         strict=strict,

@@ -110,7 +110,7 @@ def _cells(line: PlanLine) -> list[str]:
     return [
         line.source,
         into,
-        f"{line.partitions:,}",
+        f"{line.partitions:,} to {line.target_partitions:,}" if line.repartitioned else f"{line.partitions:,}",
         human_count(line.records),
         human_bytes(line.bytes),
         line.offsets,
@@ -180,11 +180,19 @@ def print_groups(groups: Sequence[GroupPosition]) -> None:
             f"{each.topic}-{each.partition}",
             "" if each.source_offset is None else f"{each.source_offset}",
             "" if each.offset is None else f"{each.offset}",
-            each.refused or each.why or (f"{each.move}, members removed" if each.forced else each.move),
+            each.refused or each.why or _how(each),
         )
     out.print(shown)
+    again = sum(each.seen_twice_max for each in groups if each.refused is None)
+    if again:
+        print_line(f"records changed their partition: nothing is skipped, and up to {again:,} are seen twice")
     if len(groups) > LINES_SHOWN_MAX:
         print_line(f"and {len(groups) - LINES_SHOWN_MAX:,} positions more, all of them with --json")
+
+
+def _how(position: GroupPosition) -> str:
+    twice = f", up to {position.seen_twice_max:,} seen twice" if position.seen_twice_max else ""
+    return f"{position.move}{twice}{', members removed' if position.forced else ''}"
 
 
 def print_failures(report: RestoreReport, console: Console) -> None:

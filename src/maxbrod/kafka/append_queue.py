@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.appends import Acknowledged, Append, Feed, Hole
+from maxbrod.kafka.appends import LATER, Acknowledged, Append, Feed, Hole
 from maxbrod.kafka.client import gave_up
 from maxbrod.kafka.deadline import Backoff, Deadline
 
@@ -118,8 +118,10 @@ class AppendQueue:
         if append is None:
             self._exhausted = True
             return False
-        if not self._waiting:
+        if not self._waiting and (append is not LATER or self.deadline.passed):
             self.renew_patience()  # whatever time the source took was not the cluster's
+        if append is LATER:
+            return False
         self._waiting.append(Entry(append, self._end))
         self._end += append.count
         return True

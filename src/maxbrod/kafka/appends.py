@@ -7,6 +7,7 @@ and who its producer is with the sequence number of its first record.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -51,6 +52,13 @@ class Hole:
             raise ValueError(f"a hole of {self.count} offsets is none")
 
 
+class Later(Enum):
+    """There is nothing to append yet, but there will be."""
+
+    LATER = "later"
+
+
+LATER: Final = Later.LATER
 Append: TypeAlias = Batch | Hole
 
 
@@ -59,13 +67,14 @@ class Feed:
     """All that is to be appended to one partition, in order.
 
     `first_offset` is the log's end now: each batch must land exactly where the one before it ended, or somebody
-    else writes to the partition too, and that is refused.
+    else writes to the partition too, and that is refused. Feeds of one source may say LATER: they are asked again when
+    others have been acknowledged.
     """
 
     where: TopicPartition
     topic_id: UUID
     first_offset: int
-    appends: Iterable[Append]
+    appends: Iterable[Append | Later]
 
 
 @dataclass(frozen=True, slots=True)

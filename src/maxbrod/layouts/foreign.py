@@ -142,8 +142,12 @@ class Layout(Protocol):
     def detect(self, storage: Storage) -> bool:
         """Whether the storage holds such an archive. Cheap: lists names, reads a few bytes at most."""
 
-    def survey(self, storage: Storage) -> Survey:
-        """All that is there. Damage is told in `faults`, not raised, if anything can still be read."""
+    def survey(self, storage: Storage, options: Mapping[str, str] | None = None) -> Survey:
+        """All that is there. Damage is told in `faults`, not raised, if anything can still be read.
+
+        `options` choose where a place holds several archives, such as `backup_id` or `region`.
+        UsageError: there are several and none is chosen, or the layout has no such option.
+        """
 
     def read(
         self, storage: Storage, segment: ForeignSegment, *, columns: Sequence[str] | None = None

@@ -12,6 +12,7 @@ from maxbrod.errors import RefusedError
 from maxbrod.model import TopicPartition
 from maxbrod.spark.backup import decode_slice
 from maxbrod.spark.jobs import run_tasks
+from maxbrod.spark.restore_items import decode_shared, is_shared
 from maxbrod.spark.restore_task import Restored, RestoreItem, RestoreSettings, run_restore_task
 
 if TYPE_CHECKING:
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from maxbrod.spark.restore_items import SharedItem
+
 
 def run_restore_job(
     session: SparkSession,
     settings: RestoreSettings,
-    tasks: Sequence[Sequence[RestoreItem]],
+    tasks: Sequence[Sequence[RestoreItem | SharedItem]],
     *,
     on_done: Callable[[int], None] | None = None,
     stop: threading.Event | None = None,
@@ -43,8 +46,20 @@ def run_restore_job(
 
 
 def _work(settings: RestoreSettings, payload: str) -> str:
-    items = [_item(values) for values in json.loads(payload)]
-    return json.dumps([asdict(restored) for restored in run_restore_task(settings, items)])
+    values = json.loads(payload)
+    items = [_item(each) for each in values if not is_shared(each)]
+    restored = run_restore_task(settings, items) if items else []
+    for each in values:
+        if is_shared(each):
+            restored += _work_shared(settings, each)
+    return json.dumps([asdict(each) for each in restored])
+
+
+def _work_shared(settings: RestoreSettings, values: dict[str, Any]) -> list[Restored]:
+    # Numba, which a restore that changes no record's partition has no use for.
+    from maxbrod.spark.repartition_task import run_shared_task  # noqa: PLC0415
+
+    return run_shared_task(settings, decode_shared(values))
 
 
 def _item(values: dict[str, Any]) -> RestoreItem:

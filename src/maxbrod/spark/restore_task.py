@@ -131,7 +131,7 @@ def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) ->
 
 def _restore(client: KafkaClient, storage: Storage, readings: Sequence[_Reading], settings: RestoreSettings) -> None:
     readings = _begun(client, readings, settings)
-    pace = _Pace(settings.rate_bytes_per_s)
+    pace = Pace(settings.rate_bytes_per_s)
     if settings.markers:
         found = {each.item.where: each for each in readings}
         feeds = [each.feed(storage, pace) for each in readings]
@@ -160,7 +160,7 @@ def _begun(client: KafkaClient, readings: Sequence[_Reading], settings: RestoreS
 
 
 def _restore_without_markers(
-    client: KafkaClient, storage: Storage, reading: _Reading, settings: RestoreSettings, pace: _Pace
+    client: KafkaClient, storage: Storage, reading: _Reading, settings: RestoreSettings, pace: Pace
 ) -> None:
     """Batches up to a hole, then the hole, and so on: slow, but it needs no rights beyond those of a producer."""
     where, run = reading.item.where, list[Batch]()
@@ -285,7 +285,7 @@ class _Reading:
         self._cut = replace(self._cut, first_offset=first)
         self.next_offset = first
 
-    def feed(self, storage: Storage, pace: _Pace) -> Feed:
+    def feed(self, storage: Storage, pace: Pace) -> Feed:
         return Feed(
             where=self.item.where,
             topic_id=self.topic_id,
@@ -293,7 +293,7 @@ class _Reading:
             appends=self.appends(storage, pace),
         )
 
-    def appends(self, storage: Storage, pace: _Pace) -> Iterator[Append]:
+    def appends(self, storage: Storage, pace: Pace) -> Iterator[Append]:
         """All that the target lacks, in order; up to what cannot be read, which does not stop other partitions."""
         try:
             yield from self._appends(storage, pace)
@@ -301,7 +301,7 @@ class _Reading:
         except MaxbrodError as error:
             self._failure = error
 
-    def _appends(self, storage: Storage, pace: _Pace) -> Iterator[Append]:
+    def _appends(self, storage: Storage, pace: Pace) -> Iterator[Append]:
         """What the target has is read as well, because only that tells what comes next."""
         for replayed in self._replayed(storage):
             for hole, batch in self._in_order(replayed):
@@ -390,7 +390,7 @@ class _Reading:
         )
 
 
-class _Pace:
+class Pace:
     """Lets so many bytes pass in a second."""
 
     def __init__(self, bytes_per_s: float | None) -> None:

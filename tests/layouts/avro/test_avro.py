@@ -35,7 +35,7 @@ ODD = [
     Given(offset=9, headers=((b"n", None),), timestamp=-1, timestamp_type=-1),
     Given(offset=10, headers=((b"\xff", b"no text"), (b"", b""))),
     # What Java would have written for the byte[] "x": of our own files it is nothing but bytes.
-    Given(offset=11, headers=((b"j", bytes.fromhex("aced0005757200025b42acf317f8060854e020007870") + b"\0\0\0\1x"),)),
+    Given(offset=11, headers=((b"j", bytes.fromhex("aced0005757200025b42acf317f8060854e00200007870") + b"\0\0\0\1x"),)),
     Given(offset=(1 << 63) - 2, timestamp=-(1 << 63)),
 ]
 

@@ -6,6 +6,7 @@ import bz2
 import json
 import lzma
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import cramjam
@@ -19,6 +20,7 @@ from maxbrod.layouts.avro import codecs
 from maxbrod.layouts.avro.container import encode_block, encode_header, encode_long
 from maxbrod.layouts.avro.layout import LAYOUT
 from maxbrod.layouts.avro.options import CODECS
+from maxbrod.layouts.avro.program import compile_schema
 from maxbrod.layouts.avro.schema import MARK, SCHEMA
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
 from maxbrod.model import TopicPartition
@@ -126,7 +128,7 @@ def test_a_header_that_is_cut_is_refused(size: int) -> None:
         made(block(-1, body(0))),
         made(encode_long(1) + encode_long(-1)),
         made(encode_long(1) + encode_long(1 << 62)),
-        made(encode_long(1 << 62) + encode_long(10) + body(0) + SYNC),
+        made(block(1 << 62, body(0))),
         made(b"\xff" * 30),
         made(encode_block(1, body(0), bytes(16))),
         made(block(1, b"\x02t\x00\x00\x02\x08")),
@@ -169,7 +171,14 @@ def test_a_block_that_unpacks_without_end_is_refused(codec: str, pack: object, m
     monkeypatch.setattr(codecs, "BLOCK_BYTES_MAX", 1 << 20)
     assert callable(pack)
     text = made(block(1, pack(bytes(4 << 20))), codec=codec)
-    with fresh_storage() as storage, pytest.raises(CorruptDataError):
+    with fresh_storage() as storage, pytest.raises(CorruptDataError, match=r"unpacks? to"):
+        read(storage, text)
+
+
+def test_a_block_of_snappy_with_another_checksum_is_refused() -> None:
+    packed = bytes(cramjam.snappy.compress_raw(body(0)))
+    text = made(block(1, packed + zlib.crc32(body(1)).to_bytes(4, "big")), codec="snappy")
+    with fresh_storage() as storage, pytest.raises(CorruptDataError, match="checksum"):
         read(storage, text)
 
 
@@ -209,6 +218,38 @@ def test_any_damage_is_refused_or_harmless_and_never_a_crash(data: st.DataObject
         except MaxbrodError:
             pass
         list(LAYOUT.check(storage, LAYOUT.survey(storage), deep=True))
+
+
+_JSON = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.sampled_from(["map", "array", "record", "bytes", "null", "x"])
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["type", "name", "fields", "items", "values", "size"]), inner, max_size=4),
+    ),
+    max_leaves=8,
+)
+
+
+def places(node: Any) -> list[tuple[Any, Any]]:
+    """Every place in a JSON document: what holds it, and under which key."""
+    keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else []
+    return [place for key in keys for place in ((node, key), *places(node[key]))]
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_any_schema_is_read_or_refused(data: st.DataObject) -> None:
+    schema = json.loads(SCHEMA)
+    for _ in range(data.draw(st.integers(1, 2))):
+        holder, key = data.draw(st.sampled_from(places(schema)))
+        if data.draw(st.booleans()) or isinstance(holder, list):
+            holder[key] = data.draw(_JSON)
+        else:
+            holder["other"] = holder.pop(key)
+    with suppress(UnsupportedFormatError):
+        compile_schema(schema)
 
 
 @settings(max_examples=200)

@@ -73,18 +73,18 @@ def test_the_url_may_point_into_the_backups_folder(tmp_path: Path) -> None:
     assert read_all(inside) == some(0, 10)
     assert read_all(open_storage(str(tmp_path))) == some(0, 10)
     with pytest.raises(UsageError, match="not 'other'"):
-        LAYOUT.survey(inside, backup_id="other")
+        LAYOUT.survey(inside, {"backup_id": "other"})
 
 
 def test_a_second_backup_under_one_root_is_another_one(storage: Storage) -> None:
     add(storage, some(0, 5))
-    survey = LAYOUT.survey(storage, backup_id="second")
+    survey = LAYOUT.survey(storage, {"backup_id": "second"})
     options = WriteOptions(extra={"backup_id": "second"})
     written = archives.write(storage, some(0, 2), survey=survey, extra=options.extra)
     LAYOUT.publish(storage, survey, written, options, FACTS)
 
-    assert LAYOUT.survey(storage, backup_id="second").positions == {WHERE: 2}
-    assert LAYOUT.survey(storage, backup_id="maxbrod").positions == {WHERE: 5}
+    assert LAYOUT.survey(storage, {"backup_id": "second"}).positions == {WHERE: 2}
+    assert LAYOUT.survey(storage, {"backup_id": "maxbrod"}).positions == {WHERE: 5}
     with pytest.raises(UsageError, match="several backups here: maxbrod, second"):
         LAYOUT.survey(storage)
 

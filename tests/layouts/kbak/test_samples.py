@@ -87,7 +87,7 @@ def test_of_several_backups_under_one_root_one_must_be_named() -> None:
     assert LAYOUT.detect(storage)
     with pytest.raises(UsageError, match=r"several backups here: .*0\.25\.2-zstd"):
         LAYOUT.survey(storage)
-    named = LAYOUT.survey(storage, backup_id="0.25.2-zstd")
+    named = LAYOUT.survey(storage, {"backup_id": "0.25.2-zstd"})
     assert {segment.path.split("/")[0] for segment in named.segments} == {"0.25.2-zstd"}
     assert len(archives.read(storage, named.segments[0])) == named.segments[0].records
 

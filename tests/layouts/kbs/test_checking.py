@@ -35,7 +35,7 @@ def _faults(storage: Storage, *, deep: bool) -> list[Fault]:
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_sound_backup_has_no_fault(backup: Storage, deep: bool) -> None:
     assert _faults(backup, deep=deep) == []
-    assert list(check(backup, LAYOUT.survey(backup, backup_id="other"), deep=deep)) == []
+    assert list(check(backup, LAYOUT.survey(backup, {"backup_id": "other"}), deep=deep)) == []
 
 
 @pytest.mark.parametrize("deep", [False, True])

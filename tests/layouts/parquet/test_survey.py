@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import Survey, WriteOptions
-from maxbrod.layouts.parquet.layout import LAYOUT, ParquetLayout
+from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.parquet.names import SegmentName, parse_name
 from maxbrod.layouts.parquet.overlaps import shares
 from maxbrod.model import TopicPartition
@@ -67,7 +67,7 @@ def test_segments_of_several_regions_are_read_together_or_one_by_one(tmp_path: P
         write(storage, [rows(5, start=5)], extra={"region": "eu-1"})
     write(storage, [rows(6)], where=other, extra={"region": "eu-1"})
     assert {each.details["region"] for each in LAYOUT.survey(storage).segments} == {"us-east-1", "eu-1"}
-    assert [each.where for each in ParquetLayout(region="eu-1").survey(storage).segments] == [other]
+    assert [each.where for each in LAYOUT.survey(storage, {"region": "eu-1"}).segments] == [other]
     with pytest.raises(UsageError, match="has the regions"):
         write(storage, [rows(1)], where=TopicPartition(topic="third", partition=0))
     # A region's own folder is an archive, too, and what is written there stays in it.
@@ -85,7 +85,7 @@ def test_a_partition_of_two_regions_is_refused_until_one_is_chosen(tmp_path: Pat
     with pytest.raises(UsageError, match="more than one region") as refusal:
         LAYOUT.survey(storage)
     assert "east" in (refusal.value.hint or "")
-    assert ParquetLayout(region="west").survey(storage).positions == {WHERE: 7}
+    assert LAYOUT.survey(storage, {"region": "west"}).positions == {WHERE: 7}
 
 
 def test_a_higher_level_stands_for_those_below_it_and_they_for_it_when_it_is_damaged(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from catalog.examples import TOPIC_ID
 from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.blocks import interleave
 from maxbrod.planning.restore.groups import ExactLog, GroupOffset, Move, MovedLog, RestoredTopic, translate_groups
 from maxbrod.planning.restore.mapping import build_map
-from maxbrod.planning.restore.shares import Share, find_position, interleave
+from maxbrod.planning.restore.shares import Share, find_position
 from planning.restore.examples import group
 
 if TYPE_CHECKING:
@@ -157,21 +158,3 @@ def test_a_repartitioned_topic_gives_each_target_partition_a_position() -> None:
         (0, 6, 3, Move.EARLIER),
         (1, 4, 0, Move.SAME),
     ]
-
-
-blocks = st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(-5, 5)), max_size=20)
-
-
-@given(blocks)
-def test_interleaving_never_changes_the_order_within_a_partition(drawn: list[tuple[int, int | None]]) -> None:
-    rows = [(partition, number, time) for number, (partition, time) in enumerate(drawn)]
-    order = interleave(rows)
-    assert sorted(order) == list(range(len(rows)))
-    for partition in range(4):
-        mine = [place for place in order if rows[place][0] == partition]
-        assert mine == sorted(mine)
-
-
-def test_partitions_are_interleaved_in_the_order_of_time() -> None:
-    rows = [(0, 0, 10), (0, 5, 30), (1, 0, 20), (1, 5, 15), (1, 9, None)]
-    assert interleave(rows) == [0, 2, 3, 4, 1]

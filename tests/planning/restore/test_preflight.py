@@ -111,6 +111,9 @@ def test_another_partition_count_is_refused_unless_it_is_said() -> None:
     assert ("partition count", True) in kinds(into=state)
     assert ("partition count", True) in kinds(Wish(partition_count=3), into=state)
     assert kinds(Wish(partition_count=2), into=state) == [("offsets", False)]
+    assert kinds(Wish(partition_counts={"orders": 2}), into=state) == [("offsets", False)]
+    assert kinds(Wish(partition_count=2, offsets=OffsetsMode.APPEND), into=state) == []
+    assert kinds(Wish(partition_count=2, offsets=OffsetsMode.EXACT), into=state) == [("offsets", True)]
 
 
 def test_provenance_is_never_left_out_in_silence_where_partitions_change() -> None:

@@ -154,10 +154,11 @@ def test_a_partition_without_records_is_filled_to_its_end() -> None:
 
 def test_a_repartitioned_partition_tells_how_many_records_it_has() -> None:
     made = topic_plan(0, 10, "append", (0, 4), partition_count=1)
-    assert resume_shared(made.target, 0, LogExtent(start=0, end=9)) == 5
-    for start, end, acknowledged in ((0, 3, 0), (5, 9, 0), (0, 9, 10)):
+    base = made.target.bases[0]
+    assert resume_shared("orders-0", base, LogExtent(start=0, end=9)) == 5
+    for start, end in ((0, 3), (5, 9)):
         with pytest.raises(RefusedError):
-            resume_shared(made.target, 0, LogExtent(start=start, end=end), acknowledged=acknowledged)
+            resume_shared("orders-0", base, LogExtent(start=start, end=end))
 
 
 def test_a_topic_is_gone_on_with_only_if_it_is_the_same() -> None:

@@ -19,6 +19,7 @@ from maxbrod.planning.restore.wish import (
     OffsetsMode,
     Wish,
     command_digest,
+    parse_partition_counts,
     parse_partitions,
     parse_range,
     parse_time_ms,
@@ -68,11 +69,23 @@ def test_partitions_are_numbers_and_ranges() -> None:
             parse_partitions(word)
 
 
+def test_another_number_of_partitions_is_for_all_topics_or_for_one() -> None:
+    everywhere, single = parse_partition_counts(["12", "orders=3", "orders=3"])
+    wish = Wish(partition_count=everywhere, partition_counts=single)
+    assert [wish.partition_count_of(name) for name in ("orders", "users")] == [3, 12]
+    assert Wish().partition_count_of("orders") is None
+    for words in (["x"], ["orders="], ["=3"], ["or/ders=3"], ["-1"], ["3", "4"], ["a=3", "a=4"], ["a=b=3"], ["٣"]):
+        with pytest.raises(UsageError):
+            parse_partition_counts(words)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"since_ms": 5, "until_ms": 5},
         {"partition_count": 0},
+        {"partition_counts": {"orders": 0}},
+        {"partition_counts": {"orders": 100_001}},
         {"rate_bytes_per_s": 0},
         {"partitions": frozenset({-1})},
         {"ranges": (OffsetRange(where=ORDERS_3, first=5, end=5),)},
@@ -100,6 +113,7 @@ def test_the_same_command_has_the_same_digest_and_another_one_another() -> None:
         replace(wish, offsets=OffsetsMode.APPEND),
         replace(wish, rename=parse_rename(prefix="x-")),
         replace(wish, ranges=(OffsetRange(where=ORDERS_3, first=1),)),
+        replace(wish, partition_counts={"orders": 3}),
     ]
     assert digest(same) == digest(wish)
     digests = {digest(wish), digest(wish, archive="s3://b"), digest(wish, cluster_id="d"), *map(digest, others)}
@@ -143,6 +157,7 @@ def test_a_name_means_the_newest_incarnation_unless_another_is_named() -> None:
     assert chosen(topics=("none", "user*")) == ({"only"}, ("none",))
     assert chosen(topic_ids=frozenset({"lost"}))[1] == ("lost",)
     assert chosen(topics=("users",), ranges=(OffsetRange(where=ORDERS_3, first=1),))[1] == ("orders",)
+    assert chosen(topics=("users",), partition_counts={"orders": 3})[1] == ("orders",)
 
 
 def test_groups_are_restored_only_where_they_are_named() -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 BLOCK_BYTES_MAX: Final = 256 << 20
 """Unpacked. Writers end a block after some 16 KiB to 1 MiB; one with a single huge record may be larger."""
 _CRC_BYTES: Final = 4
+_XZ_MEMORY_MAX: Final = 256 << 20
+"""A dictionary can have 4 GiB, and the header alone says so; the highest level of xz needs 65 MiB."""
 
 
 class _Decompressor(Protocol):
@@ -59,7 +61,7 @@ def decompress(codec: str, data: memoryview) -> NDArray[np.uint8]:
         case "bzip2":
             return _stream(codec, bz2.BZ2Decompressor(), data)
         case "xz":
-            return _stream(codec, lzma.LZMADecompressor(memlimit=BLOCK_BYTES_MAX), data)
+            return _stream(codec, lzma.LZMADecompressor(memlimit=_XZ_MEMORY_MAX), data)
         case "snappy":
             return _snappy(data)
         case "zstandard":

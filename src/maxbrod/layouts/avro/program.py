@@ -225,12 +225,13 @@ def _header_null(name: str, kind: Any) -> int:  # noqa: ANN401 - JSON
     plain = _plain(kind)
     shapes = [_plain(branch) for branch in (plain if isinstance(plain, list) else [plain])]
     pairs = [shape for shape in shapes if shape != "null"]
-    if len(pairs) != 1 or not isinstance(pairs[0], dict):
+    shape = pairs[0] if len(pairs) == 1 and isinstance(pairs[0], dict) else {}
+    if shape.get("type") not in ("map", "array"):
         raise _unknown(f"its field {name} is neither a map nor a list of headers")
-    if pairs[0]["type"] == "map":
-        value = pairs[0].get("values")
+    if shape["type"] == "map":
+        value = shape.get("values")
     else:
-        items = _plain(pairs[0].get("items"))
+        items = _plain(shape.get("items"))
         fields = _fields(items)
         if [each.get("name") for each in fields] != ["key", "value"] or not _is_one(fields[0].get("type"), _BLOBS):
             raise _unknown(f"its field {name} is no list of keys and values")

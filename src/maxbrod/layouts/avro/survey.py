@@ -32,6 +32,8 @@ _DAMAGE: Final = (CorruptDataError, RefusedError, ObjectNotFoundError)
 """What is told of a file; a storage that does not answer is no file's fault."""
 _REQUESTS: Final = 16
 """At a time: a cloud answers each after some ten milliseconds."""
+_NAMES_LOOKED_AT: Final = 100
+"""Every object of such an archive has a name that tells; a few others may have strayed in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,10 @@ class _Copy:
     @property
     def end_offset(self) -> int:
         return max((segment.end_offset for segment in self.segments), default=0)
+
+
+def detect(storage: Storage) -> bool:
+    return any(parse_name(info.path) is not None for info in islice(storage.list(), _NAMES_LOOKED_AT))
 
 
 def survey(storage: Storage) -> Survey:

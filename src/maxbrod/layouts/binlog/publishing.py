@@ -6,19 +6,21 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from maxbrod.layouts.binlog.names import groups_path, index_path
+from maxbrod.layouts.binlog.options import check_options
 from maxbrod.layouts.binlog.schema import encode_groups, encode_partition_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.layouts.foreign import ForeignGroup, ForeignSegment, Survey
+    from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
 
 def publish(
-    storage: Storage, survey: Survey, written: Sequence[ForeignSegment], groups: Iterable[ForeignGroup]
+    storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
 ) -> None:
+    check_options(options)
     starts: defaultdict[TopicPartition, set[int]] = defaultdict(set)
     for segment in survey.segments:
         starts[segment.where].add(int(segment.details["start_offset"]))
@@ -26,7 +28,7 @@ def publish(
         starts[where] |= {int(segment.details["start_offset"]) for segment in written if segment.where == where}
         storage.replace(index_path(where), encode_partition_index(where.partition, sorted(starts[where])))
     topics = {where.topic for where in (*survey.positions, *starts)}
-    _publish_groups(storage, survey, groups, topics)
+    _publish_groups(storage, survey, facts.groups, topics)
 
 
 def _publish_groups(storage: Storage, survey: Survey, groups: Iterable[ForeignGroup], topics: set[str]) -> None:

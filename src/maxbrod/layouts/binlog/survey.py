@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.binlog.names import INDEX, RECORDS, PartitionObjects, arrange, index_path, segment_path
+from maxbrod.layouts.binlog.names import INDEX, RECORDS, PartitionObjects, arrange, index_path, is_ours, segment_path
 from maxbrod.layouts.binlog.schema import (
     ENTRY_BYTES,
     MAGIC,
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 
 _REQUESTS: Final = 16
 """At a time: an archive has many small indexes, and a cloud answers each after some ten milliseconds."""
+_NAMES_LOOKED_AT: Final = 100
+"""Every object of such an archive has a name that tells; a few others may have strayed in."""
+
+
+def detect(storage: Storage) -> bool:
+    return any(is_ours(info.path) for info in islice(storage.list(), _NAMES_LOOKED_AT))
 
 
 def survey(storage: Storage) -> Survey:

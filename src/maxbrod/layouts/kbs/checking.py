@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
-    """What is wrong beyond `survey.faults`."""
+    yield from survey.faults
     if "folder" not in survey.details:
         return
     backup = Backup(backup_id=survey.details["backup_id"], folder=survey.details["folder"])

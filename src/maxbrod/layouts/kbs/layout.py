@@ -1,83 +1,18 @@
-"""The layout as everything above uses it."""
+"""The format that the documentation of osodevops kafka-backup has."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.layouts.foreign import Loss
-from maxbrod.layouts.kbs import schema
+from maxbrod.layouts.modular import ModularLayout
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import pyarrow as pa
-
-    from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignSegment, Survey, WriteOptions
-    from maxbrod.model import TopicPartition
-    from maxbrod.storage.interface import Storage
-
-LOSSES: Final = (
-    Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
-    Loss(what="transaction markers, and which records were written in a transaction", real=False),
-    Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
+LAYOUT: Final = ModularLayout(
+    name="kbs",
+    choices=("backup_id",),
+    losses=(
+        Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
+        Loss(what="transaction markers, and which records were written in a transaction", real=False),
+        Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
+    ),
 )
-
-
-class KbsLayout:
-    """The format that the documentation of osodevops kafka-backup has."""
-
-    name: str = schema.NAME
-    losses: Sequence[Loss] = LOSSES
-
-    # Modules are loaded when they are used: reading and writing load numba, which looking must not.
-    def detect(self, storage: Storage) -> bool:
-        from maxbrod.layouts.kbs.survey import detect  # noqa: PLC0415 - as above
-
-        return detect(storage)
-
-    def survey(self, storage: Storage, *, backup_id: str | None = None) -> Survey:
-        """`backup_id` chooses one of several backups under one root."""
-        from maxbrod.layouts.kbs.survey import survey  # noqa: PLC0415 - as above
-
-        return survey(storage, backup_id)
-
-    def read(
-        self, storage: Storage, segment: ForeignSegment, *, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        from maxbrod.layouts.kbs.reading import read  # noqa: PLC0415 - as above
-
-        return read(storage, segment, columns)
-
-    def write(
-        self,
-        storage: Storage,
-        where: TopicPartition,
-        records: Iterable[pa.RecordBatch],
-        options: WriteOptions,
-        *,
-        survey: Survey,
-    ) -> list[ForeignSegment]:
-        from maxbrod.layouts.kbs.writing import write  # noqa: PLC0415 - as above
-
-        return write(storage, where, records, options, survey)
-
-    def publish(
-        self,
-        storage: Storage,
-        survey: Survey,
-        written: Sequence[ForeignSegment],
-        options: WriteOptions,
-        facts: ClusterFacts,
-    ) -> None:
-        from maxbrod.layouts.kbs.publishing import publish  # noqa: PLC0415 - as above
-
-        publish(storage, survey, written, options, facts)
-
-    def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
-        from maxbrod.layouts.kbs.checking import check  # noqa: PLC0415 - as above
-
-        yield from survey.faults
-        yield from check(storage, survey, deep=deep)
-
-
-LAYOUT: Final = KbsLayout()

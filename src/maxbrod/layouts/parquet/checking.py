@@ -15,7 +15,7 @@ from maxbrod.layouts.foreign import Fault
 from maxbrod.layouts.parquet.groups import stored_batches
 from maxbrod.layouts.parquet.names import parse_name
 from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
-from maxbrod.layouts.parquet.reading import read_segment
+from maxbrod.layouts.parquet.reading import read
 from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
 from maxbrod.layouts.parquet.survey import THREADS, open_found
 
@@ -71,7 +71,7 @@ def _deep(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
     """Everything decodes; the reader itself checks that offsets rise within the range of the name."""
     records, last = 0, segment.base_offset - 1
     try:
-        for batch in read_segment(storage, segment):
+        for batch in read(storage, segment):
             records += batch.num_rows
             last = int(number_column(batch.column("offset"))[-1])
     except (CorruptDataError, UnsupportedFormatError) as error:

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 
-def read_segment(
-    storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None = None
-) -> Iterator[pa.RecordBatch]:
+def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Its records within `[base_offset, end_offset)`: a survey gives less than the object has where others overlap."""
     schema = project(None if columns is None else list(columns))
     sources = {source for field in schema for source in SOURCES.get(field.name, ())}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.parquet.footer import Footer, check_footer, parse_footer
 from maxbrod.layouts.parquet.groups import check_columns
-from maxbrod.layouts.parquet.names import SegmentName, parse_name
+from maxbrod.layouts.parquet.names import PREFIX, SegmentName, parse_name
 from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
 from maxbrod.layouts.parquet.overlaps import Share, shares
 from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 THREADS: Final = 16
 """Footers that are fetched at the same time: each is an answer to wait for."""
+_LOOKED_AT_MAX: Final = 1000
 _TEMPORARY: Final = "temp/"
 
 
@@ -38,6 +40,11 @@ class Found:
     rows: int
     min_timestamp: int | None
     max_timestamp: int | None
+
+
+def detect(storage: Storage) -> bool:
+    names = (info.path for folder in (PREFIX, "") for info in islice(storage.list(folder), _LOOKED_AT_MAX))
+    return any(parse_name(name) is not None for name in names)
 
 
 def survey(storage: Storage, *, region: str | None = None) -> Survey:

@@ -38,8 +38,8 @@ _OPTIONS: Final = frozenset({"region", "segment_seconds_max"})
 _OURS: Final = [name for name in FILE_SCHEMA.names if name not in TOOL_COLUMNS]
 
 
-def write_segments(
-    storage: Storage, where: TopicPartition, records: Iterable[pa.RecordBatch], options: WriteOptions, *, survey: Survey
+def write(
+    storage: Storage, where: TopicPartition, records: Iterable[pa.RecordBatch], options: WriteOptions, survey: Survey
 ) -> list[ForeignSegment]:
     """One object after the other, each visible when it is complete."""
     check_options(options)

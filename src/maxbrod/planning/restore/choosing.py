@@ -34,8 +34,8 @@ def choose_incarnations(wish: Wish, archived: Mapping[str, str], newest: Contain
         for topic_id, name in archived.items()
         if name in names and (topic_id in wish.topic_ids if name in named else topic_id in newest)
     }
-    ranged = {each.where.topic for each in wish.ranges} - set(topics.values())
-    absent = [*selection.missing, *(wish.topic_ids - archived.keys()), *ranged]
+    named_elsewhere = {*(each.where.topic for each in wish.ranges), *wish.partition_counts} - set(topics.values())
+    absent = [*selection.missing, *(wish.topic_ids - archived.keys()), *named_elsewhere]
     return Chosen(topics=topics, missing=tuple(sorted(set(absent))))
 
 

@@ -15,6 +15,7 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.kafka.cluster_state import Acl, Quota, QuotaEntity
 from maxbrod.model import Codec
 from maxbrod.planning.restore.access import AccessPlan, AclPlan, QuotaPlan
+from maxbrod.planning.restore.blocks import Block
 from maxbrod.planning.restore.configs import ConfigChange, TopicConfigs
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 from maxbrod.planning.restore.offsets_mode import FillCost, OffsetsPlan
@@ -136,7 +137,13 @@ def _quotas(document: list[Mapping[str, Any]]) -> tuple[Quota, ...]:
 
 
 def _topic(document: Mapping[str, Any]) -> TopicPlan:
-    return _make(TopicPlan, document, target=_target, partitions=lambda each: tuple(map(_partition, each)))
+    return _make(
+        TopicPlan,
+        document,
+        target=_target,
+        partitions=lambda each: tuple(map(_partition, each)),
+        blocks=lambda each: tuple(_make(Block, one) for one in each),
+    )
 
 
 def _target(document: Mapping[str, Any]) -> TargetTopic:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.access import AccessPlan, plan_access
 from maxbrod.planning.restore.access_preflight import find_access_obstacles
+from maxbrod.planning.restore.blocks import Block, plan_blocks
 from maxbrod.planning.restore.choosing import choose_groups
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind, in_order
 from maxbrod.planning.restore.offsets_mode import OffsetsPlan, plan_offsets
@@ -46,6 +47,8 @@ class PartitionPlan:
 class TopicPlan:
     target: TargetTopic
     partitions: tuple[PartitionPlan, ...]
+    blocks: tuple[Block, ...] = ()
+    """Of a repartitioned topic: the order in which all is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ class PlanLine:
     partitions: int
     target_partitions: int
     replication_factor: int
+    repartitioned: bool
     offsets: str
     why: str
     records: int
@@ -152,7 +156,7 @@ def plan_restore(
         since_ms=wish.since_ms,
         until_ms=wish.until_ms,
         rate_bytes_per_s=wish.rate_bytes_per_s,
-        topics=tuple(_topic_plan(each) for each in subjects),
+        topics=tuple(_topic_plan(each, rows) for each in subjects),
         groups=wish.groups,
         with_acls=wish.with_acls,
         with_quotas=wish.with_quotas,
@@ -198,11 +202,12 @@ def _subject(
     return Subject(target=target, archived=archived, sources=sources, offsets=offsets)
 
 
-def _topic_plan(subject: Subject) -> TopicPlan:
-    pairs = zip(subject.sources, subject.offsets, strict=True)
+def _topic_plan(subject: Subject, rows: pa.Table) -> TopicPlan:
+    target, pairs = subject.target, zip(subject.sources, subject.offsets, strict=True)
     return TopicPlan(
-        target=subject.target,
+        target=target,
         partitions=tuple(PartitionPlan(source=source, offsets=offsets) for source, offsets in pairs),
+        blocks=plan_blocks(rows, subject.sources, target.partition_count) if target.repartitioned else (),
     )
 
 
@@ -239,6 +244,7 @@ def _lines(topic: TopicPlan) -> Iterator[PlanLine]:
             partitions=len(alike),
             target_partitions=topic.target.partition_count,
             replication_factor=topic.target.replication_factor,
+            repartitioned=topic.target.repartitioned,
             offsets=str(mode),
             why=reasons[0] if len(reasons) == 1 else f"{reasons[0]}, and other reasons",
             records=sum(each.source.records for each in alike),

@@ -108,11 +108,7 @@ def _provenance(wish: Wish, subjects: Sequence[Subject]) -> Iterator[Obstacle]:
 
 def _target(wish: Wish, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
     target = subject.target
-    if wish.partition_count not in {None, target.partition_count}:
-        yield _partitions(target, f"it has {target.partition_count} partitions, not {wish.partition_count}")
-    elif wish.partition_count is None and target.repartitioned:
-        what = f"it has {target.partition_count} partitions, the archived topic {target.source_partition_count}"
-        yield _partitions(target, what)
+    yield from _partitions(wish, target)
     factor, wanted = target.replication_factor, target.wanted_replication_factor
     if factor < wanted:
         yield Obstacle(
@@ -122,7 +118,9 @@ def _target(wish: Wish, subject: Subject, state: TargetState) -> Iterator[Obstac
             hint=f"it is restored with {factor}" if not wish.strict else "add brokers, or leave out --strict",
             fatal=wish.strict,
         )
-    for source, offsets in zip(subject.sources, subject.offsets, strict=True):
+    pairs = list(zip(subject.sources, subject.offsets, strict=True))
+    # Where records change their partition, one reason is that of all.
+    for source, offsets in pairs[:1] if target.repartitioned else pairs:
         yield from _offsets(wish, target, source, offsets)
     if UNKNOWN_END in target.bases:
         partition = target.bases.index(UNKNOWN_END)
@@ -148,19 +146,33 @@ def _holds_records(subject: Subject, state: TargetState) -> bool:
     return any(extent is not None and not extent.empty for extent in extents)
 
 
-def _partitions(target: TargetTopic, what: str) -> Obstacle:
-    hint = "restore under another name; keys are not hashed anew for another number of partitions yet"
-    return Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
+def _partitions(wish: Wish, target: TargetTopic) -> Iterator[Obstacle]:
+    """Keys are hashed anew only where that was asked for."""
+    wanted, present = wish.partition_count_of(target.source_topic), target.partition_count
+    if wanted == present or (wanted is None and not target.repartitioned):
+        return
+    if wanted is None:
+        what = f"it has {present} partitions, the archived topic {target.source_partition_count}"
+        hint = f"restore under another name, or say --partition-count {present}: keys are hashed anew then"
+    else:
+        what = f"it has {present} partitions, not {wanted}"
+        hint = f"restore under another name, or say --partition-count {present}"
+    yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
 
 
 def _offsets(wish: Wish, target: TargetTopic, source: Source, offsets: OffsetsPlan) -> Iterator[Obstacle]:
     where = str(TopicPartition(topic=target.name, partition=source.partition))
+    append = "restore under another name, or say --offsets append"
+    exact = f"--offsets exact keeps them, in about {offsets.cost.seconds:.0f} s" if not target.exists else None
+    if target.repartitioned:
+        where, exact = target.name, "--offsets append says that this is meant"
+        append = "leave out --offsets exact, or --partition-count"
     if offsets.obstacle is not None:
         yield Obstacle(
             kind=ObstacleKind.OFFSETS,
             where=where,
             what=f"offsets cannot stay as they are: {offsets.obstacle}",
-            hint="restore under another name, or say --offsets append",
+            hint=append,
             fatal=True,
         )
     elif offsets.mode is OffsetsMode.APPEND and wish.offsets is OffsetsMode.AUTO:
@@ -168,7 +180,7 @@ def _offsets(wish: Wish, target: TargetTopic, source: Source, offsets: OffsetsPl
             kind=ObstacleKind.OFFSETS,
             where=where,
             what=f"offsets change: {offsets.why}",
-            hint=f"--offsets exact keeps them, in about {offsets.cost.seconds:.0f} s" if not target.exists else None,
+            hint=exact,
             fatal=wish.strict,
         )
 
@@ -210,6 +222,8 @@ def _retention(wish: Wish, subject: Subject, state: TargetState, now_ms: int) ->
     if age_max_ms is not None and oldest is not None and now_ms - oldest > age_max_ms:
         yield warn(f"its oldest records are {(now_ms - oldest) // 1000} s old, and {RETENTION_MS} is {age_max_ms}")
     largest = max((each.raw_bytes for each in subject.sources), default=0)
+    if target.repartitioned:
+        largest = sum(each.raw_bytes for each in subject.sources) // target.partition_count
     if bytes_max is not None and largest > bytes_max:
         yield warn(f"a partition has about {largest} bytes, and {RETENTION_BYTES} is {bytes_max}")
 

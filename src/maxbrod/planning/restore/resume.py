@@ -99,10 +99,9 @@ def resume_partition(
     return _resume_append(plan, base, extent, done, name)
 
 
-def resume_shared(target: TargetTopic, partition: int, extent: LogExtent, *, acknowledged: int = 0) -> int:
+def resume_shared(name: str, base: int, extent: LogExtent) -> int:
     """Of a partition of a repartitioned topic: how many of the records that belong there are there already."""
-    base, name = target.bases[partition], f"{target.name}-{partition}"
-    _check_not_shorter(extent, max(base, acknowledged), name)
+    _check_not_shorter(extent, base, name)
     _check_start(extent, base, name)
     return extent.end - base
 

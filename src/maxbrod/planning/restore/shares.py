@@ -1,17 +1,23 @@
-"""Where records stand once a topic has another number of partitions: blocks, in the order in which they were written.
+"""Where records stand once a topic has another number of partitions, and where its groups go on.
 
-Keys are hashed anew, so that each block of a source partition is shared out among the target's partitions. A group's
-position becomes the first block of a target partition that may hold a record which the group has not processed. So
-nothing is skipped, and what may be seen twice is counted.
+Keys are hashed anew, so that what stood together is shared out among the target's partitions. A share is a run of
+records in a target partition that came from one source partition. A group's position becomes the first share that may
+hold a record which the group has not processed: so nothing is skipped, and what may be seen twice is counted. Shares
+end where a group stood, so that for the groups that were archived both are exact.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.errors import CorruptDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+_FIELDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +51,26 @@ def find_position(shares: Sequence[Share], committed: Mapping[int, int], *, base
     )
 
 
-def interleave(rows: Iterable[tuple[int, int, int | None]]) -> list[int]:
-    """The order in which blocks of several partitions are written, as places in what was given.
-
-    A block is its partition, base offset and highest timestamp, and blocks of a partition come in the order of offsets.
-    They are mixed as near to the order of time as keeping each partition's order allows: so consumers meet the records
-    about as they did, and a group's position has little behind it that was processed. The same rows, the same order.
-    """
-    reached: dict[int, int] = {}
-    keys = []
-    for place, (partition, base, highest) in enumerate(rows):
-        # A partition's order is never given up for the time.
-        time = reached.get(partition, _LONG_AGO) if highest is None else max(reached.get(partition, _LONG_AGO), highest)
-        reached[partition] = time
-        keys.append((time, partition, base, place))
-    return [key[-1] for key in sorted(keys)]
+def encode_shares(shares: Sequence[Share], *, base: int) -> dict[str, Any]:
+    """As plain JSON values. They follow each other in the log from `base` on, so that only their counts are told."""
+    rows = ((each.partition, each.first, each.end - each.first, each.count) for each in shares)
+    return {"base": base, "shares": list(chain.from_iterable(rows))}
 
 
-_LONG_AGO = -(2**63)
+def decode_shares(document: Mapping[str, Any]) -> tuple[int, tuple[Share, ...]]:
+    """The base and the shares that `encode_shares` wrote; CorruptDataError where it cannot be."""
+    try:
+        base, values = document["base"], document["shares"]
+        if type(base) is not int or any(type(each) is not int or each < 0 for each in values) or len(values) % _FIELDS:
+            raise TypeError(base)
+    except (KeyError, TypeError) as error:
+        raise CorruptDataError(f"shares cannot be read: {error!r}", operation="read an offset map") from error
+    shares, position = list[Share](), base
+    for place in range(0, len(values), _FIELDS):
+        partition, first, length, count = values[place : place + _FIELDS]
+        shares.append(Share(partition=partition, first=first, end=first + length, base=position, count=count))
+        position += count
+    return base, tuple(shares)
 
 
 def _unprocessed(share: Share, committed: Mapping[int, int]) -> bool:
@@ -70,5 +78,5 @@ def _unprocessed(share: Share, committed: Mapping[int, int]) -> bool:
 
 
 def _processed(share: Share, committed: Mapping[int, int]) -> int:
-    """At most: the offsets of the block below the group's, if all of those went to this partition."""
+    """At most: the offsets of the share below the group's, if all of those went to this partition."""
     return min(share.count, max(committed.get(share.partition, 0) - share.first, 0))

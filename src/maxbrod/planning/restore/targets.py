@@ -108,7 +108,7 @@ def plan_target(
     first = sources[0]
     name = wish.rename.apply(first.topic)
     present = state.cluster.topic(name)
-    partitions = wish.partition_count or count
+    partitions = wish.partition_count_of(first.topic) or count
     batch_bytes_max = max(source.slice_bytes_max for source in sources)
     batch_bytes_max += PROVENANCE_BYTES_MAX if wish.provenance else 0
     wanted = FACTOR_DEFAULT if archived is None or not archived.replication_factor else archived.replication_factor

@@ -68,6 +68,8 @@ class Wish:
     rename: Rename = field(default_factory=Rename)
     partition_count: int | None = None
     """Of the target's topics, where it is to be another one: keys are hashed anew."""
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
+    """The same for single topics of the archive."""
     configs: Mapping[str, str] = field(default_factory=dict)
     """For the topics that are created, instead of what is archived."""
     offsets: OffsetsMode = OffsetsMode.AUTO
@@ -85,6 +87,10 @@ class Wish:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    def partition_count_of(self, topic: str) -> int | None:
+        """Of the target of this topic of the archive; None: as many as it has."""
+        return self.partition_counts.get(topic, self.partition_count)
 
 
 def parse_time_ms(word: str) -> int:
@@ -132,6 +138,20 @@ def parse_partitions(word: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def parse_partition_counts(words: Iterable[str]) -> tuple[int | None, dict[str, int]]:
+    """`12` for all topics, `topic=12` for one."""
+    found: dict[str, int] = {}
+    for word in words:
+        topic, equals, count = word.rpartition("=")
+        if re.fullmatch(r"\d{1,6}", count, re.ASCII) is None or (equals and not is_topic_name(topic)):
+            raise _wrong(f"{word!r} is no number of partitions", "give a number, or topic=number, such as orders=12")
+        if found.setdefault(topic, int(count)) != int(count):
+            name = topic or "all topics"
+            raise _wrong(f"{found[topic]} and {count} partitions are asked for {name}", "give one of them")
+    everywhere = found.pop("", None)
+    return everywhere, found
+
+
 def command_digest(wish: Wish, *, archive: str, cluster_id: str) -> str:
     """The same for the same command again, whatever archive and cluster hold by then: finds a restore to go on with.
 
@@ -152,6 +172,9 @@ def encode_wish(wish: Wish) -> dict[str, Any]:
     )
     # How is no part of what.
     del fields["rate_bytes_per_s"], fields["force_groups"]
+    # What nobody asks for is left out, so that what an earlier release began is still found.
+    if not wish.partition_counts:
+        del fields["partition_counts"]
     return fields
 
 
@@ -167,8 +190,10 @@ def _check(wish: Wish) -> None:
         raise _wrong("nothing is as young as --since and yet older than --until", "--until is later than --since")
     if any(partition < 0 or partition >= _PARTITIONS_MAX for partition in wish.partitions):
         raise _wrong("a partition's number is out of range", "partitions count from 0")
-    if wish.partition_count is not None and not 0 < wish.partition_count <= _PARTITIONS_MAX:
-        raise _wrong(f"a topic cannot have {wish.partition_count} partitions", f"give 1 to {_PARTITIONS_MAX}")
+    counts = [*wish.partition_counts.values(), *([] if wish.partition_count is None else [wish.partition_count])]
+    for count in counts:
+        if not 0 < count <= _PARTITIONS_MAX:
+            raise _wrong(f"a topic cannot have {count} partitions", f"give 1 to {_PARTITIONS_MAX}")
     if wish.rate_bytes_per_s is not None and wish.rate_bytes_per_s <= 0:
         raise _wrong("a restore that may not write anything never ends", "give a rate above 0")
     if wish.force_groups and not wish.groups:
