@@ -64,7 +64,8 @@ def without_spark(job: Callable[..., list[Transferred]] = run_job_here) -> Itera
 
 
 def convert(source: object, target: object, to: str, **options: Any) -> ConvertReport:
-    """One conversion, without Spark. `options` are fields of TargetWish, or of ConvertWish."""
+    """One conversion, without Spark. `options` are fields of TargetWish, or of ConvertWish; and `stop`."""
+    stop = options.pop("stop", None)
     of_wish = {
         name: options.pop(name) for name in ("topics", "source_layout", "verify", "commit_bytes") if name in options
     }
@@ -76,7 +77,7 @@ def convert(source: object, target: object, to: str, **options: Any) -> ConvertR
         to=TargetWish(layout=to, **options),
         **of_wish,
     )
-    with without_spark(), converting.Convert(wish, SparkConfig()) as work:
+    with without_spark(), converting.Convert(wish, SparkConfig(), stop=stop) as work:
         return work.run()
 
 

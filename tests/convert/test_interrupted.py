@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -17,7 +18,7 @@ from maxbrod.api.archives import open_archive
 from maxbrod.api.backups import target_wish
 from maxbrod.api.convert_targets import NativeTarget
 from maxbrod.api.snapshots import find_moment
-from maxbrod.errors import EXIT_CORRUPT
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 
 if TYPE_CHECKING:
@@ -70,6 +71,19 @@ def test_damage_of_one_partition_never_keeps_others_back(cluster: Cluster, topic
     report = convert(tmp_path / "archive", tmp_path / "copy", "kafka")
     assert {each.partition for each in report.notices if each.kind == "failed"} == {2}
     assert report.topics[0].records == 60
+    assert report.topics[0].equal is None
+
+
+def test_what_cannot_be_read_is_never_called_equal(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 20)
+    back_up(config_of(cluster, tmp_path / "archive", topic))
+    (stored,) = (tmp_path / "archive").rglob("*.log*")
+    stored.chmod(0o600)
+    stored.write_bytes(b"\x99" * stored.stat().st_size)
+    report = convert(tmp_path / "archive", tmp_path / "copy", "kafka")
+    assert report.exit_code != 0
+    assert report.topics[0].equal is None
 
 
 def test_a_conversion_killed_before_its_end_records_the_cluster_the_next_time(
@@ -124,3 +138,13 @@ def test_where_a_backup_was_to_begin_never_counts_for_another_topic(
     for count in (30, 5):
         Ledger().write(cluster, topic, count)
         assert back_up_as(config, "binlog").records == count
+
+
+def test_a_conversion_that_was_stopped_is_never_called_complete(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 20)
+    back_up(config_of(cluster, tmp_path / "archive", topic))
+    stop = threading.Event()
+    stop.set()
+    report = convert(tmp_path / "archive", tmp_path / "copy", "kafka", stop=stop)
+    assert (report.exit_code, [each.kind for each in report.notices]) == (EXIT_INCOMPLETE, ["stopped"])

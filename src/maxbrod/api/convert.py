@@ -23,7 +23,7 @@ from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import Notice
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, slice_of
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.planning.windows import spread
 from maxbrod.spark.session import open_configured, parallelism_of
@@ -113,7 +113,7 @@ class Convert:
         total, done = sum(part.bytes for part in parts), 0
         for wave in _waves(parts, self._wish.commit_bytes):
             if self.stop.is_set():
-                self._notices.append(Notice(kind="stopped", message="stopped on request: the same command goes on"))
+                self._notices.append(_stopped())
                 break
             self._on_progress(Progress(phase="converting", bytes_done=done, bytes_total=total))
             self._transfer([part for part in wave if part.id not in self._stuck])
@@ -263,6 +263,10 @@ class Convert:
             self._on_progress(Progress(phase="starting Spark"))
             self._given_session = self._undo.enter_context(open_configured(self._spark_config, None))
         return self._given_session
+
+
+def _stopped() -> Notice:
+    return Notice(kind="stopped", message="stopped on request: the same command goes on", exit_code=EXIT_INCOMPLETE)
 
 
 def _waves(parts: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:

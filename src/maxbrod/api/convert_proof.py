@@ -81,7 +81,10 @@ def _items(archive: int, opened: Archive, parts: Sequence[Part], *, by_name: boo
 def _verified(
     topic: str, parts: Sequence[Part], found: Mapping[tuple[int, str, int], Verified]
 ) -> dict[str, int | str]:
+    """Nothing where a part of it could not be read: what is left of both sides may well be equal."""
     mine = [part for part in parts if part.topic == topic]
+    if any(found[side, part.topic_id, part.partition].failure for part in mine for side in (_SOURCE, _TARGET)):
+        return {}
     source, target = (
         join(found[side, part.topic_id, part.partition].digest for part in mine) for side in (_SOURCE, _TARGET)
     )
