@@ -58,14 +58,14 @@ def open_header(stored: Stored) -> Header:
 
 
 def _records(stored: Stored, header: Header, schema: pa.Schema, end_offset: int) -> Iterator[pa.RecordBatch]:
-    rows, checksum, next_offset = 0, 0, header.first_offset
+    room, rows, checksum, next_offset = Room(), 0, 0, header.first_offset
     for position, batch, data in _batches(stored):
         if zlib.crc32(data[BATCH_HEADER_BYTES:]) != batch.crc:
             raise CorruptDataError("a batch's checksum is wrong", offset=batch.base_offset, position=position)
         checksum = crc64(data, checksum)
         if batch.base_offset < next_offset or (not rows and batch.records and batch.base_offset != next_offset):
             raise CorruptDataError("a batch does not begin where it should", offset=next_offset, position=position)
-        found = _find(_block(header, batch, data, position), batch, position)
+        found = _find(_block(header, batch, data, position), batch, room, position)
         if batch.records:
             rows += batch.records
             next_offset = int(found.offset[-1]) + 1
@@ -118,8 +118,8 @@ def _block(header: Header, batch: BatchHeader, data: bytes, position: int) -> ND
     return sealed(block)
 
 
-def _find(block: NDArray[np.uint8], batch: BatchHeader, position: int) -> Found:
-    room = Room(batch.records)
+def _find(block: NDArray[np.uint8], batch: BatchHeader, room: Room, position: int) -> Found:
+    room.reserve(batch.records)
     places = (room.offset, room.timestamp_ms, *room.parts(), room.header_at, room.header_ends)
     status, record = kernels.scan(block, batch.base_offset, batch.records, *places)
     if status != kernels.OK:
