@@ -39,8 +39,9 @@ bench: setup ## Measure maxbrod against something anyone can run beside it
 	$(BIN)/maxbrod bench layouts
 	$(BIN)/maxbrod bench start
 	$(BIN)/maxbrod bench backup
+	$(BIN)/maxbrod bench restore
 
-setup: $(STAMPS)/java $(STAMPS)/batch-prepared $(STAMPS)/spark-prepared ## Install everything that maxbrod needs
+setup: $(STAMPS)/java $(STAMPS)/layouts-prepared $(STAMPS)/spark-prepared ## Install everything that maxbrod needs
 
 clean: ## Remove what the other targets made in this folder
 	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
@@ -59,8 +60,11 @@ $(STAMPS)/test-tools: scripts/install-test-tools scripts/install-package
 	@mkdir -p $(STAMPS) && touch $@
 
 # Preparations only save time later: the first run does without them.
-$(STAMPS)/batch-prepared: $(STAMPS)/synced $(wildcard src/maxbrod/batch/*kernels.py src/maxbrod/layouts/*kernels.py src/maxbrod/layouts/*/*kernels.py)
+$(STAMPS)/batch-prepared: $(STAMPS)/synced $(wildcard src/maxbrod/batch/*kernels.py)
 	-$(BIN)/python -m maxbrod.batch.prepare
+	@touch $@
+
+$(STAMPS)/layouts-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/layouts/*kernels.py src/maxbrod/layouts/*/*kernels.py)
 	-$(BIN)/python -m maxbrod.layouts.prepare
 	@touch $@
 

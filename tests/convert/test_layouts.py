@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
@@ -10,8 +12,10 @@ from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP, transact
-from convert.engine import back_up_as, convert
+from convert.engine import back_up_as, convert, without_spark
 from maxbrod.api.archives import open_archive
+from maxbrod.api.follow import follow
+from maxbrod.api.foreign_target import ForeignTarget
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, RefusedError
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.planning.surveyed import topic_id_for
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backup.plain import Record
+    from maxbrod.api.follow import Interval
     from maxbrod.sandbox.cluster import Cluster
 
 LAYOUTS = FOREIGN
@@ -131,6 +136,20 @@ def test_a_log_that_was_cut_behind_the_archive_is_told_and_nothing_is_written(
     assert "created again" in report.notices[0].message
 
 
+def test_another_topic_of_the_same_name_never_continues_an_archive(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 30)
+    config = config_of(cluster, tmp_path / "binlog", topic)
+    assert back_up_as(config, "binlog").records == 30
+    recreate_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 50)
+    report = back_up_as(config, "binlog")
+    assert (report.exit_code, report.records) == (EXIT_INCOMPLETE, 0)
+    assert "created again" in report.notices[0].message
+
+
 def test_what_retention_took_before_it_was_read_is_told(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     create_topic(cluster, topic, config=KEEP)
     ledger = Ledger()
@@ -143,3 +162,43 @@ def test_what_retention_took_before_it_was_read_is_told(cluster: Cluster, topic:
     report = back_up_as(config, "binlog")
     assert (report.exit_code, report.records) == (EXIT_INCOMPLETE, 30)
     assert [(each.kind, each.first_offset, each.end_offset) for each in report.notices] == [("retention", 30, 60)]
+
+
+class CrashError(BaseException):
+    """A process that died."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_killed_before_it_is_published_a_backup_goes_on_without_loss_or_repetition(
+    layout: str, written: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    config = config_of(cluster, tmp_path / layout, topic)
+    assert back_up_as(config, layout, accept_loss=True).records == 260
+    written.write(cluster, topic, 25)
+    with patch.object(ForeignTarget, "publish", side_effect=CrashError), pytest.raises(CrashError):
+        back_up_as(config, layout, accept_loss=True)
+    written.write(cluster, topic, 15)
+    report = back_up_as(config, layout, accept_loss=True)
+    assert report.exit_code == 0
+    convert(tmp_path / layout, tmp_path / "back", "kafka")
+    assert_holds(tmp_path / "back", written, cluster, topic)
+
+
+def test_a_backup_in_another_layout_follows_the_cluster(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    ledger = Ledger()
+    ledger.write(cluster, topic, 20)
+    stop = threading.Event()
+    config = config_of(cluster, tmp_path / "binlog", topic, every=0.2).model_copy(update={"layout": "binlog"})
+
+    def hear(interval: Interval) -> None:
+        if interval.number == 1:
+            ledger.write(cluster, topic, 30)
+        elif interval.report is not None and interval.report.records:
+            stop.set()
+
+    with without_spark():
+        last = follow(config, stop=stop, on_interval=hear)
+    assert last.exit_code == 0
+    convert(tmp_path / "binlog", tmp_path / "back", "kafka")
+    assert read_archive(str(tmp_path / "back")).records[topic_id_for(topic), 0] == ledger.of(cluster, topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from backup.engine import config_of
 from backup.ledger import NOW_MS, Ledger
 from backup.test_runs import KEEP, transact
-from convert.engine import back_up_as
+from convert.engine import back_up_as, convert
+from maxbrod.api.archives import open_archive
+from maxbrod.catalog.schema import GapReason
+from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.planning.restore.wish import Wish
 from maxbrod.sandbox.topics import create_topic, delete_topic
@@ -98,3 +102,27 @@ def test_groups_are_found_in_kafkas_own_topic_of_them(
     wish = Wish(topics=(topic,), rename=renamed().rename, groups=(f"readers-{topic}",))
     assert restore(config, wish).complete
     assert stand(cluster, f"readers-{topic}")[f"new-{topic}", 0] == 33
+
+
+@pytest.mark.parametrize(("layout", "names"), [("binlog", "*_records"), ("avro", "*.data"), ("parquet", "*-*")])
+def test_a_damaged_segment_is_never_restored_around_unasked(
+    layout: str, names: str, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    for _ in range(3):
+        Ledger().write(cluster, topic, 20)
+        config = archived(cluster, topic, layout, tmp_path / layout)
+    segment = sorted(each for each in (tmp_path / layout).rglob(names) if each.is_file())[1]
+    if layout == "binlog":
+        segment.unlink()  # its index tells what was in it: damaged records are found when they are read
+    else:
+        segment.chmod(0o600)
+        segment.write_bytes(b"\x99" * segment.stat().st_size)
+    with pytest.raises(CorruptDataError, match="cannot be restored"):
+        restore(config, renamed())
+    assert restore(config, replace(renamed(), accept_gaps=True)).records == 40
+    report = convert(tmp_path / layout, tmp_path / "copy", "kafka")
+    assert report.exit_code == EXIT_CORRUPT
+    assert any(segment.name in notice.message for notice in report.notices)
+    gaps = open_archive(str(tmp_path / "copy")).catalog.gaps([GapReason.CORRUPT])
+    assert [(gap.base_offset, gap.end_offset) for gap in gaps] == [(20, 40)]

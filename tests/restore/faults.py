@@ -127,9 +127,10 @@ class Wire:
     @contextmanager
     def watched(self) -> Iterator[None]:
         def send(connection: Connection, pieces: Any, deadline: Any) -> None:
-            if struct.unpack_from(">h", memoryview(pieces[0]), 4)[0] == self._api:
-                self._meet(connection, pieces)
-            self._send(connection, pieces, deadline)
+            for request in _apart(pieces):
+                if struct.unpack_from(">h", memoryview(request[0]), 4)[0] == self._api:
+                    self._meet(connection, request)
+                self._send(connection, request, deadline)
 
         with patch.object(Connection, "_send", send):
             yield
@@ -150,6 +151,20 @@ class Wire:
             connection.sendall(self.frame)
             (size,) = struct.unpack(">i", _received(connection, 4))
             _received(connection, size)
+
+
+def _apart(pieces: Any) -> Iterator[list[Any]]:
+    """Requests that would leave together, one by one: how many do so is a matter of time. A piece may begin one."""
+    request, missing = list[Any](), 0
+    for piece in pieces:
+        if not request:
+            missing = 4 + struct.unpack_from(">i", memoryview(piece))[0]
+        request.append(piece)
+        missing -= memoryview(piece).nbytes
+        if not missing:
+            yield request
+            request = []
+    assert not request, "a request is cut"
 
 
 def _received(connection: socket.socket, size: int) -> bytes:

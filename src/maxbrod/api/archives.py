@@ -33,6 +33,8 @@ AnyCatalog: TypeAlias = Catalog | SurveyedCatalog
 
 RESTORES: Final = "restores"
 """The folder of what restores remember."""
+DRILLS: Final = "drills"
+"""The folder of what drills remember."""
 _PROBES: Final = "probes/"
 _LOG: Final = "catalog/segments/_delta_log/"
 
@@ -79,7 +81,7 @@ def _open_foreign(storage: Storage, options: StorageConfig, layout: Layout) -> A
     return Archive(
         url=storage.url,
         options=options,
-        storage=OverlaidStorage(storage, objects={SNAPSHOT_PATH: snapshot}, moved=RESTORES),
+        storage=OverlaidStorage(storage, objects={SNAPSHOT_PATH: snapshot}, moved=(RESTORES, DRILLS)),
         catalog=SurveyedCatalog(storage.url, rows_of(survey)),
         survey=survey,
     )

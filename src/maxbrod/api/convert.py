@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Self
 
@@ -22,7 +22,7 @@ from maxbrod.api.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import Notice
 from maxbrod.api.snapshots import find_moment
-from maxbrod.catalog.rows import Gap, Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.planning.windows import spread
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from maxbrod.api.convert_targets import Target
     from maxbrod.api.foreign_target import TargetWish
     from maxbrod.api.progress import OnProgress
+    from maxbrod.api.snapshots import Moment
     from maxbrod.config import SparkConfig, StorageConfig
     from maxbrod.spark.session import Session
 
@@ -80,6 +81,8 @@ class Convert:
         self._undo = ExitStack()
         self._notices: list[Notice] = []
         self._counts: dict[str, TopicCounts] = defaultdict(TopicCounts)
+        self._stuck: set[PartitionId] = set()
+        """Partitions of which a part failed: what follows it would hide that it is missing."""
 
     def __enter__(self) -> Self:
         return self
@@ -113,10 +116,10 @@ class Convert:
                 self._notices.append(Notice(kind="stopped", message="stopped on request: the same command goes on"))
                 break
             self._on_progress(Progress(phase="converting", bytes_done=done, bytes_total=total))
-            self._transfer(wave)
+            self._transfer([part for part in wave if part.id not in self._stuck])
             done += sum(part.bytes for part in wave)
         else:
-            self._target.finish(self._moment, started_at_ms=started_at_ms)
+            self._target.finish(self._told(whole), started_at_ms=started_at_ms)
             if self._wish.verify and whole:
                 self._prove(whole)
         return ConvertReport(
@@ -168,6 +171,22 @@ class Convert:
                 self._counts[first.topic].partitions += 1
                 yield Part(topic=first.topic, topic_id=first.topic_id, partition=first.partition, rows=found)
 
+    def _told(self, parts: Sequence[Part]) -> Moment:
+        """The moment without the ends of what is not converted: a backup would go on from there, and miss it.
+
+        Of partitions with rows the target knows itself how far it has come. Those without can have an end all the same.
+        """
+        snapshot = self._moment.snapshot
+        if snapshot is None:
+            return self._moment
+        held, chosen = self._source.catalog.positions(), {part.topic_id for part in parts}
+        ends = {
+            each: end
+            for each, end in snapshot.ends.items()
+            if each not in held and (each.topic_id in chosen or not self._wish.topics)
+        }
+        return replace(self._moment, snapshot=replace(snapshot, ends=ends))
+
     def _newest(self, rows: Sequence[Segment | Gap]) -> set[str]:
         first: dict[str, Incarnation] = {}
         for row in rows:
@@ -186,6 +205,8 @@ class Convert:
     # Doing it
 
     def _transfer(self, wave: Sequence[Part]) -> None:
+        if not wave:
+            return
         parts = {part.id: part for part in wave}
         settings = TransferSettings(
             run_id=self._run_id,
@@ -202,7 +223,10 @@ class Convert:
         )
         answers = run_transfer_job(session, settings, tasks)
         done = [each for each in answers if each.failure is None]
-        self._notices.extend(failed(each) for each in answers if each.failure is not None)
+        for each in answers:
+            if each.failure is not None:
+                self._notices.append(failed(each))
+                self._stuck.add(PartitionId(topic_id=each.topic_id, partition=each.where.partition))
         self._target.take(parts, done)
         for each in done:
             counts = self._counts[each.where.topic]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+import pyarrow.compute as pc
+
 from maxbrod.api.archives import open_for_writing
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.foreign_target import ForeignTarget, facts_of
+from maxbrod.api.snapshots import last_snapshot_run
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
@@ -83,7 +86,7 @@ class Target(Protocol):
         """Make what was written part of the archive. `done` are those without a failure."""
 
     def finish(self, moment: Moment, *, started_at_ms: int) -> None:
-        """Write down what is known of the cluster."""
+        """Write down what is known of the cluster. The ends of the snapshot are those of partitions without rows."""
 
 
 class NativeTarget:
@@ -95,8 +98,16 @@ class NativeTarget:
         self.url = self._archive.url
         self.options = options
         self.losses: tuple[Loss, ...] = ()
-        self._positions = {each: found.end_offset for each, found in self._archive.catalog.positions().items()}
-        self._committed = False
+        found = self._archive.catalog.positions()
+        self._positions = {each: position.end_offset for each, position in found.items()}
+        self._names = {each.topic_id: position.topic for each, position in found.items()}
+        self._committed = self._lacks_snapshot()
+        """Whether there are rows that no snapshot tells of: of this run, or of one that was killed before its end."""
+
+    def _lacks_snapshot(self) -> bool:
+        last = last_snapshot_run(self._archive.catalog.runs())
+        written = pc.max(self._archive.catalog.rows(columns=["written_at"])["written_at"]).as_py()
+        return written is not None and (last is None or last.written_at < written)
 
     def position(self, part: Part) -> int | None:
         found = self._positions.get(part.id)
@@ -121,18 +132,19 @@ class NativeTarget:
             slices = [decode_slice(fields) for fields in each.segments]
             rows += convert_rows(part.rows, slices, run_id=self._run_id, written_at=now_ms())
             self._positions[part.id] = part.end
+            self._names[part.topic_id] = part.topic
         if rows:
             self._archive.catalog.commit(rows)
             self._committed = True
 
     def finish(self, moment: Moment, *, started_at_ms: int) -> None:
-        """Ends are those of the target: the source may have more."""
+        """Other ends are those of the target: the source may have more."""
         snapshot = moment.snapshot
         if snapshot is None or not self._committed:
             return
         path = f"snapshots/{self._run_id}.json.zst"
-        ends = {**self._positions, **{each: end for each, end in snapshot.ends.items() if each not in self._positions}}
-        self._archive.storage.put(path, encode(replace(snapshot, run_id=self._run_id, ends=ends)))
+        ends, topics = {**snapshot.ends, **self._positions}, {**snapshot.topics, **self._names}
+        self._archive.storage.put(path, encode(replace(snapshot, run_id=self._run_id, ends=ends, topics=topics)))
         at = now_ms()
         run = Run(run_id=self._run_id, started_at=started_at_ms, finished_at=at, snapshot=path, written_at=at)
         self._archive.catalog.commit([run])

@@ -24,7 +24,7 @@ from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
 from maxbrod.model import TopicPartition
-from maxbrod.planning.starts import Earliest, parse_start
+from maxbrod.planning.starts import AtTime, Earliest, Latest, parse_start
 from maxbrod.planning.states import plan_partition
 from maxbrod.planning.surveyed import topic_id_for
 from maxbrod.planning.windows import Window, next_windows, spread
@@ -143,14 +143,27 @@ class ForeignBackup:
     def _windows(self, found: Observation, notices: list[Notice]) -> list[tuple[TopicPartition, Window]]:
         """Of each partition the offsets that are to be written."""
         planned = []
+        # Whatever came since the first run has never been skipped on purpose.
+        start = Earliest() if self.target.survey.positions or self.target.starts else self._start
+        begun: dict[TopicPartition, int] = {}
+        held_topics, ids = {each.topic for each in self.target.survey.positions}, self.target.topic_ids
+        others = {
+            state.topic
+            for state in found.states
+            if state.topic in held_topics and ids.get(state.topic, state.topic_id) != state.topic_id
+        }
         for state in found.states:
             where = TopicPartition(topic=state.topic, partition=state.partition)
-            held = self.target.survey.positions.get(where)
+            if state.topic in others:
+                notices.append(_recreated(state))
+                continue
+            # A layout that has none of its records yet may say 0.
+            known = (self.target.survey.positions.get(where), self._begun(where, state))
+            held = max((each for each in known if each is not None), default=None)
             if held is None:
-                # Whatever came since the first run has never been skipped on purpose.
-                start = Earliest() if self.target.survey.positions else self._start
                 plan = plan_partition(state, start, offset_for_time=found.offsets_for_time.get(where, -1))
                 first, end = plan.start, plan.end
+                begun[where] = first
             elif held > state.high_watermark:
                 notices.append(_diverged(state, held))
                 continue
@@ -160,7 +173,17 @@ class ForeignBackup:
                 first, end = max(held, state.log_start), state.end
             size = state.bytes_per_offset
             planned.append((where, Window(topic_id=state.topic_id, start=first, end=end, bytes_per_offset=size)))
+        # Asked again for the end or for a time, partitions would begin later, and miss what came since.
+        self.target.remember(
+            begun if isinstance(start, Latest | AtTime) else {},
+            {state.topic: state.topic_id for state in found.states if state.topic not in others},
+        )
         return planned
+
+    def _begun(self, where: TopicPartition, state: PartitionState) -> int | None:
+        """Where a partition without records was to begin; None: nowhere yet, or it is another topic now."""
+        known = self.target.topic_ids.get(where.topic) == state.topic_id
+        return self.target.starts.get(where) if known else None
 
     def _write(
         self,
@@ -268,6 +291,19 @@ def _diverged(state: PartitionState, held: int) -> Notice:
         partition=state.partition,
         first_offset=state.high_watermark,
         end_offset=held,
+        hint="back it up to another place: this layout cannot tell two topics of one name apart",
+        exit_code=EXIT_INCOMPLETE,
+    )
+
+
+def _recreated(state: PartitionState) -> Notice:
+    return Notice(
+        kind="truncated",
+        message="the topic was deleted and created again: nothing was written",
+        topic=state.topic,
+        partition=state.partition,
+        first_offset=state.log_start,
+        end_offset=state.end,
         hint="back it up to another place: this layout cannot tell two topics of one name apart",
         exit_code=EXIT_INCOMPLETE,
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import CorruptDataError, RefusedError, UsageError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
+from maxbrod.model import TopicPartition
 from maxbrod.storage.opening import open_storage
-from maxbrod.storage.overlay import OWN_FOLDER
+from maxbrod.storage.overlay import OWN_FOLDER, without_own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from maxbrod.config import StorageConfig
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.foreign import ForeignSegment, Layout, Loss
+
+_MEMORY: Final = f"{OWN_FOLDER}/backup.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,9 @@ class ForeignTarget:
         self._storage = open_storage(url, storage)
         self.url = self._storage.url
         self.survey = self._look()
+        self.starts, self.topic_ids = self._recall()
+        """Where partitions begin that were met at their end, by a backup that was told to begin there; which topics
+        were backed up, because the next one of the same name is another."""
 
     @property
     def options(self) -> WriteOptions:
@@ -80,14 +87,44 @@ class ForeignTarget:
         self._layout.publish(self._storage, self.survey, written, self._options, facts)
         self.survey = self._look()
 
+    def remember(self, starts: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> None:
+        """What the layouts themselves have no place for, added to what is remembered already of the same topics."""
+        if starts.items() <= self.starts.items() and topic_ids.items() <= self.topic_ids.items():
+            return
+        others = {name for name, each in topic_ids.items() if self.topic_ids.get(name, each) != each}
+        kept = {each: start for each, start in self.starts.items() if each.topic not in others}
+        self.starts, self.topic_ids = {**kept, **starts}, {**self.topic_ids, **topic_ids}
+        places = sorted([each.topic, each.partition, start] for each, start in self.starts.items())
+        document = {"starts": places, "topic_ids": self.topic_ids}
+        self._storage.replace(_MEMORY, json.dumps(document, sort_keys=True).encode())
+
     def look_again(self) -> None:
         """After a failure the tree may have other contents than were thought."""
         self.survey = self._look()
 
+    def _recall(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+        try:
+            document = json.loads(bytes(self._storage.get(_MEMORY)))
+            starts = {
+                TopicPartition(topic=str(name), partition=int(each)): int(start)
+                for name, each, start in document["starts"]
+            }
+            return starts, {str(name): str(each) for name, each in document["topic_ids"].items()}
+        except ObjectNotFoundError:
+            return {}, {}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptDataError(
+                "it does not say what was backed up",
+                operation="look at the archive",
+                object_name=self._storage.name_of(_MEMORY),
+                hint="without it, nobody knows whether the topics are still the same; delete it if you do",
+            ) from error
+
     def _look(self) -> Survey:
-        if next((each for each in self._storage.list() if not each.path.startswith(f"{OWN_FOLDER}/")), None) is None:
+        seen = without_own(self._storage)
+        if next(iter(seen.list()), None) is None:
             return Survey(layout=self._layout.name, segments=())
-        if not self._layout.detect(self._storage):
+        if not self._layout.detect(seen):
             raise RefusedError(
                 f"there are objects here, but no archive in the layout {self._layout.name}",
                 operation="write another layout",

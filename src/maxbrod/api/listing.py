@@ -16,6 +16,7 @@ from maxbrod.api.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.api.runs import RunSummary, gaps_by_topic, summarise_run
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.schema import Kind
+from maxbrod.layouts.registry import NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +57,7 @@ class TopicSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     archive: str
+    layout: str
     as_of: str | None
     topics: tuple[TopicSummary, ...]
     runs: int
@@ -75,6 +77,7 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
     chosen = select_names({each.topic for each in summaries}, patterns)
     return Listing(
         archive=archive.url,
+        layout=NATIVE if archive.survey is None else archive.survey.layout,
         as_of=moment.as_of,
         topics=tuple(each for each in summaries if each.topic in chosen),
         runs=len(runs),

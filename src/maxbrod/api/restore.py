@@ -18,6 +18,7 @@ from maxbrod.api.group_moves import active_groups, archived_groups, missing_grou
 from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_access import restore_acls, restore_quotas
+from maxbrod.api.restore_damage import damage
 from maxbrod.api.restore_lock import alone
 from maxbrod.api.restore_meter import RestoreMeter
 from maxbrod.api.restore_report import AGAIN, RestoreReport, report_of
@@ -150,6 +151,7 @@ class Restore:
         forced = self._wish.force_groups
         obstacles = [
             *plan.obstacles,
+            *damage(archive.survey, chosen.topics.values(), accepted=self._wish.accept_gaps),
             *missing_groups(plan.groups, self._snapshot),
             *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),
             *self._done_before(command, target),

@@ -7,6 +7,7 @@ that a restore that was killed is in nobody's way.
 from __future__ import annotations
 
 import fcntl
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -26,16 +27,26 @@ def alone(restore_id: str) -> Iterator[None]:
         yield
         return
     with path.open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _is_free(file.fileno()):
             raise RefusedError(
                 "another process on this machine has the same restore under way",
                 operation="restore",
                 object_name=restore_id,
                 hint="wait until it has ended, or end it; then run the same command again",
-            ) from None
-        yield
+            )
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _is_free(file: int) -> bool:
+    """Takes the lock. A file that its last holder has just removed is nobody's lock any more."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return os.fstat(file).st_nlink > 0
 
 
 def _path(restore_id: str) -> Path | None:

@@ -17,6 +17,7 @@ from maxbrod.cli.options import (
     find_place,
 )
 from maxbrod.cli.output import JsonFlag, human_bytes, human_count, human_time, out, print_json, print_line, table
+from maxbrod.layouts.registry import NATIVE
 
 if TYPE_CHECKING:
     from maxbrod.api.listing import Listing, TopicSummary
@@ -93,6 +94,9 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
     past = len(listing.topics) - len(chosen)
     if past:
         print_line(f"{past:,} more were deleted and created again since: see --all")
+    if listing.layout != NATIVE:
+        print_line(f"layout {listing.layout}: of another tool, which does not say which runs there were")
+        return
     last = listing.last_run
     if last is None:
         print_line("no run yet")

@@ -8,7 +8,22 @@ from typing import Annotated
 import typer
 
 from maxbrod import __version__
-from maxbrod.cli import backup, bench, check, compare, convert, demo, drill, gc, groups, ls, restore, sandbox, show
+from maxbrod.cli import (
+    backup,
+    bench,
+    check,
+    compare,
+    convert,
+    demo,
+    drill,
+    gc,
+    groups,
+    ls,
+    prune,
+    restore,
+    sandbox,
+    show,
+)
 from maxbrod.cli.output import print_error
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError
 
@@ -28,6 +43,7 @@ app.command(name="show")(show.show)
 app.command(name="check")(check.check)
 app.command(name="convert")(convert.convert)
 app.command(name="gc")(gc.gc)
+app.command(name="prune")(prune.prune)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(bench.app, name="bench")
 app.command(name="demo")(demo.demo)

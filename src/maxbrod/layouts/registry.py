@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from maxbrod.errors import UsageError
+from maxbrod.storage.overlay import without_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maxbrod.layouts.foreign import Fault, Layout
+    from maxbrod.layouts.foreign import Fault, ForeignSegment, Layout, Survey
     from maxbrod.storage.interface import Storage
 
 NATIVE: Final = "kafka"
 FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
 """In the order in which they are looked for: those with the most telling names first."""
 _REPAIRABLE: Final = ("binlog",)
+_PRUNABLE: Final = ("binlog",)
+
+
+class Prune(Protocol):
+    def __call__(
+        self, storage: Storage, survey: Survey, older_than_ms: int, *, delete: bool = True
+    ) -> list[ForeignSegment]: ...
 
 
 def layout_of(name: str) -> Layout:
@@ -36,6 +44,15 @@ def repair_of(name: str) -> Callable[[Storage], list[Fault]]:
     return cast("Callable[[Storage], list[Fault]]", import_module(f"maxbrod.layouts.{name}.repairing").repair)
 
 
+def prune_of(name: str) -> Prune:
+    """What deletes the oldest segments of a layout."""
+    if name not in _PRUNABLE:
+        raise UsageError(f"segments of the layout {name} are not deleted by age", hint="see what its own tool offers")
+    return cast("Prune", import_module(f"maxbrod.layouts.{name}.pruning").prune)
+
+
 def detect_layout(storage: Storage) -> str | None:
     """The foreign layout that the storage holds; None if it looks like none of them."""
-    return next((name for name in FOREIGN if layout_of(name).detect(storage)), None)
+    # Layouts look at the first names only, and ours would stand before all of theirs.
+    seen = without_own(storage)
+    return next((name for name in FOREIGN if layout_of(name).detect(seen)), None)

@@ -6,6 +6,7 @@ Topics have no ids there, so each gets one from its name: the same at every surv
 from __future__ import annotations
 
 import hashlib
+import re
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from maxbrod.catalog.rows import Row
-    from maxbrod.layouts.foreign import ForeignGap, ForeignGroup, ForeignSegment, Survey
+    from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignGroup, ForeignSegment, Survey
     from maxbrod.model import TopicPartition
 
 RUN_ID: Final = "survey"
 SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"
 _CODEC: Final = "none"
+_NUMBER: Final = re.compile(r"[0-9]+")
 _REASONS: Final = {str(each): each for each in GapReason}
 
 
@@ -89,13 +91,21 @@ def _partition_rows(
     survey: Survey, where: TopicPartition, segments: Sequence[ForeignSegment], at: int
 ) -> Iterator[Row]:
     told = [each for each in survey.gaps if each.where == where]
+    lost = [each for each in survey.faults if each.fatal and _is_of(each, where)]
     reached = segments[0].base_offset
     for segment in segments:
         if segment.base_offset > reached:
-            yield _gap(where, reached, segment.base_offset, _reason(told, reached, segment.base_offset), at)
+            reason = _reason(told, reached, segment.base_offset)
+            damaged = any(each.offset is None or reached <= each.offset < segment.base_offset for each in lost)
+            yield _gap(where, reached, segment.base_offset, GapReason.CORRUPT if damaged else reason, at)
         if segment.end_offset > segment.base_offset:
             yield _segment(survey.layout, segment, at)
         reached = max(reached, segment.end_offset)
+
+
+def _is_of(fault: Fault, where: TopicPartition) -> bool:
+    """By its path: in every layout the topic is a folder of it, and the partition a number in it."""
+    return where.topic in fault.path.split("/") and where.partition in map(int, _NUMBER.findall(fault.path))
 
 
 def _reason(told: Sequence[ForeignGap], first: int, end: int) -> GapReason:

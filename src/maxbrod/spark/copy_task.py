@@ -30,7 +30,7 @@ _PACKED_BYTES: Final = 4 << 20
 
 
 def run_copy_task(settings: TransferSettings, items: Sequence[TransferItem]) -> list[Transferred]:
-    """All of the items or none: their objects become visible together."""
+    """Items share objects, so that what goes wrong with one spoils all: then each is copied by itself."""
     if settings.source_url is None or settings.source is None:
         raise UsageError("an archive is copied from another one")
     options = settings.options
@@ -47,7 +47,9 @@ def run_copy_task(settings: TransferSettings, items: Sequence[TransferItem]) -> 
         with writer as archive:
             parts = [_copy(archive, source, item) for item in items]
     except MaxbrodError as error:
-        return [nothing(item, error) for item in items]
+        if len(items) == 1:
+            return [nothing(item, error) for item in items]
+        return [done for item in items for done in run_copy_task(settings, [item])]
     return [
         Transferred(
             where=item.where,

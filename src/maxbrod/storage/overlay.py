@@ -1,4 +1,4 @@
-"""A storage that is another one with a few objects more, which are in memory, and one folder that lies elsewhere.
+"""A storage that is another one with a few objects more, which are in memory, and some folders that lie elsewhere.
 
 So an archive that belongs to another tool can be looked at as one of ours, and what we must remember about it stays out
 of that tool's sight.
@@ -19,12 +19,12 @@ OWN_FOLDER: Final = ".maxbrod"
 
 
 class OverlaidStorage(Storage):
-    def __init__(self, base: Storage, *, objects: Mapping[str, bytes], moved: str) -> None:
-        """`objects` are served from memory; those in the folder `moved` are kept under OWN_FOLDER."""
+    def __init__(self, base: Storage, *, objects: Mapping[str, bytes], moved: Sequence[str]) -> None:
+        """`objects` are served from memory; those in the folders `moved` are kept under OWN_FOLDER."""
         super().__init__(base.url)
         self._base = base
         self._objects = dict(objects)
-        self._moved = moved
+        self._moved = tuple(f"{folder}/" for folder in moved)
 
     def put(self, path: str, data: Buffer) -> None:
         self._base.put(self._place(path), data)
@@ -49,7 +49,7 @@ class OverlaidStorage(Storage):
         return replace(self._base.head(self._place(path)), path=path)
 
     def list(self, folder: str = "") -> Iterator[ObjectInfo]:
-        if folder.rstrip("/") == self._moved or folder.startswith(f"{self._moved}/"):
+        if f"{folder.rstrip('/')}/".startswith(self._moved):
             found = self._base.list(f"{OWN_FOLDER}/{folder}")
             return (replace(each, path=each.path.removeprefix(f"{OWN_FOLDER}/")) for each in found)
         return (each for each in self._base.list(folder) if not each.path.startswith(f"{OWN_FOLDER}/"))
@@ -58,4 +58,9 @@ class OverlaidStorage(Storage):
         self._base.delete([self._place(path) for path in paths])
 
     def _place(self, path: str) -> str:
-        return f"{OWN_FOLDER}/{path}" if path.startswith(f"{self._moved}/") else path
+        return f"{OWN_FOLDER}/{path}" if path.startswith(self._moved) else path
+
+
+def without_own(storage: Storage) -> Storage:
+    """What its tool sees of it."""
+    return OverlaidStorage(storage, objects={}, moved=())

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 
-def prune(storage: Storage, survey: Survey, older_than_ms: int) -> list[ForeignSegment]:
+def prune(storage: Storage, survey: Survey, older_than_ms: int, *, delete: bool = True) -> list[ForeignSegment]:
     """Delete the oldest segments of each partition in which every record is older than that, and return them.
 
     A record's age is that of its timestamp; where it has none, that of the object. A partition's last segment stays,
-    so that a backup knows where to go on. The index is replaced before anything is deleted: whenever this ends, it
-    names nothing that is gone, and the next run deletes what this one left.
+    so that a backup knows where to go on. Without `delete` nothing is changed. The index is replaced before anything
+    is deleted: whenever this ends, it names nothing that is gone, and the next run deletes what this one left.
     """
     modified = {info.path: info.modified_ms for info in storage.list()}
     pruned: list[ForeignSegment] = []
@@ -33,10 +33,12 @@ def prune(storage: Storage, survey: Survey, older_than_ms: int) -> list[ForeignS
         old = 0
         while old < len(segments) - 1 and _newest_ms(storage, segments[old], modified) < older_than_ms:
             old += 1
+        pruned += segments[:old]
+        if not delete:
+            continue
         if old:
             kept = [int(segment.details["start_offset"]) for segment in segments[old:]]
             storage.replace(index_path(where), encode_partition_index(where.partition, kept))
-            pruned += segments[:old]
         _delete_below(storage, where, segments[old:])
     return pruned
 

@@ -1,0 +1,39 @@
+"""What is damaged in another tool's archive as obstacles of a restore.
+
+A segment that cannot be made out is in no row, and between rows it would look like offsets that never had a record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from maxbrod.layouts.foreign import Fault, Survey
+
+_HINT: Final = "see 'maxbrod check'; restore without what is lost by --accept-gaps"
+
+
+def damage(survey: Survey | None, chosen: Collection[str], *, accepted: bool) -> Iterator[Obstacle]:
+    """Every fault by which records are lost, but those of topics that are not restored."""
+    if survey is None:
+        return
+    others = set(survey.topics) - set(chosen)
+    for fault in survey.faults:
+        if fault.fatal and not _is_about(fault, others):
+            yield Obstacle(
+                kind=ObstacleKind.CORRUPT,
+                where=fault.path,
+                what=fault.message,
+                hint=_HINT,
+                fatal=not accepted,
+                offset=fault.offset,
+            )
+
+
+def _is_about(fault: Fault, topics: Collection[str]) -> bool:
+    """By its path: in every layout the name of the topic is a folder of it."""
+    return not set(topics).isdisjoint(fault.path.split("/"))

@@ -1,0 +1,85 @@
+"""`check`, `check --repair`, `prune` and `ls` on an archive of another tool."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from maxbrod.batch.conform import conform
+from maxbrod.cli.main import run
+from maxbrod.layouts.foreign import ClusterFacts, Survey, WriteOptions
+from maxbrod.layouts.registry import layout_of
+from maxbrod.model import TopicPartition
+from maxbrod.storage.local import LocalStorage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHERE = TopicPartition(topic="orders", partition=0)
+OLD_MS = 1_500_000_000_000
+
+
+def records(first: int, count: int, timestamp_ms: int) -> pa.RecordBatch:
+    values = [b"value %d" % offset for offset in range(first, first + count)]
+    columns = {
+        "offset": pa.array(range(first, first + count), pa.int64()),
+        "timestamp_ms": pa.array([timestamp_ms] * count, pa.int64()),
+        "key": pa.array([None] * count, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+    }
+    return conform(pa.RecordBatch.from_pydict(columns))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two old segments and one that will not be old for long."""
+    storage, layout = LocalStorage(tmp_path / "tree"), layout_of("binlog")
+    for first, at in ((0, OLD_MS), (10, OLD_MS), (20, 4_000_000_000_000)):
+        survey = layout.survey(storage) if first else Survey(layout="binlog", segments=())
+        written = layout.write(storage, WHERE, [records(first, 10, at)], WriteOptions(), survey=survey)
+        layout.publish(storage, survey, written, WriteOptions(), ClusterFacts())
+    return tmp_path / "tree"
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, exits: int = 0) -> str:
+    code = run(list(words))
+    found = capsys.readouterr()
+    assert code == exits, found
+    return found.out + found.err
+
+
+def test_a_tree_is_listed_with_its_layout(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "layout binlog" in told(capsys, "ls", "-a", str(tree))
+    listed = json.loads(told(capsys, "ls", "-a", str(tree), "--json"))
+    assert (listed["layout"], [each["records"] for each in listed["topics"]]) == ("binlog", [30])
+    assert "orders" in told(capsys, "show", "orders", "-a", str(tree))
+
+
+def test_old_segments_go_only_when_that_is_asked_for(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(tree.rglob("*_records"))
+    assert "2 segments" in told(capsys, "prune", "-a", str(tree), "--older-than", "30d")
+    assert sorted(tree.rglob("*_records")) == before
+    report = json.loads(told(capsys, "prune", "-a", str(tree), "--older-than", "30d", "--delete", "--json"))
+    assert (len(report["segments"]), report["deleted"]) == (2, True)
+    assert len(list(tree.rglob("*_records"))) == 1
+    assert "whole" in told(capsys, "check", "-a", str(tree))
+    assert "0 segments" in told(capsys, "prune", "-a", str(tree), "--older-than", "30d", "--delete")
+
+
+def test_indexes_that_are_gone_are_made_anew(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for index in (*tree.rglob("index_partition_*"), *tree.rglob("*_index")):
+        index.unlink()
+    told(capsys, "check", "-a", str(tree), exits=4)
+    assert "repaired" in told(capsys, "check", "-a", str(tree), "--repair")
+    assert "whole" in told(capsys, "check", "-a", str(tree))
+    listed = json.loads(told(capsys, "ls", "-a", str(tree), "--json"))
+    assert [each["records"] for each in listed["topics"]] == [30]
+
+
+def test_what_makes_no_sense_in_a_layout_is_refused(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "only its own tool knows" in told(capsys, "gc", "-a", str(tree), exits=5)
+    assert "as a whole" in told(capsys, "check", "orders", "-a", str(tree), exits=2)
+    assert "no layout 'zip'" in told(capsys, "ls", "-a", str(tree), "--layout", "zip", exits=2)

@@ -1,0 +1,77 @@
+"""Backups in other layouts, conversions and deep checks as jobs of a real Spark session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backup.engine import back_up, config_of
+from backup.ledger import Ledger
+from backup.oracle import read_archive
+from backup.test_runs import KEEP
+from maxbrod.api.archives import open_archive
+from maxbrod.api.backups import open_backup
+from maxbrod.api.convert import Convert, ConvertWish
+from maxbrod.api.foreign_checking import check_foreign
+from maxbrod.api.foreign_target import TargetWish
+from maxbrod.config import SparkConfig, StorageConfig
+from maxbrod.errors import EXIT_CORRUPT
+from maxbrod.planning.surveyed import topic_id_for
+from maxbrod.sandbox.topics import create_topic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from maxbrod.sandbox.cluster import Cluster
+
+MASTER = SparkConfig(master="local[2]")
+
+
+def test_a_conversion_runs_on_spark_and_proves_itself_there(
+    cluster: Cluster, topic: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, partitions=3, config=KEEP)
+    ledger = Ledger()
+    for partition in range(3):
+        ledger.write(cluster, topic, 40, partition=partition)
+    back_up(config_of(cluster, tmp_path / "archive", topic))
+    places = ((tmp_path / "archive", tmp_path / "kbak", "kbak"), (tmp_path / "kbak", tmp_path / "back", "kafka"))
+    for source, target, to in places:
+        wish = ConvertWish(
+            source_url=str(source),
+            source=StorageConfig(),
+            target_url=str(target),
+            target=StorageConfig(),
+            to=TargetWish(layout=to),
+        )
+        with Convert(wish, MASTER, session=spark) as work:
+            report = work.run()
+        assert (report.exit_code, report.topics[0].equal, report.topics[0].target_records) == (0, True, 120)
+    held = read_archive(str(tmp_path / "back"))
+    for partition in range(3):
+        assert held.records[topic_id_for(topic), partition] == ledger.of(cluster, topic, partition)
+
+
+def test_a_backup_in_another_layout_runs_on_spark_and_is_checked_there(
+    cluster: Cluster, topic: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, partitions=2, config=KEEP)
+    ledger = Ledger()
+    for partition in range(2):
+        ledger.write(cluster, topic, 50, partition=partition)
+    config = config_of(cluster, tmp_path / "tree", topic).model_copy(update={"layout": "kbs", "spark": MASTER})
+    with open_backup(config, session=spark) as work:
+        assert work.run().records == 100
+    archive = open_archive(str(tmp_path / "tree"))
+    report = check_foreign(archive, MASTER, session=spark)
+    assert (report.exit_code, report.records, report.deep) == (0, 100, True)
+
+    assert archive.survey is not None
+    victim = tmp_path / "tree" / archive.survey.segments[0].path
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    broken = check_foreign(open_archive(str(tmp_path / "tree")), MASTER, session=spark)
+    assert broken.exit_code == EXIT_CORRUPT
+    assert victim.name in broken.faults[0].path
