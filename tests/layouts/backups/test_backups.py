@@ -187,3 +187,9 @@ def test_a_crash_at_any_write_loses_nothing_and_doubles_nothing(
     position = survey.positions[WHERE]
     tool.add(storage, some(position, 12 - position), facts, segment_records_max=2)
     assert tool.read_all(storage) == some(0, 12)
+
+
+@each_tool
+def test_a_choice_that_the_layout_does_not_have_is_refused(tool: Tool, storage: Storage) -> None:
+    with pytest.raises(UsageError, match="no option region"):
+        tool.layout.survey(storage, {"region": "eu-1"})
