@@ -36,10 +36,10 @@ class RecordBuffers:
         self.header_value = _sealed(header_value)
 
     def shape(self) -> tuple[NDArray[Any], ...]:
-        """All that it takes to know how long records will be: as `all`, without the data, and header keys' validity."""
+        """All that it takes to know how long keys, values and headers are."""
         key, value, header_value = self.key, self.value, self.header_value
         return (
-            *(self.timestamp, self.kind, key.ends, key.valid, value.ends, value.valid),
+            *(key.ends, key.valid, value.ends, value.valid),
             *(self.header_ends, self.header_key.ends, header_value.ends, header_value.valid),
         )
 

@@ -1,19 +1,36 @@
-"""The compiled loops that layouts of other tools share. The rules of `maxbrod.batch.kernels` hold here, too."""
+"""The compiled loops that layouts of other tools share. The rules of `maxbrod.batch.kernels` hold here, too.
+
+They read only positions that a layout's own kernel has checked, and stay inside the arrays that they are given.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-from maxbrod.batch.kernels import copy_bytes
+from maxbrod.batch.kernels import INT32_MAX, copy_bytes
 
 
 @njit(cache=True, nogil=True)
-def gather(data, part_at, part_ends, out):
-    """Bring one part of every record (the keys, or the values) together."""
-    for row in range(len(part_at)):
-        to = np.int64(part_ends[row])
-        copy_bytes(out, to, data, part_at[row], np.int64(part_ends[row + 1]) - to)
+def running_ends(length, ends):
+    """Arrow's ends of parts of these lengths (-1: null) from 0 on. Returns their sum, or -1 above Arrow's 2 GiB."""
+    total = np.int64(0)
+    ends[0] = 0
+    for part in range(len(length)):
+        if length[part] > 0:
+            total += length[part]
+        if total > INT32_MAX:
+            return np.int64(-1)
+        ends[part + 1] = total
+    return total
+
+
+@njit(cache=True, nogil=True)
+def gather(data, at, ends, out):
+    """Bring the parts that begin at `at` together."""
+    for part in range(len(at)):
+        to = np.int64(ends[part])
+        copy_bytes(out, to, data, at[part], np.int64(ends[part + 1]) - to)
 
 
 @njit(cache=True, nogil=True, inline="always")

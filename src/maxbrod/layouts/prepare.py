@@ -6,50 +6,45 @@ records in each layout, which calls the kernels with the very types that real ca
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib import import_module
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
-from maxbrod.batch.conform import conform
-from maxbrod.layouts.foreign import Survey, WriteOptions
+from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, layout_of
-from maxbrod.model import TopicPartition
-from maxbrod.storage.local import LocalStorage
+from maxbrod.layouts.specimen import WHERE, specimen
+from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from maxbrod.layouts.foreign import Layout
+    from maxbrod.storage.interface import Storage
+
+_MORE: Final = ("avro", "binlog")
+"""Those that have kernels besides, which only damage or the tool's own files call for."""
 
 
 def prepare() -> None:
     for name in FOREIGN:
-        with TemporaryDirectory() as folder:
-            prepare_layout(layout_of(name), Path(folder))
+        prepare_layout(name)
 
 
-def prepare_layout(layout: Layout, folder: Path) -> None:
-    storage = LocalStorage(folder)
-    where = TopicPartition(topic="prepared", partition=0)
-    empty = Survey(layout=layout.name, segments=())
-    for segment in layout.write(storage, where, [_records()], WriteOptions(), survey=empty):
+def prepare_layout(name: str) -> None:
+    layout = layout_of(name)
+    with TemporaryDirectory() as folder:
+        storage = open_storage(folder)
+        survey, options = layout.survey(storage), WriteOptions()
+        written = layout.write(storage, WHERE, [specimen()], options, survey=survey)
+        layout.publish(storage, survey, written, options, ClusterFacts())
+        _read(layout, storage)
+        if name in _MORE:
+            import_module(f"maxbrod.layouts.{name}.prepare").prepare(storage)
+            _read(layout, storage)
+
+
+def _read(layout: Layout, storage: Storage) -> None:
+    for segment in layout.survey(storage).segments:
         for _ in layout.read(storage, segment):
             pass
-
-
-def _records() -> pa.RecordBatch:
-    header = {"key": b"h", "value": b"v"}
-    return conform(
-        pa.RecordBatch.from_pydict(
-            {
-                "offset": pa.array([0, 1], pa.int64()),
-                "timestamp_ms": pa.array([0, 1], pa.int64()),
-                "key": pa.array([b"k", None], pa.binary()),
-                "value": pa.array([b"v", None], pa.binary()),
-                "headers": pa.array([[header], []], pa.list_(pa.struct({"key": pa.binary(), "value": pa.binary()}))),
-            }
-        )
-    )
 
 
 if __name__ == "__main__":

@@ -98,3 +98,6 @@ def _read_record(data: bytes) -> Record:
         headers.append((name, blob()))
     assert at == len(data)
     return Record(offset=offset, timestamp=timestamp, key=key, value=value, headers=headers)
+
+
+segment_of = write_segment

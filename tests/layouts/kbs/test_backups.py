@@ -1,27 +1,21 @@
-"""A backup as a whole: what its metadata tells, how it grows, and what a crash or another writer does to it."""
+"""What the metadata of a backup tells, and what happens where it is damaged."""
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kbs import archives, plain
-from kbs.archives import FACTS, NOTHING, WHERE, add, read_all, some
-from maxbrod.errors import RefusedError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Layout, WriteOptions
+from kbs.archives import FACTS, WHERE, add, read_all, some
+from maxbrod.errors import RefusedError, UnsupportedFormatError
+from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.kbs.layout import LAYOUT
-from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import TopicPartition
-from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
-
-    from reference import Record
 
     from maxbrod.storage.interface import Storage
 
@@ -38,125 +32,6 @@ def _change(storage: Storage, change: Callable[[dict[str, Any]], object]) -> Non
     manifest = _manifest(storage)
     change(manifest)
     storage.replace(MANIFEST, json.dumps(manifest).encode())
-
-
-def test_the_layout_is_what_the_interface_asks_for() -> None:
-    layout: Layout = LAYOUT
-
-    assert layout.name == "kbs"
-    assert not any(loss.real for loss in layout.losses)
-
-
-def test_nothing_is_found_where_nothing_is(storage: Storage) -> None:
-    assert not LAYOUT.detect(storage)
-    assert LAYOUT.survey(storage).segments == ()
-
-
-def test_a_backup_grows_from_run_to_run(storage: Storage) -> None:
-    for first in (0, 5, 20):
-        add(storage, some(first, 5), codec="lz4")
-    survey = LAYOUT.survey(storage)
-
-    assert detect_layout(storage) == "kbs"
-    assert survey.faults == ()
-    assert [(each.base_offset, each.end_offset) for each in survey.segments] == [(0, 5), (5, 10), (20, 25)]
-    assert survey.positions == {WHERE: 25}
-    assert read_all(storage) == [*some(0, 5), *some(5, 5), *some(20, 5)]
-
-
-def test_the_url_may_point_into_the_backups_folder(tmp_path: Path) -> None:
-    add(open_storage(str(tmp_path)), some(0, 5))
-    inside = open_storage(str(tmp_path / "maxbrod"))
-    add(inside, some(5, 5))
-
-    assert read_all(inside) == some(0, 10)
-    assert read_all(open_storage(str(tmp_path))) == some(0, 10)
-    with pytest.raises(UsageError, match="not 'other'"):
-        LAYOUT.survey(inside, {"backup_id": "other"})
-
-
-def test_a_second_backup_under_one_root_is_another_one(storage: Storage) -> None:
-    add(storage, some(0, 5))
-    survey = LAYOUT.survey(storage, {"backup_id": "second"})
-    options = WriteOptions(extra={"backup_id": "second"})
-    written = archives.write(storage, some(0, 2), survey=survey, extra=options.extra)
-    LAYOUT.publish(storage, survey, written, options, FACTS)
-
-    assert LAYOUT.survey(storage, {"backup_id": "second"}).positions == {WHERE: 2}
-    assert LAYOUT.survey(storage, {"backup_id": "maxbrod"}).positions == {WHERE: 5}
-    with pytest.raises(UsageError, match="several backups here: maxbrod, second"):
-        LAYOUT.survey(storage)
-
-
-def test_what_was_written_and_not_published_is_not_archived(storage: Storage) -> None:
-    archives.write(storage, some(0, 5))
-    survey = LAYOUT.survey(storage)
-
-    assert survey.segments == ()
-    assert survey.positions == {}
-    assert [fault.fatal for fault in survey.faults] == [False]
-    # The next run begins anew, in the same folder.
-    add(storage, some(0, 7))
-    assert read_all(storage) == some(0, 7)
-
-
-def test_a_run_that_died_between_writing_and_publishing_is_written_over(storage: Storage) -> None:
-    add(storage, some(0, 5))
-    archives.write(storage, some(5, 3))
-    add(storage, some(5, 9))
-
-    assert read_all(storage) == some(0, 14)
-
-
-def test_publishing_again_changes_nothing(storage: Storage) -> None:
-    survey = LAYOUT.survey(storage)
-    written = archives.write(storage, some(0, 5), survey=survey, segment_records_max=2)
-    LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
-    once = {info.path: bytes(storage.get(info.path)) for info in storage.list()}
-    LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
-
-    assert {info.path: bytes(storage.get(info.path)) for info in storage.list()} == once
-
-
-def test_another_writers_segments_are_never_lost(storage: Storage) -> None:
-    add(storage, some(0, 2))
-    survey = LAYOUT.survey(storage)
-    late = archives.write(storage, some(2, 1), survey=survey)
-    add(storage, some(2, 5), segment_records_max=2)
-
-    with pytest.raises(RefusedError, match="another writer has added to orders-0"):
-        LAYOUT.publish(storage, survey, late, WriteOptions(), FACTS)
-    assert LAYOUT.survey(storage).positions == {WHERE: 7}
-
-
-def test_a_new_backup_never_overwrites_one_that_was_not_seen(storage: Storage) -> None:
-    add(storage, some(0, 5))
-    before = {info.path: bytes(storage.get(info.path)) for info in storage.list()}
-    with pytest.raises(RefusedError, match="there is a backup 'maxbrod' already"):
-        archives.write(storage, some(0, 2), survey=NOTHING)
-    assert {info.path: bytes(storage.get(info.path)) for info in storage.list()} == before
-
-
-def test_records_that_are_archived_already_are_refused(storage: Storage) -> None:
-    add(storage, some(0, 5))
-    with pytest.raises(RefusedError, match="behind offset 4"):
-        archives.write(storage, some(4, 2))
-
-
-def test_what_is_known_of_the_cluster_is_kept(storage: Storage) -> None:
-    group = ForeignGroup(group_id="g", offsets={WHERE: 3, OTHER: 0})
-    topics = {
-        "orders": ForeignTopic(name="orders", partition_count=2, replication_factor=3, configs={"retention.ms": "5"}),
-        "empty": ForeignTopic(name="empty", partition_count=7),
-    }
-    facts = ClusterFacts(cluster_id="c", brokers=("b:9092",), topics=topics, groups=(group,), taken_at_ms=77_000)
-    add(storage, some(0, 5), facts)
-    add(storage, some(5, 5))  # a run that saw no groups forgets none
-    survey = LAYOUT.survey(storage)
-
-    assert survey.topics == topics
-    assert survey.groups == (group,)
-    assert (survey.cluster_id, survey.taken_at_ms) == ("c", 77_000)
 
 
 def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) -> None:
@@ -210,39 +85,6 @@ def test_a_broken_manifest_is_made_good_by_the_segments_themselves(storage: Stor
     assert read_all(storage) == some(0, 10)
     with pytest.raises(RefusedError, match="manifest of this backup is damaged"):
         LAYOUT.publish(storage, survey, [], WriteOptions(), FACTS)
-
-
-def _killed_after(storage: Storage, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only so many more objects are replaced; then the process is gone."""
-    real, left = storage.replace, iter(range(writes))
-
-    def replace(path: str, data: bytes) -> None:
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        real(path, data)
-
-    monkeypatch.setattr(storage, "replace", replace)
-
-
-@pytest.mark.parametrize("writes", range(6))
-def test_a_crash_at_any_write_loses_nothing_and_doubles_nothing(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, writes: int
-) -> None:
-    add(storage, some(0, 5))
-    before = LAYOUT.survey(storage).positions
-    records: list[Record] = some(5, 6)
-    facts = ClusterFacts(groups=(ForeignGroup(group_id="g", offsets={WHERE: 1}),), taken_at_ms=1)
-    with monkeypatch.context() as patched:
-        _killed_after(storage, writes, patched)
-        with suppress(KeyboardInterrupt):
-            add(storage, records, facts, segment_records_max=2)
-    survey = LAYOUT.survey(storage)
-    # Three segments, the manifest, the checkpoint: the manifest is the moment at which it counts.
-    assert survey.positions == ({WHERE: 11} if writes >= 4 else before)
-    assert not any(fault.fatal for fault in survey.faults)
-    position = survey.positions[WHERE]
-    add(storage, some(position, 12 - position), facts, segment_records_max=2)
-    assert read_all(storage) == some(0, 12)
 
 
 def test_the_manifest_is_as_the_document_has_it(storage: Storage) -> None:

@@ -7,6 +7,7 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from backups.tools import KBS
 from reference import Record, varint
 
 from kbs import archives, plain
@@ -16,33 +17,6 @@ from maxbrod.layouts.kbs.layout import LAYOUT
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
-
-
-def _refused(storage: Storage, stored: bytes, told: list[Record], **fields: Any) -> MaxbrodError:
-    storage.replace("s", stored)
-    with pytest.raises(MaxbrodError) as caught:
-        archives.read(storage, archives.segment_of("s", told, **fields))
-    assert caught.value.object_name == storage.name_of("s")
-    return caught.value
-
-
-@pytest.mark.parametrize("codec", range(3))
-def test_any_flipped_bit_is_noticed(storage: Storage, codec: int) -> None:
-    records = some(0, 5)
-    stored = plain.segment_of(records, codec)
-    for at in range(len(stored)):
-        damaged = bytearray(stored)
-        damaged[at] ^= 1 << at % 8
-        error = _refused(storage, bytes(damaged), records)
-        assert isinstance(error, CorruptDataError | UnsupportedFormatError)
-
-
-@pytest.mark.parametrize("codec", range(3))
-def test_any_cut_is_noticed(storage: Storage, codec: int) -> None:
-    records = some(0, 5)
-    stored = plain.segment_of(records, codec)
-    for size in range(len(stored)):
-        assert isinstance(_refused(storage, stored[:size], records), CorruptDataError)
 
 
 def test_a_damaged_batch_keeps_none_of_those_before_it_back(storage: Storage) -> None:
@@ -79,7 +53,7 @@ def test_a_segment_that_lies_with_right_checksums_is_refused(
 ) -> None:
     records = some(0, 3)
     stored = plain.write_segment([plain.write_batch(records)], **{"first": 0, "count": 3, **forced})
-    error = _refused(storage, stored, records)
+    error = KBS.refused(storage, stored, records)
 
     assert type(error) is kind
     assert complaint in error.message
@@ -111,7 +85,7 @@ def test_a_batch_that_lies_with_right_checksums_is_refused(
 ) -> None:
     records = some(0, 3)
     stored = plain.write_segment([plain.write_batch(records, **forced)], first=0, count=3)
-    error = _refused(storage, stored, records)
+    error = KBS.refused(storage, stored, records)
 
     assert isinstance(error, CorruptDataError)
     assert complaint in error.message
@@ -121,7 +95,7 @@ def test_a_batch_that_lies_with_right_checksums_is_refused(
 def test_batches_that_go_back_are_refused(storage: Storage) -> None:
     records = some(0, 4)
     batches = [plain.write_batch(records[:2]), plain.write_batch(records[1:3])]
-    error = _refused(storage, plain.write_segment(batches, first=0, count=4), records)
+    error = KBS.refused(storage, plain.write_segment(batches, first=0, count=4), records)
 
     assert "does not begin where it should" in error.message
 
@@ -131,13 +105,13 @@ def test_offsets_never_go_over_the_end_of_64_bits(storage: Storage) -> None:
     block = varint(0) + varint(0) * 5 + varint(5) + varint(0) * 4
     stored = plain.write_segment([plain.write_batch([top], block=block, count=2)], first=top.offset, count=2)
 
-    assert "does not rise" in _refused(storage, stored, [top], records=2).message
+    assert "does not rise" in KBS.refused(storage, stored, [top], records=2).message
 
 
 def test_a_cut_batch_is_told_as_cut(storage: Storage) -> None:
     records = some(0, 9)
     stored = plain.segment_of(records)
-    error = _refused(storage, stored[:-60] + stored[-16:], records)
+    error = KBS.refused(storage, stored[:-60] + stored[-16:], records)
 
     assert isinstance(error, TruncatedDataError)
 
@@ -172,7 +146,7 @@ def test_a_bomb_takes_no_more_memory_than_its_batch_may(storage: Storage, codec:
         batch = plain.write_batch(records, codec, packed=packed, block=b"", block_bytes=block_bytes)
         body = plain.write_segment([batch], first=0, count=1, codec=codec)
         tracemalloc.start()
-        error = _refused(storage, body, records)
+        error = KBS.refused(storage, body, records)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert isinstance(error, CorruptDataError)

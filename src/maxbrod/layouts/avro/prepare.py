@@ -1,30 +1,19 @@
-"""Compiles the kernels of the layout avro into numba's cache: `python -m maxbrod.layouts.avro.prepare`."""
+"""Calls the kernels that records of our own do not need: for headers as the tool writes them."""
 
 from __future__ import annotations
 
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from maxbrod.batch.kernels import sealed
 from maxbrod.layouts.avro import header_kernels
-from maxbrod.layouts.avro.layout import LAYOUT
-from maxbrod.layouts.foreign import WriteOptions
-from maxbrod.layouts.specimen import WHERE, specimen
-from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from maxbrod.storage.interface import Storage
 
 
-def prepare() -> None:
-    """Call each kernel once with the very types that real calls use."""
-    with TemporaryDirectory() as folder:
-        storage = open_storage(folder)
-        survey = LAYOUT.survey(storage)
-        for segment in LAYOUT.write(storage, WHERE, [specimen()], WriteOptions(), survey=survey):
-            for _ in LAYOUT.read(storage, segment):
-                pass
+def prepare(_storage: Storage) -> None:
+    """With the very types that real calls use."""
     nothing = np.empty(0, np.int64)
     header_kernels.unwrap_java(sealed(np.empty(0, np.uint8)), nothing, nothing)
-
-
-if __name__ == "__main__":
-    prepare()

@@ -15,7 +15,7 @@ from maxbrod.layouts.avro.codecs import decompress
 from maxbrod.layouts.avro.container import Block, Header, read_blocks, read_header
 from maxbrod.layouts.avro.program import Program, compile_schema
 from maxbrod.layouts.avro.schema import MARK
-from maxbrod.layouts.found import Found, Parts, batch_of
+from maxbrod.layouts.found import Found, Room, batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,10 +88,8 @@ class Reader:
     def _find(
         self, data: NDArray[np.uint8], ends: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> tuple[Found, int, int]:
-        count = int(counts.sum())
-        offset, timestamp, header_at, header_ends = (np.empty(count, np.int64) for _ in range(4))
-        timestamp_type, header_kind = np.empty(count, np.int8), np.empty(count, np.int8)
-        key, value = Parts.empty(count), Parts.empty(count)
+        room = Room(int(counts.sum()))
+        header_kind = np.empty(len(room.offset), np.int8)
         status, block, rows = kernels.decode(
             self._program.code,
             data,
@@ -101,34 +99,17 @@ class Reader:
             self.where.partition,
             self.last,
             np.empty(kernels.DEPTH_MAX, np.int64),
-            offset,
-            timestamp,
-            timestamp_type,
-            *(key.at, key.length, value.at, value.length),
-            *(header_at, header_kind, header_ends),
+            *(room.offset, room.timestamp_ms, room.timestamp_type),
+            *room.parts(),
+            *(room.header_at, header_kind, room.header_ends),
         )
-        headers = int(header_ends[rows - 1]) if rows else 0
-        header_key, header_value = Parts.empty(headers), Parts.empty(headers)
-        header_kernels.scan_headers(
-            data,
-            header_at[:rows],
-            header_kind[:rows],
-            header_ends[:rows],
-            self._program.header_null,
-            *(header_key.at, header_key.length, header_value.at, header_value.length),
-        )
-        found = Found(
-            data=data,
-            offset=offset[:rows],
-            timestamp_ms=timestamp[:rows],
-            timestamp_type=timestamp_type[:rows],
-            key=key.until(rows),
-            value=value.until(rows),
-            header_ends=header_ends[:rows],
-            header_key=header_key,
-            header_value=header_value,
-        )
-        return found, status, block
+
+        def scan_headers(
+            data: NDArray[np.uint8], at: NDArray[np.int64], ends: NDArray[np.int64], *parts: NDArray[np.int64]
+        ) -> None:
+            header_kernels.scan_headers(data, at, header_kind[:rows], ends, self._program.header_null, *parts)
+
+        return room.found(data, rows, scan_headers), status, block
 
     def _batch(self, found: Found) -> pa.RecordBatch:
         others = 0

@@ -70,7 +70,8 @@ class _PartitionWriter:
         headers = (int(buffers.header_ends[0]), int(buffers.header_ends[-1]))
         writing_kernels.mark_text(buffers.header_key.ends, buffers.header_key.data, *headers, text)
         sizes = np.empty(buffers.rows, np.int64)
-        writing_kernels.measure(buffers.offset, *buffers.shape(), text, len(self._head), sizes)
+        numbers = (buffers.offset, buffers.timestamp, buffers.kind)
+        writing_kernels.measure(*numbers, *buffers.shape(), text, len(self._head), sizes)
         for first, last, begins in self._files.pieces(sizes):
             if begins:
                 self.finish()

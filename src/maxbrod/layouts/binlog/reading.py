@@ -13,7 +13,7 @@ from maxbrod.layouts.binlog import kernels
 from maxbrod.layouts.binlog.entries import PIECE_BYTES, Entries, entries
 from maxbrod.layouts.binlog.names import INDEX, RECORDS
 from maxbrod.layouts.binlog.schema import SegmentFiles
-from maxbrod.layouts.found import Found, Parts, batch_of
+from maxbrod.layouts.found import Found, Room, batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,47 +62,17 @@ def _find(storage: Storage, files: SegmentFiles, piece: Entries) -> tuple[Found,
     """The records of the piece before the first one that is damaged, and what is wrong with that."""
     begin, end = int(piece.start[0]), int(piece.stop[-1])
     data: NDArray[np.uint8] = sealed(np.frombuffer(storage.get_range(files.records, begin, end - begin), np.uint8))
-    count = len(piece.offset)
-    timestamp, timestamp_type = np.empty(count, np.int64), np.empty(count, np.int8)
-    key, value = Parts.empty(count), Parts.empty(count)
-    header_at, header_ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    room = Room(len(piece.offset))
+    room.offset = piece.offset
     status, rows = kernels.scan(
         data,
         piece.start - begin,
         piece.stop - begin,
-        piece.offset,
-        timestamp,
-        timestamp_type,
-        key.at,
-        key.length,
-        value.at,
-        value.length,
-        header_at,
-        header_ends,
+        *(room.offset, room.timestamp_ms, room.timestamp_type),
+        *room.parts(),
+        *(room.header_at, room.header_ends),
     )
-    headers = int(header_ends[rows - 1]) if rows else 0
-    header_key, header_value = Parts.empty(headers), Parts.empty(headers)
-    kernels.scan_headers(
-        data,
-        header_at[:rows],
-        header_ends[:rows],
-        header_key.at,
-        header_key.length,
-        header_value.at,
-        header_value.length,
-    )
-    found = Found(
-        data=data,
-        offset=piece.offset[:rows],
-        timestamp_ms=timestamp[:rows],
-        timestamp_type=timestamp_type[:rows],
-        key=key.until(rows),
-        value=value.until(rows),
-        header_ends=header_ends[:rows],
-        header_key=header_key,
-        header_value=header_value,
-    )
-    return found, status
+    return room.found(data, rows, kernels.scan_headers), status
 
 
 def _damaged(storage: Storage, files: SegmentFiles, piece: Entries, status: int, row: int) -> CorruptDataError:

@@ -101,7 +101,7 @@ class _PartitionWriter:
     def add(self, batch: pa.RecordBatch) -> None:
         buffers = RecordBuffers(batch)
         sizes = np.empty(buffers.rows, np.int64)
-        writing_kernels.measure(*buffers.shape(), sizes)
+        writing_kernels.measure(buffers.timestamp, buffers.kind, *buffers.shape(), sizes)
         for first, last, begins in self._rotation.pieces(sizes):
             if begins:
                 self.finish()

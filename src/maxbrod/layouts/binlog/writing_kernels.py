@@ -7,6 +7,7 @@ from numba import njit
 
 from maxbrod.batch.kernels import copy_bytes
 from maxbrod.layouts.binlog.kernels import CREATE_WITHOUT, NO_TIMESTAMP
+from maxbrod.layouts.kernels import length_of
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -22,11 +23,6 @@ def _put32(out, at, value):
 @njit(cache=True, nogil=True, inline="always")
 def _put64(out, at, value):
     return _put32(out, _put32(out, at, value >> 32), value)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _length(ends, valid, row):
-    return np.int64(ends[row + 1]) - np.int64(ends[row]) if valid[row] else np.int64(-1)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -54,17 +50,17 @@ def measure(
     """How many bytes each record takes."""
     for row in range(len(size)):
         total = np.int64(24 if _kind(timestamp_type, timestamp, row) < 0 else 32)
-        total += max(_length(key_ends, key_valid, row), np.int64(0))
-        total += max(_length(value_ends, value_valid, row), np.int64(0))
+        total += max(length_of(key_ends, key_valid, row), np.int64(0))
+        total += max(length_of(value_ends, value_valid, row), np.int64(0))
         for header in range(header_ends[row], header_ends[row + 1]):
             total += 8 + np.int64(header_key_ends[header + 1]) - np.int64(header_key_ends[header])
-            total += max(_length(header_value_ends, header_value_valid, header), np.int64(0))
+            total += max(length_of(header_value_ends, header_value_valid, header), np.int64(0))
         size[row] = total
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _put_part(out, at, ends, data, valid, row):
-    size = _length(ends, valid, row)
+    size = length_of(ends, valid, row)
     at = _put32(out, at, size)
     if size > 0:
         copy_bytes(out, at, data, np.int64(ends[row]), size)

@@ -80,29 +80,23 @@ def scan(
     offset,
     timestamp,
     key_at,
-    key_valid,
+    key_length,
     value_at,
-    value_valid,
+    value_length,
     header_at,
-    key_ends,
-    value_ends,
     header_ends,
 ):
     """Find every part of every whole record in `data[at:end]`, and check all of it.
 
-    Returns (status, rows, where the first record begins that is not whole or not right, header key and value bytes).
+    Returns (status, rows, where the first record begins that is not whole or not right).
     """
     rows = 0
-    keys = np.int64(0)
-    values = np.int64(0)
     headers = np.int64(0)
-    header_keys = np.int64(0)
-    header_values = np.int64(0)
     while rows < len(offset) and end - at >= 4:
         begin = at
         length = _u32(data, at)
         if length < _LENGTH_MIN:
-            return BAD_LENGTH, rows, begin, header_keys, header_values
+            return BAD_LENGTH, rows, begin
         if length > end - at - 4:
             break
         at += 4
@@ -110,86 +104,69 @@ def scan(
         time = _i64(data, at)
         number = _i64(data, at + 8)
         if number <= offset_before:
-            return BAD_OFFSET, rows, begin, header_keys, header_values
+            return BAD_OFFSET, rows, begin
         at += 16
 
         size = _i32(data, at)
         at += 4
         # What must follow the key: a length of 4 bytes and a count of 2.
         if size < -1 or size > stop - at - 6:
-            return BAD_LENGTH, rows, begin, header_keys, header_values
+            return BAD_LENGTH, rows, begin
         key_at[rows] = at
-        key_valid[rows] = size >= 0
-        key_size = max(size, np.int64(0))
-        at += key_size
+        key_length[rows] = size
+        at += max(size, np.int64(0))
 
         size = _i32(data, at)
         at += 4
         if size < -1 or size > stop - at - 2:
-            return BAD_LENGTH, rows, begin, header_keys, header_values
+            return BAD_LENGTH, rows, begin
         value_at[rows] = at
-        value_valid[rows] = size >= 0
-        value_size = max(size, np.int64(0))
-        at += value_size
+        value_length[rows] = size
+        at += max(size, np.int64(0))
 
         count = _u16(data, at)
         at += 2
         header_at[rows] = at
-        key_bytes = np.int64(0)
-        value_bytes = np.int64(0)
         for _ in range(count):
             if stop - at < 2:
-                return BAD_HEADER, rows, begin, header_keys, header_values
+                return BAD_HEADER, rows, begin
             size = _u16(data, at)
             at += 2
             if size > stop - at - 4:
-                return BAD_HEADER, rows, begin, header_keys, header_values
-            key_bytes += size
+                return BAD_HEADER, rows, begin
             at += size
             size = _i32(data, at)
             at += 4
             if size < -1 or size > stop - at:
-                return BAD_HEADER, rows, begin, header_keys, header_values
-            if size > 0:
-                value_bytes += size
-                at += size
+                return BAD_HEADER, rows, begin
+            at += max(size, np.int64(0))
         if at != stop:
-            return BAD_LENGTH, rows, begin, header_keys, header_values
+            return BAD_LENGTH, rows, begin
 
         offset_before = number
-        keys += key_size
-        values += value_size
         headers += count
-        header_keys += key_bytes
-        header_values += value_bytes
         offset[rows] = number
         timestamp[rows] = time
-        rows += 1
-        key_ends[rows] = keys
-        value_ends[rows] = values
         header_ends[rows] = headers
-    return OK, rows, at, header_keys, header_values
+        rows += 1
+    return OK, rows, at
 
 
 @njit(cache=True, nogil=True)
-def gather_headers(data, header_at, header_ends, key_ends, key_out, value_ends, value_valid, value_out):
-    """Bring the header keys and values together. Reads only what `scan` has checked."""
-    header = 0
+def scan_headers(data, header_at, header_ends, key_at, key_length, value_at, value_length):
+    """Find the parts of the headers. Reads only what `scan` has checked."""
+    header = np.int64(0)
     for row in range(len(header_at)):
         at = header_at[row]
-        for _ in range(header_ends[row + 1] - header_ends[row]):
+        while header < header_ends[row]:
             size = _u16(data, at)
-            to = np.int64(key_ends[header])
-            copy_bytes(key_out, to, data, at + 2, size)
-            key_ends[header + 1] = to + size
+            key_at[header] = at + 2
+            key_length[header] = size
             at += 2 + size
             size = _i32(data, at)
-            value_valid[header] = size >= 0
-            size = max(size, np.int64(0))
-            to = np.int64(value_ends[header])
-            copy_bytes(value_out, to, data, at + 4, size)
-            value_ends[header + 1] = to + size
-            at += 4 + size
+            value_at[header] = at + 4
+            value_length[header] = size
+            at += 4 + max(size, np.int64(0))
             header += 1
 
 
@@ -225,6 +202,7 @@ def measure(
 def write(
     offset,
     timestamp,
+    timestamp_type,  # noqa: ARG001 - it comes with the rest
     key_ends,
     key_data,
     key_valid,
@@ -234,6 +212,7 @@ def write(
     header_ends,
     header_key_ends,
     header_key_data,
+    header_key_valid,  # noqa: ARG001 - as above
     header_value_ends,
     header_value_data,
     header_value_valid,

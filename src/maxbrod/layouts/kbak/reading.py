@@ -11,6 +11,7 @@ from maxbrod.batch.columns import number_column
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
+from maxbrod.layouts.found import Room, batch_of
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import open_body
 from maxbrod.layouts.kbak.legacy import read_legacy
@@ -24,7 +25,6 @@ from maxbrod.layouts.kbak.schema import (
     Header,
     decode_header,
 )
-from maxbrod.layouts.parts import Found
 from maxbrod.layouts.stored import Stored
 
 if TYPE_CHECKING:
@@ -92,19 +92,18 @@ def _body_bytes(segment: ForeignSegment) -> int | None:
 def _records(stored: Stored, header: Header, schema: pa.Schema, body_bytes: int | None) -> Iterator[pa.RecordBatch]:
     end = stored.size - FOOTER_BYTES
     pieces = _Pieces(open_body(header.codec, stored.stream(HEADER_BYTES, end), end - HEADER_BYTES), body_bytes)
-    found, rows, last = Found(), 0, -1
+    room, rows, last = Room(), 0, -1
     while pieces.fill():
         data = pieces.data()
-        arrays = found.reserve(data.size // RECORD_BYTES_MIN + 1)
-        status, found.rows, at, found.header_key_bytes, found.header_value_bytes = kernels.scan(
-            data, 0, data.size, last, *arrays
-        )
-        if found.rows:
-            rows += found.rows
-            last = int(arrays[0][found.rows - 1])
+        room.reserve(data.size // RECORD_BYTES_MIN + 1)
+        places = (room.offset, room.timestamp_ms, *room.parts(), room.header_at, room.header_ends)
+        status, count, at = kernels.scan(data, 0, data.size, last, *places)
+        if count:
+            rows += count
+            last = int(room.offset[count - 1])
             if rows > header.records or last > header.end_offset:
                 break
-            yield found.records(data, schema, kernels.gather_headers)
+            yield batch_of(room.found(data, count, kernels.scan_headers), schema)
         if status != kernels.OK:
             raise CorruptDataError(kernels.MEANING[status], offset=last + 1, position=pieces.done + at)
         pieces.take(at)

@@ -17,6 +17,7 @@ from maxbrod.batch.columns import GrowingBytes, number_array, number_column
 from maxbrod.batch.conform import conform
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.backups import Backup, backup_for, check_topic, has_offset_headers, refuse_unknown
+from maxbrod.layouts.buffers import RecordBuffers
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import codec_of, compress
@@ -30,7 +31,6 @@ from maxbrod.layouts.kbak.schema import (
     Header,
     encode_header,
 )
-from maxbrod.layouts.parts import Parts
 from maxbrod.layouts.tracking import constant, little_endian, with_headers
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ class _Segments:
         records = self._prepared(conform(batch))
         if not records.num_rows:
             return
-        parts = Parts(records)
-        self._check_order(parts)
-        lengths = self._lengths(parts)
+        buffers = RecordBuffers(records)
+        self._check_order(buffers)
+        lengths = self._lengths(buffers)
         ends = np.cumsum(lengths)
         first = 0
         while first < records.num_rows:
@@ -94,7 +94,7 @@ class _Segments:
             room = self._bytes_max - (self._body.size - HEADER_BYTES)
             enough = int(np.searchsorted(ends, before + room)) + 1
             last = min(enough, first + self._records_max - self._rows, records.num_rows)
-            self._take(parts, lengths, first, last, int(ends[last - 1]) - before)
+            self._take(buffers, lengths, first, last, int(ends[last - 1]) - before)
             first = last
             if self._body.size - HEADER_BYTES >= self._bytes_max or self._rows >= self._records_max:
                 self._flush()
@@ -120,39 +120,39 @@ class _Segments:
             added.append((b"x-source-cluster", constant(cluster.encode(), records.num_rows)))
         return with_headers(records, added)
 
-    def _check_order(self, parts: Parts) -> None:
+    def _check_order(self, buffers: RecordBuffers) -> None:
         least = max(self._last[0] + 1 if self._rows else 0, self._position or 0)
-        if int(parts.offset[0]) < least or (np.diff(parts.offset) <= 0).any():
+        if int(buffers.offset[0]) < least or (np.diff(buffers.offset) <= 0).any():
             raise RefusedError(
                 f"records of {self._where} do not come in the order of offsets, behind offset {least - 1}",
-                offset=int(parts.offset[0]),
+                offset=int(buffers.offset[0]),
                 hint="survey the archive again, and go on where it ends",
             )
 
-    def _lengths(self, parts: Parts) -> np.ndarray[Any, np.dtype[np.int64]]:
-        lengths = np.empty(len(parts.offset), np.int64)
-        row = kernels.measure(*parts.shape(), lengths)
+    def _lengths(self, buffers: RecordBuffers) -> np.ndarray[Any, np.dtype[np.int64]]:
+        lengths = np.empty(len(buffers.offset), np.int64)
+        row = kernels.measure(*buffers.shape(), lengths)
         if row < 0 and int(lengths.max()) > RECORD_BYTES_MAX:
             row = int(lengths.argmax())
         if row >= 0:
             raise RefusedError(
                 f"a record of {self._where} does not fit the layout",
-                offset=int(parts.offset[row]),
+                offset=int(buffers.offset[row]),
                 hint="it has room for 65535 headers a record, 65535 bytes a header key, 1 GiB a record",
             )
         return lengths
 
     def _take(
-        self, parts: Parts, lengths: np.ndarray[Any, np.dtype[np.int64]], first: int, last: int, size: int
+        self, buffers: RecordBuffers, lengths: np.ndarray[Any, np.dtype[np.int64]], first: int, last: int, size: int
     ) -> None:
         at = self._body.size
         self._body.reserve(at + size)
-        kernels.write(*parts.contents(), lengths, first, last, self._body.data, at)
+        kernels.write(*buffers.all(), lengths, first, last, self._body.data, at)
         if not self._rows:
-            self._first = int(parts.offset[first]), int(parts.timestamp[first])
+            self._first = int(buffers.offset[first]), int(buffers.timestamp[first])
             self._times = self._first[1], self._first[1]
-        self._last = int(parts.offset[last - 1]), int(parts.timestamp[last - 1])
-        chosen = parts.timestamp[first:last]
+        self._last = int(buffers.offset[last - 1]), int(buffers.timestamp[last - 1])
+        chosen = buffers.timestamp[first:last]
         self._times = min(self._times[0], int(chosen.min())), max(self._times[1], int(chosen.max()))
         self._rows += last - first
 

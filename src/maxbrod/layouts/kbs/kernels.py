@@ -41,115 +41,94 @@ def scan(
     offset,
     timestamp,
     key_at,
-    key_valid,
+    key_length,
     value_at,
-    value_valid,
+    value_length,
     header_at,
-    key_ends,
-    value_ends,
     header_ends,
 ):
     """Find every part of every record of a block, and check all of it.
 
-    Returns (status, record, header key and value bytes).
+    Returns (status, record).
     """
     end = np.int64(len(data))
-    keys = np.int64(0)
-    values = np.int64(0)
     headers = np.int64(0)
-    header_keys = np.int64(0)
-    header_values = np.int64(0)
     before = np.int64(-1)
     first_timestamp, at = read_varint(data, 0, end)
     if at < 0:
-        return BAD_VARINT, 0, 0, 0
+        return BAD_VARINT, 0
     for row in range(count):
         delta, at = read_varint(data, at, end)
         if at < 0:
-            return BAD_VARINT, row, 0, 0
+            return BAD_VARINT, row
         if delta <= before or delta > _INT64_MAX - base_offset or (row == 0 and delta != 0):
-            return BAD_OFFSET, row, 0, 0
+            return BAD_OFFSET, row
         before = delta
         time_delta, at = read_varint(data, at, end)
         if at < 0:
-            return BAD_VARINT, row, 0, 0
+            return BAD_VARINT, row
 
         size, at = read_varint(data, at, end)
         if at < 0:
-            return BAD_VARINT, row, 0, 0
+            return BAD_VARINT, row
         if size < -1 or size > end - at:
-            return BAD_LENGTH, row, 0, 0
+            return BAD_LENGTH, row
         key_at[row] = at
-        key_valid[row] = size >= 0
-        if size > 0:
-            keys += size
-            at += size
+        key_length[row] = size
+        at += max(size, np.int64(0))
 
         size, at = read_varint(data, at, end)
         if at < 0:
-            return BAD_VARINT, row, 0, 0
+            return BAD_VARINT, row
         if size < -1 or size > end - at:
-            return BAD_LENGTH, row, 0, 0
+            return BAD_LENGTH, row
         value_at[row] = at
-        value_valid[row] = size >= 0
-        if size > 0:
-            values += size
-            at += size
+        value_length[row] = size
+        at += max(size, np.int64(0))
 
         entries, at = read_varint(data, at, end)
         if at < 0:
-            return BAD_VARINT, row, 0, 0
+            return BAD_VARINT, row
         # A header is two bytes at the least, so this bounds the loop by bytes that are there.
         if entries < 0 or entries > (end - at) // 2:
-            return BAD_HEADER, row, 0, 0
+            return BAD_HEADER, row
         header_at[row] = at
         for _ in range(entries):
             size, at = read_varint(data, at, end)
             if at < 0:
-                return BAD_VARINT, row, 0, 0
+                return BAD_VARINT, row
             if size < 0 or size > end - at:
-                return BAD_HEADER, row, 0, 0
-            header_keys += size
-            at += size
-            size, at = read_varint(data, at, end)
+                return BAD_HEADER, row
+            size, at = read_varint(data, at + size, end)
             if at < 0:
-                return BAD_VARINT, row, 0, 0
+                return BAD_VARINT, row
             if size < -1 or size > end - at:
-                return BAD_HEADER, row, 0, 0
-            if size > 0:
-                header_values += size
-                at += size
+                return BAD_HEADER, row
+            at += max(size, np.int64(0))
         headers += entries
         offset[row] = base_offset + delta
         timestamp[row] = first_timestamp + time_delta
-        key_ends[row + 1] = keys
-        value_ends[row + 1] = values
-        header_ends[row + 1] = headers
+        header_ends[row] = headers
     if at != end:
-        return BAD_COUNT, count, 0, 0
-    return OK, count, header_keys, header_values
+        return BAD_COUNT, count
+    return OK, count
 
 
 @njit(cache=True, nogil=True)
-def gather_headers(data, header_at, header_ends, key_ends, key_out, value_ends, value_valid, value_out):
-    """Bring the header keys and values together. Reads only what `scan` has checked."""
-    header = 0
+def scan_headers(data, header_at, header_ends, key_at, key_length, value_at, value_length):
+    """Find the parts of the headers. Reads only what `scan` has checked."""
+    header = np.int64(0)
     end = np.int64(len(data))
     for row in range(len(header_at)):
         at = header_at[row]
-        for _ in range(header_ends[row + 1] - header_ends[row]):
+        while header < header_ends[row]:
             size, at = read_varint(data, at, end)
-            to = np.int64(key_ends[header])
-            copy_bytes(key_out, to, data, at, size)
-            key_ends[header + 1] = to + size
-            at += size
-            size, at = read_varint(data, at, end)
-            value_valid[header] = size >= 0
-            size = max(size, np.int64(0))
-            to = np.int64(value_ends[header])
-            copy_bytes(value_out, to, data, at, size)
-            value_ends[header + 1] = to + size
-            at += size
+            key_at[header] = at
+            key_length[header] = size
+            size, at = read_varint(data, at + size, end)
+            value_at[header] = at
+            value_length[header] = size
+            at += max(size, np.int64(0))
             header += 1
 
 
@@ -157,6 +136,7 @@ def gather_headers(data, header_at, header_ends, key_ends, key_out, value_ends, 
 def fill(
     offset,
     timestamp,
+    timestamp_type,  # noqa: ARG001 - it comes with the rest
     key_ends,
     key_data,
     key_valid,
@@ -166,6 +146,7 @@ def fill(
     header_ends,
     header_key_ends,
     header_key_data,
+    header_key_valid,  # noqa: ARG001 - as above
     header_value_ends,
     header_value_data,
     header_value_valid,

@@ -11,6 +11,7 @@ from maxbrod.batch.compression import decompress
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, naming
+from maxbrod.layouts.found import Found, Room, batch_of
 from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.crc64 import combine, crc64
 from maxbrod.layouts.kbs.schema import (
@@ -24,7 +25,6 @@ from maxbrod.layouts.kbs.schema import (
     decode_header,
     encode_header,
 )
-from maxbrod.layouts.parts import Found
 from maxbrod.layouts.stored import Stored
 
 if TYPE_CHECKING:
@@ -58,21 +58,20 @@ def open_header(stored: Stored) -> Header:
 
 
 def _records(stored: Stored, header: Header, schema: pa.Schema, end_offset: int) -> Iterator[pa.RecordBatch]:
-    found, rows, checksum, next_offset = Found(), 0, 0, header.first_offset
+    room, rows, checksum, next_offset = Room(), 0, 0, header.first_offset
     for position, batch, data in _batches(stored):
         if zlib.crc32(data[BATCH_HEADER_BYTES:]) != batch.crc:
             raise CorruptDataError("a batch's checksum is wrong", offset=batch.base_offset, position=position)
         checksum = crc64(data, checksum)
         if batch.base_offset < next_offset or (not rows and batch.records and batch.base_offset != next_offset):
             raise CorruptDataError("a batch does not begin where it should", offset=next_offset, position=position)
-        block = _block(header, batch, data, position)
-        _scan(block, batch, found, position)
-        if found.rows:
-            rows += found.rows
-            next_offset = int(found.arrays[0][found.rows - 1]) + 1
+        found = _find(_block(header, batch, data, position), batch, room, position)
+        if batch.records:
+            rows += batch.records
+            next_offset = int(found.offset[-1]) + 1
             if rows > header.records or next_offset > end_offset:
                 break
-            yield found.records(block, schema, kernels.gather_headers)
+            yield batch_of(found, schema)
     if rows != header.records or next_offset > end_offset:
         raise CorruptDataError(
             f"the segment has {rows} records before offset {next_offset}, "
@@ -119,16 +118,15 @@ def _block(header: Header, batch: BatchHeader, data: bytes, position: int) -> ND
     return sealed(block)
 
 
-def _scan(block: NDArray[np.uint8], batch: BatchHeader, found: Found, position: int) -> None:
-    arrays = found.reserve(batch.records)
-    status, record, found.header_key_bytes, found.header_value_bytes = kernels.scan(
-        block, batch.base_offset, batch.records, *arrays
-    )
+def _find(block: NDArray[np.uint8], batch: BatchHeader, room: Room, position: int) -> Found:
+    room.reserve(batch.records)
+    places = (room.offset, room.timestamp_ms, *room.parts(), room.header_at, room.header_ends)
+    status, record = kernels.scan(block, batch.base_offset, batch.records, *places)
     if status != kernels.OK:
         raise CorruptDataError(
             f"{kernels.MEANING[status]}, at record {record} of a batch", offset=batch.base_offset, position=position
         )
-    found.rows = batch.records
+    return room.found(block, batch.records, kernels.scan_headers)
 
 
 def _check_footer(stored: Stored, header: Header, checksum: int) -> None:

@@ -16,6 +16,7 @@ from maxbrod.batch.compression import compress
 from maxbrod.batch.conform import conform
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.backups import Backup, backup_for, check_topic, has_offset_headers, refuse_unknown
+from maxbrod.layouts.buffers import RecordBuffers
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.crc64 import combine, crc64
@@ -32,7 +33,6 @@ from maxbrod.layouts.kbs.schema import (
     encode_footer,
     encode_header,
 )
-from maxbrod.layouts.parts import Parts
 from maxbrod.layouts.tracking import constant, decimal, with_headers
 
 if TYPE_CHECKING:
@@ -97,16 +97,16 @@ class _Segments:
         records = self._prepared(conform(batch))
         if not records.num_rows:
             return
-        parts = Parts(records)
-        if int(parts.offset[0]) < self._position or (np.diff(parts.offset) <= 0).any():
+        buffers = RecordBuffers(records)
+        if int(buffers.offset[0]) < self._position or (np.diff(buffers.offset) <= 0).any():
             raise RefusedError(
                 f"records of {self._where} do not come in the order of offsets, behind offset {self._position - 1}",
-                offset=int(parts.offset[0]),
+                offset=int(buffers.offset[0]),
                 hint="survey the archive again, and go on where it ends",
             )
         first = 0
         while first < records.num_rows:
-            first = self._take(parts, first, min(records.num_rows, first + self._records_max - self._rows))
+            first = self._take(buffers, first, min(records.num_rows, first + self._records_max - self._rows))
             full = self._rows >= self._records_max
             if full or self._block.size >= min(BATCH_BYTES_MAX, self._bytes_max):
                 self._close_batch()
@@ -133,14 +133,14 @@ class _Segments:
         ]
         return with_headers(records, added)
 
-    def _take(self, parts: Parts, first: int, last: int) -> int:
+    def _take(self, buffers: RecordBuffers, first: int, last: int) -> int:
         """Add rows to the batch up to its end; returns the first that was not added."""
         if not self._batch_rows:
-            self._base = int(parts.offset[first]), int(parts.timestamp[first])
+            self._base = int(buffers.offset[first]), int(buffers.timestamp[first])
         row, at = first, self._block.size
         while True:
             status, row, at, needed = kernels.fill(
-                *parts.contents(),
+                *buffers.all(),
                 row,
                 last,
                 *self._base,
@@ -154,20 +154,20 @@ class _Segments:
             if at + needed > BLOCK_BYTES_LIMIT:
                 raise RefusedError(
                     f"a record of {self._where} has {needed} bytes and does not fit the layout",
-                    offset=int(parts.offset[row]),
+                    offset=int(buffers.offset[row]),
                 )
             self._block.reserve(at + needed)
-        self._note(parts, first, row)
+        self._note(buffers, first, row)
         return int(row)
 
-    def _note(self, parts: Parts, first: int, last: int) -> None:
-        times = parts.timestamp[first:last]
+    def _note(self, buffers: RecordBuffers, first: int, last: int) -> None:
+        times = buffers.timestamp[first:last]
         least, most = int(times.min()), int(times.max())
         if not self._rows:
-            self._first = int(parts.offset[first]), int(parts.timestamp[first])
+            self._first = int(buffers.offset[first]), int(buffers.timestamp[first])
             self._times = least, most
         self._times = min(self._times[0], least), max(self._times[1], most)
-        self._last = int(parts.offset[last - 1]), int(parts.timestamp[last - 1])
+        self._last = int(buffers.offset[last - 1]), int(buffers.timestamp[last - 1])
         self._position = self._last[0] + 1
         self._rows += last - first
         self._batch_rows += last - first

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbs.archives import FACTS, add, some
+from backups.tools import FACTS, TOOLS, Tool, some
 from maxbrod.errors import MaxbrodError
-from maxbrod.layouts.kbs.checking import check
-from maxbrod.layouts.kbs.layout import LAYOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,30 +44,34 @@ def _exchanged(value: Any, path: tuple[Any, ...], other: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "checkpoints/checkpoint.json"])
+@pytest.mark.parametrize(
+    ("tool", "name"),
+    [(tool, name) for tool in TOOLS for name in tool.documents],
+    ids=lambda each: getattr(each, "name", each),
+)
 @given(data=st.data())
 def test_anything_in_any_place_never_breaks_a_survey(
-    shelf: Callable[[], Storage], name: str, data: st.DataObject
+    tool: Tool, shelf: Callable[[], Storage], name: str, data: st.DataObject
 ) -> None:
     storage = shelf()
-    add(storage, some(0, 3), FACTS)
-    add(storage, some(3, 3), FACTS)
+    tool.add(storage, some(0, 3), FACTS)
+    tool.add(storage, some(3, 3), FACTS)
     document = json.loads(bytes(storage.get(f"maxbrod/{name}")))
     place = data.draw(st.sampled_from(_places(document)))
     storage.replace(f"maxbrod/{name}", json.dumps(_exchanged(document, place, data.draw(junk))).encode())
     try:
-        survey = LAYOUT.survey(storage)
+        survey = tool.layout.survey(storage)
     except MaxbrodError:
         return
     for segment in survey.segments:
         try:
-            rows = sum(batch.num_rows for batch in LAYOUT.read(storage, segment))
+            rows = sum(batch.num_rows for batch in tool.layout.read(storage, segment))
         except MaxbrodError:
             continue
         assert rows <= 6
-    list(check(storage, survey, deep=True))
+    list(tool.layout.check(storage, survey, deep=True))
     try:
-        add(storage, some(100, 1), FACTS)
+        tool.add(storage, some(100, 1), FACTS)
     except MaxbrodError:
         return
-    assert 101 in {segment.end_offset for segment in LAYOUT.survey(storage).segments}
+    assert 101 in {segment.end_offset for segment in tool.layout.survey(storage).segments}
