@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from maxbrod.layouts.foreign import Fault, Layout
     from maxbrod.storage.interface import Storage
@@ -16,14 +16,21 @@ if TYPE_CHECKING:
 NATIVE: Final = "kafka"
 FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
 """In the order in which they are looked for: those with the most telling names first."""
+READ_ONLY: Final = ("logdir",)
+"""What no tool calls an archive, and is one: it can be read, and is never written to."""
 _REPAIRABLE: Final = ("binlog",)
 
 
-def layout_of(name: str) -> Layout:
-    """Another tool's layout by its name."""
-    if name not in FOREIGN:
-        raise UsageError(f"there is no layout {name!r}", hint=f"choose of {', '.join((NATIVE, *FOREIGN))}")
-    return cast("Layout", import_module(f"maxbrod.layouts.{name}.layout").LAYOUT)
+def layout_of(name: str, extra: Mapping[str, str] | None = None) -> Layout:
+    """Another tool's layout by its name. `extra` are options of its own for reading."""
+    if name not in (*FOREIGN, *READ_ONLY):
+        raise UsageError(f"there is no layout {name!r}", hint=f"choose of {', '.join((NATIVE, *FOREIGN, *READ_ONLY))}")
+    module = import_module(f"maxbrod.layouts.{name}.layout")
+    if not extra:
+        return cast("Layout", module.LAYOUT)
+    if not hasattr(module, "with_options"):
+        raise UsageError(f"the layout {name} is read without options", hint=f"leave out {', '.join(sorted(extra))}")
+    return cast("Layout", module.with_options(extra))
 
 
 def repair_of(name: str) -> Callable[[Storage], list[Fault]]:
@@ -38,4 +45,4 @@ def repair_of(name: str) -> Callable[[Storage], list[Fault]]:
 
 def detect_layout(storage: Storage) -> str | None:
     """The foreign layout that the storage holds; None if it looks like none of them."""
-    return next((name for name in FOREIGN if layout_of(name).detect(storage)), None)
+    return next((name for name in (*FOREIGN, *READ_ONLY) if layout_of(name).detect(storage)), None)
