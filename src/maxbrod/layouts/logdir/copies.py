@@ -34,7 +34,7 @@ class Copy:
     @property
     def start(self) -> int:
         """Where it begins to hold something."""
-        return max(next((each.base_offset for each in self.logs), 0), self.log_start)
+        return max(next((each.base_offset for each in self.logs if not each.empty), self.end), self.log_start)
 
     @property
     def end(self) -> int:
