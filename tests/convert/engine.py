@@ -66,7 +66,9 @@ def without_spark(job: Callable[..., list[Transferred]] = run_job_here) -> Itera
 def convert(source: object, target: object, to: str, **options: Any) -> ConvertReport:
     """One conversion, without Spark. `options` are fields of TargetWish, or of ConvertWish."""
     of_wish = {
-        name: options.pop(name) for name in ("topics", "source_layout", "verify", "commit_bytes") if name in options
+        name: options.pop(name)
+        for name in ("topics", "source_layout", "source_extra", "verify", "commit_bytes")
+        if name in options
     }
     wish = converting.ConvertWish(
         source_url=str(source),

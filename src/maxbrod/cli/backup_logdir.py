@@ -26,6 +26,11 @@ def back_up_logdirs(
         raise UsageError("log directories are backed up in our own layout", hint="convert the archive afterwards")
     if wish.backup.follow:
         raise UsageError("--from-logdir is for brokers that are gone: there is nothing to follow")
+    if wish.backup.exclude or wish.backup.start != "earliest" or wish.kafka.bootstrap_servers:
+        raise UsageError(
+            "--from-logdir goes without --bootstrap, --exclude and --start",
+            hint="name the topics that are wanted, by --topic",
+        )
     with tempfile.TemporaryDirectory(prefix="maxbrod-logdirs-") as folder:
         source = _together(directories, Path(folder))
         _convert(wish, source, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
