@@ -134,6 +134,8 @@ def backup(
         metrics_host=metrics_host,
     ).model_copy(update={"archive": place.url, "storage": place.storage})
     if from_logdir:
+        if bootstrap is not None:
+            raise UsageError("--from-logdir is for clusters that are gone, --bootstrap for one that runs")
         from maxbrod.cli.backup_logdir import back_up_logdirs  # noqa: PLC0415 - as the others
 
         back_up_logdirs(wish, from_logdir, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)

@@ -26,9 +26,9 @@ def back_up_logdirs(
         raise UsageError("log directories are backed up in our own layout", hint="convert the archive afterwards")
     if wish.backup.follow:
         raise UsageError("--from-logdir is for brokers that are gone: there is nothing to follow")
-    if wish.backup.exclude or wish.backup.start != "earliest" or wish.kafka.bootstrap_servers:
+    if wish.backup.exclude or wish.backup.start != "earliest":
         raise UsageError(
-            "--from-logdir goes without --bootstrap, --exclude and --start",
+            "--from-logdir goes without --exclude and --start",
             hint="name the topics that are wanted, by --topic",
         )
     with tempfile.TemporaryDirectory(prefix="maxbrod-logdirs-") as folder:
