@@ -20,7 +20,7 @@ from maxbrod.api.archives import open_archive
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition, topic_id_text
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce_transaction
 from maxbrod.sandbox.waiting import wait_for
 from maxbrod.storage.opening import open_storage
@@ -83,7 +83,8 @@ def test_every_acknowledged_record_is_on_the_disks_of_a_killed_cluster(tmp_path:
         create_topic(cluster, "ledger", replication_factor=3)
         produce_transaction(cluster, "ledger", numbered(20), transactional_id="t", commit=True)
         produce_transaction(cluster, "ledger", numbered(20), transactional_id="t", commit=False)
-        commit(cluster, "readers", "orders", 7)
+        # Markers follow the answer to the producer: two transactions of 20 records, each with its own.
+        wait_for("markers", lambda: offsets(cluster, "ledger")[1] == 42 or None, timeout_s=120)
         with load(cluster, "orders", out):
             wait_for("acknowledgements", lambda: len(acknowledgements(out)) >= ENOUGH or None, timeout_s=300)
             kill_all(cluster)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from logdirs import TOPIC_ID, put_log, put_watermark, run
+from logdirs import TOPIC_ID, put_log, put_watermark, run, survey
+from native_logs import ABORT, COMMIT, data_batch, marker
 
 from backup.oracle import read_archive
-from convert.engine import without_spark
+from convert.engine import convert, without_spark
+from maxbrod.api.archives import open_archive
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.cli.main import run as maxbrod
+from maxbrod.config import StorageConfig
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
+from maxbrod.layouts.reading import read_records
+from maxbrod.layouts.travelling import describe
+from maxbrod.spark.foreign_check import _work as check_work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,3 +80,28 @@ def test_conversion_takes_options_of_its_source(tmp_path: Path) -> None:
     with without_spark():
         assert maxbrod([*words, "--from", "logdir", "--from-option", "uncommitted_tail=true"]) == EXIT_DONE
     assert len(read_archive(str(tmp_path / "out")).records[TOPIC_ID, 0]) == 50
+
+
+def put_transactions(root: Path) -> None:
+    """Records 0 and 1 are aborted, 3 to 5 committed."""
+    told = {"attributes": 0x10, "producer_epoch": 0, "base_sequence": 0}
+    log = [data_batch(0, 2, producer_id=7, **told), marker(2, 7, ABORT), data_batch(3, 3, producer_id=8, **told)]
+    put_log(root, [*log, marker(6, 8, COMMIT)])
+
+
+def test_aborted_records_never_reach_another_layout(tmp_path: Path) -> None:
+    put_transactions(tmp_path / "disk")
+    for layout in ("binlog", "kafka"):
+        report = convert(tmp_path / "disk", tmp_path / layout, layout, accept_loss=True)
+        assert (report.exit_code, report.topics[0].equal, report.topics[0].target_records) == (EXIT_DONE, True, 3)
+    archive = open_archive(str(tmp_path / "kafka"))
+    (row,) = [row for row in decode_rows(archive.catalog.rows()) if isinstance(row, Segment)]
+    (batch,) = read_records(archive.storage, slice_of(row), columns=["offset"])
+    assert batch.column("offset").to_pylist() == [3, 4, 5]
+    assert row.records == 7
+
+
+def test_a_deep_check_of_transactions_finds_nothing_wrong(tmp_path: Path) -> None:
+    put_transactions(tmp_path)
+    described = [describe("logdir", each) for each in survey(tmp_path).segments]
+    assert json.loads(check_work(str(tmp_path), StorageConfig(), json.dumps(described))) == []
