@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logdirs import TOPIC_ID, put_log, put_watermark, run, survey
 from native_logs import ABORT, COMMIT, data_batch, marker
@@ -84,7 +84,7 @@ def test_conversion_takes_options_of_its_source(tmp_path: Path) -> None:
 
 def put_transactions(root: Path) -> None:
     """Records 0 and 1 are aborted, 3 to 5 committed."""
-    told = {"attributes": 0x10, "producer_epoch": 0, "base_sequence": 0}
+    told: dict[str, Any] = {"attributes": 0x10, "producer_epoch": 0, "base_sequence": 0}
     log = [data_batch(0, 2, producer_id=7, **told), marker(2, 7, ABORT), data_batch(3, 3, producer_id=8, **told)]
     put_log(root, [*log, marker(6, 8, COMMIT)])
 
