@@ -67,7 +67,9 @@ def convert(source: object, target: object, to: str, **options: Any) -> ConvertR
     """One conversion, without Spark. `options` are fields of TargetWish, or of ConvertWish; and `stop`."""
     stop = options.pop("stop", None)
     of_wish = {
-        name: options.pop(name) for name in ("topics", "source_layout", "verify", "commit_bytes") if name in options
+        name: options.pop(name)
+        for name in ("topics", "source_layout", "source_extra", "verify", "commit_bytes")
+        if name in options
     }
     wish = converting.ConvertWish(
         source_url=str(source),

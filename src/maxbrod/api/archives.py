@@ -17,7 +17,7 @@ from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.last_records import COLUMNS
 from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
 from maxbrod.layouts.offsets_topic import read_offsets_topic
-from maxbrod.layouts.registry import NATIVE, detect_layout, layout_of
+from maxbrod.layouts.registry import NATIVE, READ_ONLY, detect_layout, layout_of
 from maxbrod.planning.snapshot import encode as encode_snapshot
 from maxbrod.planning.surveyed import SNAPSHOT_PATH, rows_of, snapshot_of
 from maxbrod.storage.delta import delta_options, delta_url
@@ -26,6 +26,8 @@ from maxbrod.storage.overlay import OverlaidStorage
 from maxbrod.storage.probe import probe_conditional_puts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from maxbrod.layouts.foreign import Layout, Survey
     from maxbrod.storage.interface import Storage
 
@@ -51,10 +53,12 @@ class Archive:
     """What another tool's archive holds; None in our own layout."""
 
 
-def open_archive(url: str, options: StorageConfig | None = None, *, layout: str | None = None) -> Archive:
+def open_archive(
+    url: str, options: StorageConfig | None = None, *, layout: str | None = None, extra: Mapping[str, str] | None = None
+) -> Archive:
     """An archive to look at, ours or another tool's, in the layout that it has. UsageError: there is none.
 
-    `layout` is its name where looking at it would not tell, or tell wrong.
+    `layout` is its name where looking at it would not tell, or tell wrong; `extra` are options of that layout.
     """
     options = options or StorageConfig()
     storage = open_storage(url, options)
@@ -67,7 +71,7 @@ def open_archive(url: str, options: StorageConfig | None = None, *, layout: str 
                 raise
         else:
             return Archive(url=storage.url, options=options, storage=storage, catalog=catalog)
-    return _open_foreign(storage, options, layout_of(layout or NATIVE))
+    return _open_foreign(storage, options, layout_of(layout or NATIVE), extra)
 
 
 def open_native(url: str, options: StorageConfig | None = None) -> Archive:
@@ -75,13 +79,18 @@ def open_native(url: str, options: StorageConfig | None = None) -> Archive:
     return open_archive(url, options, layout=NATIVE)
 
 
-def _open_foreign(storage: Storage, options: StorageConfig, layout: Layout) -> Archive:
-    survey = _with_groups(storage, layout, layout.survey(storage))
+def _open_foreign(storage: Storage, options: StorageConfig, layout: Layout, extra: Mapping[str, str] | None) -> Archive:
+    survey = _with_groups(storage, layout, layout.survey(storage, extra))
     snapshot = encode_snapshot(snapshot_of(survey))
     return Archive(
         url=storage.url,
         options=options,
-        storage=OverlaidStorage(storage, objects={SNAPSHOT_PATH: snapshot}, moved=(RESTORES, DRILLS)),
+        storage=OverlaidStorage(
+            storage,
+            objects={SNAPSHOT_PATH: snapshot},
+            moved=(RESTORES, DRILLS),
+            read_only=layout.name in READ_ONLY,
+        ),
         catalog=SurveyedCatalog(storage.url, rows_of(survey)),
         survey=survey,
     )

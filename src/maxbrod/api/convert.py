@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Self
 
@@ -31,7 +31,7 @@ from maxbrod.spark.transfer import run_transfer_job
 from maxbrod.spark.transfer_task import TransferItem, TransferSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from maxbrod.api.archives import Archive
@@ -53,6 +53,8 @@ class ConvertWish:
     target: StorageConfig
     to: TargetWish
     source_layout: str | None = None
+    source_extra: Mapping[str, str] = field(default_factory=dict)
+    """Options of the source's layout, for reading."""
     topics: tuple[str, ...] = ()
     verify: bool = True
     commit_bytes: int = 4 << 30
@@ -71,7 +73,9 @@ class Convert:
         stop: threading.Event | None = None,
     ) -> None:
         self._wish, self._spark_config = wish, spark
-        self._source: Archive = open_archive(wish.source_url, wish.source, layout=wish.source_layout)
+        self._source: Archive = open_archive(
+            wish.source_url, wish.source, layout=wish.source_layout, extra=wish.source_extra
+        )
         self._run_id = new_run_id()
         self._moment = find_moment(self._source.storage, self._source.catalog.runs(), None)
         self._target = self._open_target()

@@ -17,6 +17,7 @@ from maxbrod.cli.backup_options import (
     EveryOption,
     ExcludeOption,
     FollowOption,
+    FromLogdirOption,
     InternalOption,
     LayoutExtraOption,
     MasterOption,
@@ -32,6 +33,7 @@ from maxbrod.cli.backup_options import (
     SingleWriterOption,
     StartOption,
     TopicOption,
+    UncommittedTailFlag,
     layout_extras,
     with_flags,
 )
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 def backup(
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
+    from_logdir: FromLogdirOption = None,
+    uncommitted_tail: UncommittedTailFlag = False,
     archive: ArchiveOption = None,
     config: ConfigOption = None,
     s3_endpoint: S3EndpointOption = None,
@@ -99,6 +103,8 @@ def backup(
 
       maxbrod backup --bootstrap broker1:9092 -a /backups/old --layout kbak
 
+      maxbrod backup --from-logdir /disks/broker1 --from-logdir /disks/broker2 -a /backups/kafka
+
       maxbrod backup -c maxbrod.yaml --follow --every 60s --metrics-port 9464
     """
     place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
@@ -127,7 +133,15 @@ def backup(
         metrics_port=metrics_port,
         metrics_host=metrics_host,
     ).model_copy(update={"archive": place.url, "storage": place.storage})
-    if wish.backup.follow:
+    if from_logdir:
+        if bootstrap is not None:
+            raise UsageError("--from-logdir is for clusters that are gone, --bootstrap for one that runs")
+        from maxbrod.cli.backup_logdir import back_up_logdirs  # noqa: PLC0415 - as the others
+
+        back_up_logdirs(wish, from_logdir, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
+    elif uncommitted_tail:
+        raise UsageError("--uncommitted-tail is for --from-logdir")
+    elif wish.backup.follow:
         _follow(wish, quiet=quiet, as_json=as_json)
     elif metrics_port is not None:
         raise UsageError("--metrics-port is for --follow", hint="take the figures of one run from --json")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from maxbrod.config import BackupConfig, Config, KafkaConfig
 
 _CLUSTER: Final = "Where the cluster is"
+_LOGDIR: Final = "From the disks of a cluster that is gone"
 _WHAT: Final = "What is backed up"
 _HOW: Final = "How it is written"
 _LAYOUT: Final = "In another tool's layout"
@@ -41,6 +42,23 @@ BootstrapOption = Annotated[
 CommandConfigOption = Annotated[
     Path | None,
     _option(_CLUSTER, "--command-config", "Client properties as Kafka's own tools take them, for security.", "FILE"),
+]
+FromLogdirOption = Annotated[
+    list[Path] | None,
+    _option(
+        _LOGDIR,
+        "--from-logdir",
+        "A broker's log directory, or a folder of several brokers'; may be repeated. No broker may run on it.",
+        "DIR",
+    ),
+]
+UncommittedTailFlag = Annotated[
+    bool,
+    typer.Option(
+        "--uncommitted-tail",
+        help="Take what stands above the noted high watermark, too: after a crash acknowledged records may.",
+        rich_help_panel=_LOGDIR,
+    ),
 ]
 TopicOption = Annotated[
     list[str] | None,

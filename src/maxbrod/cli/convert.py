@@ -38,6 +38,15 @@ def convert(
         str | None,
         typer.Option("--from", metavar="NAME", help="The layout of SRC; looked for without.", show_default=False),
     ] = None,
+    from_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from-option",
+            metavar="K=V",
+            help="What only the layout of SRC knows, such as uncommitted_tail=true of logdir; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     topic: TopicOption = None,
     codec: CodecOption = None,
     segment_bytes: SegmentBytesOption = None,
@@ -79,6 +88,7 @@ def convert(
         target_url=target,
         target=place.storage,
         source_layout=from_layout,
+        source_extra=layout_extras(from_option) or {},
         topics=tuple(topic or ()),
         verify=verify,
         to=TargetWish(
@@ -102,7 +112,7 @@ def convert(
     if as_json:
         print_json(report.as_dict())
     else:
-        _print(report, quiet=quiet)
+        print_report(report, quiet=quiet)
     raise typer.Exit(report.exit_code)
 
 
@@ -118,7 +128,7 @@ def _tell(work: Convert) -> None:
         print_line(f"{'lost' if loss.real else 'not kept'} in this layout: {loss.what}")
 
 
-def _print(report: ConvertReport, *, quiet: bool) -> None:
+def print_report(report: ConvertReport, *, quiet: bool) -> None:
     for notice in report.notices[:_NOTICES_SHOWN]:
         print_line(f"{notice.kind}: {notice}")
         if notice.hint:

@@ -8,14 +8,17 @@ make a tree that the tool itself could read. Everything above works on these alo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
-    from maxbrod.model import TopicPartition
+    from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.model import AbortedTransaction, TopicPartition
     from maxbrod.storage.interface import Storage
 
 
@@ -35,6 +38,13 @@ class ForeignSegment:
     min_timestamp: int | None = None
     max_timestamp: int | None = None
     """Bounds that are sure to hold for every record, in milliseconds; None where the metadata does not tell."""
+    codec: str = "none"
+    first_leader_epoch: int = -1
+    last_leader_epoch: int = -1
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """Of layouts that keep batches, as are the epochs and the codec: transactions that reach into the segment."""
+    reason: str = "unrecorded"
+    """Why it has fewer records than offsets, if it has."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What the layout itself wants to know again when it reads the segment. Fits into JSON."""
 
@@ -57,6 +67,8 @@ class ForeignTopic:
     partition_count: int | None = None
     replication_factor: int | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
+    topic_id: str | None = None
+    """As Kafka prints it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,3 +203,13 @@ class Layout(Protocol):
 
         Quick: objects, names and metadata agree. Deep: every record is read, and every checksum that there is.
         """
+
+
+@runtime_checkable
+class BatchLayout(Protocol):
+    """A layout that keeps record batches as brokers store them: they need not be made of records again."""
+
+    def read_batches(
+        self, storage: Storage, segment: ForeignSegment, *, check_crc: bool = True
+    ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+        """The batches of a segment in pieces, each with its headers. Errors as those of `read`."""

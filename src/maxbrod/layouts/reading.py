@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from maxbrod.batch.headers import walk
-from maxbrod.batch.transactions import committed_batches
+from maxbrod.layouts.decoding import decode_committed
+from maxbrod.layouts.foreign import BatchLayout
 from maxbrod.layouts.kafka import reading as native
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import segment_of
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Executor
 
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.model import AbortedTransaction
     from maxbrod.storage.interface import Storage
 
 _CODEC: Final = Codec.LZ4
 """Other layouts do not keep the codec of their source."""
-_DECODED_BYTES: Final = 2 << 20
-"""So much of a log is decoded at once, as it is stored: ten times as much and more when it is unpacked."""
 
 
 def read_logs(
@@ -45,6 +42,10 @@ def read_logs(
     """
     if stored.details is None:
         yield from native.read_logs(storage, stored, check_crc=check_crc, request_bytes=request_bytes, ahead=ahead)
+        return
+    layout, segment = segment_of(stored.details)
+    if isinstance(found := layout_of(layout), BatchLayout):
+        yield from found.read_batches(storage, segment, check_crc=check_crc)
         return
     # Only here are records looked at one by one.
     from maxbrod.batch.encode import encode  # noqa: PLC0415
@@ -67,20 +68,3 @@ def read_foreign(storage: Storage, details: str, *, columns: Sequence[str] | Non
     """The records of a segment that `travelling.describe` has described."""
     layout, segment = segment_of(details)
     return layout_of(layout).read(storage, segment, columns=columns)
-
-
-def decode_committed(
-    data: NDArray[np.uint8],
-    headers: BatchHeaders,
-    aborted: Iterable[AbortedTransaction],
-    *,
-    columns: Sequence[str] | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """The visible records of some batches, in portions that fit into memory when they are unpacked."""
-    from maxbrod.batch.decode import decode  # noqa: PLC0415 - numba: only where records are looked at
-
-    visible = np.flatnonzero(committed_batches(headers, aborted))
-    portion = np.cumsum(headers.size[visible]) // _DECODED_BYTES
-    for rows in np.split(visible, np.flatnonzero(np.diff(portion)) + 1):
-        if rows.size:
-            yield decode(data, headers.take(rows), columns=None if columns is None else list(columns))

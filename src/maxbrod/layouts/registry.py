@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 NATIVE: Final = "kafka"
 FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
 """In the order in which they are looked for: those with the most telling names first."""
+READ_ONLY: Final = ("logdir",)
+"""What no tool calls an archive, and is one: it can be read, and is never written to."""
 _REPAIRABLE: Final = ("binlog",)
 _PRUNABLE: Final = ("binlog",)
 
@@ -29,8 +31,8 @@ class Prune(Protocol):
 
 def layout_of(name: str) -> Layout:
     """Another tool's layout by its name."""
-    if name not in FOREIGN:
-        raise UsageError(f"there is no layout {name!r}", hint=f"choose of {', '.join((NATIVE, *FOREIGN))}")
+    if name not in (*FOREIGN, *READ_ONLY):
+        raise UsageError(f"there is no layout {name!r}", hint=f"choose of {', '.join((NATIVE, *FOREIGN, *READ_ONLY))}")
     return cast("Layout", import_module(f"maxbrod.layouts.{name}.layout").LAYOUT)
 
 
@@ -55,4 +57,4 @@ def detect_layout(storage: Storage) -> str | None:
     """The foreign layout that the storage holds; None if it looks like none of them."""
     # Layouts look at the first names only, and ours would stand before all of theirs.
     seen = without_own(storage)
-    return next((name for name in FOREIGN if layout_of(name).detect(seen)), None)
+    return next((name for name in (*FOREIGN, *READ_ONLY) if layout_of(name).detect(seen)), None)

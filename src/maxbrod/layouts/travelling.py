@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.layouts.foreign import ForeignSegment, Survey
-from maxbrod.model import TopicPartition
+from maxbrod.model import AbortedTransaction, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,8 @@ def encode_segment(segment: ForeignSegment) -> dict[str, Any]:
 
 
 def decode_segment(fields: Mapping[str, Any]) -> ForeignSegment:
-    return ForeignSegment(**{**fields, "where": TopicPartition(**fields["where"])})
+    aborted = tuple(AbortedTransaction(**each) for each in fields.get("aborted", ()))
+    return ForeignSegment(**{**fields, "where": TopicPartition(**fields["where"]), "aborted": aborted})
 
 
 def of_partition(survey: Survey, where: TopicPartition) -> Survey:

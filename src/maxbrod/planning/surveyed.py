@@ -1,6 +1,7 @@
 """An archive of another tool as one of ours: rows and a snapshot made of its survey. Pure.
 
-Topics have no ids there, so each gets one from its name: the same at every survey. One run stands for all that were.
+Few know the ids of their topics; the others' get one from their name: the same at every survey. One run stands for all
+that were.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 RUN_ID: Final = "survey"
 SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"
-_CODEC: Final = "none"
 _NUMBER: Final = re.compile(r"[0-9]+")
 _REASONS: Final = {str(each): each for each in GapReason}
 
@@ -37,6 +37,12 @@ def topic_id_for(name: str) -> str:
     """Of a topic whose archive knows only its name."""
     digest = hashlib.sha256(f"maxbrod topic {name}".encode()).digest()
     return topic_id_text(UUID(bytes=digest[:16], version=5))
+
+
+def topic_id_in(survey: Survey, name: str) -> str:
+    """The topic's own id, or the one that its name gives."""
+    known = survey.topics.get(name)
+    return topic_id_for(name) if known is None or known.topic_id is None else known.topic_id
 
 
 def rows_of(survey: Survey) -> list[Row]:
@@ -54,9 +60,10 @@ def snapshot_of(survey: Survey) -> Snapshot:
     counts: dict[str, int] = {name: topic.partition_count or 0 for name, topic in survey.topics.items()}
     for where in (*survey.positions, *(each.where for each in survey.segments)):
         counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
-    ends = {_id(where): end for where, end in survey.positions.items()}
+    ends = {_id(survey, where): end for where, end in survey.positions.items()}
     for segment in survey.segments:
-        ends[_id(segment.where)] = max(ends.get(_id(segment.where), 0), segment.end_offset)
+        known = _id(survey, segment.where)
+        ends[known] = max(ends.get(known, 0), segment.end_offset)
     state = ClusterState(
         cluster_id=survey.cluster_id,
         taken_at_ms=survey.taken_at_ms or 0,
@@ -65,7 +72,7 @@ def snapshot_of(survey: Survey) -> Snapshot:
         acls=None,
         quotas=None,
         users=None,
-        groups=tuple(_group(each) for each in survey.groups),
+        groups=tuple(_group(survey, each) for each in survey.groups),
         gaps=(
             Unknown(
                 what="ACLs, quotas and users",
@@ -79,12 +86,12 @@ def snapshot_of(survey: Survey) -> Snapshot:
         taken_at_ms=survey.taken_at_ms or 0,
         cluster=encode_state(state),
         ends=ends,
-        topics={topic_id_for(name): name for name in counts},
+        topics={topic_id_in(survey, name): name for name in counts},
     )
 
 
-def _id(where: TopicPartition) -> PartitionId:
-    return PartitionId(topic_id=topic_id_for(where.topic), partition=where.partition)
+def _id(survey: Survey, where: TopicPartition) -> PartitionId:
+    return PartitionId(topic_id=topic_id_in(survey, where.topic), partition=where.partition)
 
 
 def _partition_rows(
@@ -97,9 +104,9 @@ def _partition_rows(
         if segment.base_offset > reached:
             reason = _reason(told, reached, segment.base_offset)
             damaged = any(each.offset is None or reached <= each.offset < segment.base_offset for each in lost)
-            yield _gap(where, reached, segment.base_offset, GapReason.CORRUPT if damaged else reason, at)
+            yield _gap(survey, where, reached, segment.base_offset, GapReason.CORRUPT if damaged else reason, at)
         if segment.end_offset > segment.base_offset:
-            yield _segment(survey.layout, segment, at)
+            yield _segment(survey, segment, at)
         reached = max(reached, segment.end_offset)
 
 
@@ -114,10 +121,10 @@ def _reason(told: Sequence[ForeignGap], first: int, end: int) -> GapReason:
     return _REASONS.get(next(reasons, ""), GapReason.UNRECORDED)
 
 
-def _gap(where: TopicPartition, first: int, end: int, reason: GapReason, at: int) -> Gap:
+def _gap(survey: Survey, where: TopicPartition, first: int, end: int, reason: GapReason, at: int) -> Gap:
     return Gap(
         topic=where.topic,
-        topic_id=topic_id_for(where.topic),
+        topic_id=topic_id_in(survey, where.topic),
         partition=where.partition,
         base_offset=first,
         end_offset=end,
@@ -127,12 +134,12 @@ def _gap(where: TopicPartition, first: int, end: int, reason: GapReason, at: int
     )
 
 
-def _segment(layout: str, segment: ForeignSegment, at: int) -> Segment:
+def _segment(survey: Survey, segment: ForeignSegment, at: int) -> Segment:
     offsets = segment.end_offset - segment.base_offset
     records = offsets if segment.records is None else segment.records
     return Segment(
         topic=segment.where.topic,
-        topic_id=topic_id_for(segment.where.topic),
+        topic_id=topic_id_in(survey, segment.where.topic),
         partition=segment.where.partition,
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
@@ -140,15 +147,16 @@ def _segment(layout: str, segment: ForeignSegment, at: int) -> Segment:
         position=0,
         bytes=segment.bytes,
         raw_bytes=segment.bytes,
-        codec=_CODEC,
+        codec=segment.codec,
         records=records,
         min_timestamp=segment.min_timestamp,
         max_timestamp=segment.max_timestamp,
-        first_leader_epoch=-1,
-        last_leader_epoch=-1,
+        first_leader_epoch=segment.first_leader_epoch,
+        last_leader_epoch=segment.last_leader_epoch,
+        aborted=segment.aborted,
         digest="",
-        reason=GapReason.UNRECORDED if records < offsets else None,
-        details=describe(layout, segment),
+        reason=_REASONS[segment.reason] if records < offsets else None,
+        details=describe(survey.layout, segment),
         run_id=RUN_ID,
         written_at=at,
     )
@@ -160,7 +168,7 @@ def _topic(survey: Survey, name: str, count: int) -> TopicState:
     configs = None if known is None or not known.configs else dict(known.configs)
     return TopicState(
         name=name,
-        topic_id=topic_id_for(name),
+        topic_id=topic_id_in(survey, name),
         internal=name == "__consumer_offsets",
         # Without a factor there are no replicas: a restore then takes the default of its brokers.
         replicas=(tuple(range(factor)),) * count,
@@ -169,11 +177,11 @@ def _topic(survey: Survey, name: str, count: int) -> TopicState:
     )
 
 
-def _group(group: ForeignGroup) -> Group:
+def _group(survey: Survey, group: ForeignGroup) -> Group:
     offsets = tuple(
         CommittedOffset(
             topic=where.topic,
-            topic_id=topic_id_for(where.topic),
+            topic_id=topic_id_in(survey, where.topic),
             partition=where.partition,
             offset=offset,
             leader_epoch=-1,

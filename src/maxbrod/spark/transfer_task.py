@@ -14,7 +14,8 @@ from maxbrod.batch.transactions import from_fetch
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.kafka.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.ranges import read_range
-from maxbrod.layouts.reading import decode_committed, read_records
+from maxbrod.layouts.decoding import decode_committed
+from maxbrod.layouts.reading import read_records
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import decode_survey, encode_segment
 from maxbrod.model import topic_id_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.errors import RefusedError
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 
 if TYPE_CHECKING:
@@ -19,21 +20,27 @@ OWN_FOLDER: Final = ".maxbrod"
 
 
 class OverlaidStorage(Storage):
-    def __init__(self, base: Storage, *, objects: Mapping[str, bytes], moved: Sequence[str]) -> None:
-        """`objects` are served from memory; those in the folders `moved` are kept under OWN_FOLDER."""
+    def __init__(
+        self, base: Storage, *, objects: Mapping[str, bytes], moved: Sequence[str], read_only: bool = False
+    ) -> None:
+        """`objects` are served from memory; those in the folders `moved` are kept under OWN_FOLDER.
+
+        `read_only`: nothing may be kept there, not even of ours.
+        """
         super().__init__(base.url)
         self._base = base
         self._objects = dict(objects)
         self._moved = tuple(f"{folder}/" for folder in moved)
+        self._read_only = read_only
 
     def put(self, path: str, data: Buffer) -> None:
-        self._base.put(self._place(path), data)
+        self._base.put(self._target(path), data)
 
     def replace(self, path: str, data: Buffer) -> None:
-        self._base.replace(self._place(path), data)
+        self._base.replace(self._target(path), data)
 
     def create(self, path: str) -> Writer:
-        return self._base.create(self._place(path))
+        return self._base.create(self._target(path))
 
     def get(self, path: str, *, size: int | None = None) -> memoryview:
         if path in self._objects:
@@ -55,10 +62,19 @@ class OverlaidStorage(Storage):
         return (each for each in self._base.list(folder) if not each.path.startswith(f"{OWN_FOLDER}/"))
 
     def delete(self, paths: Iterable[str]) -> None:
-        self._base.delete([self._place(path) for path in paths])
+        self._base.delete([self._target(path) for path in paths])
 
     def _place(self, path: str) -> str:
         return f"{OWN_FOLDER}/{path}" if path.startswith(self._moved) else path
+
+    def _target(self, path: str) -> str:
+        if self._read_only:
+            raise RefusedError(
+                "this place is only read, never written: nothing can be remembered there",
+                object_name=self.url,
+                hint="back it up into an archive first (maxbrod backup --from-logdir), and work from that",
+            )
+        return self._place(path)
 
 
 def without_own(storage: Storage) -> Storage:

@@ -1,0 +1,79 @@
+"""`maxbrod backup --from-logdir`: brokers are gone, disks remain. A conversion into an archive of our own layout."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from maxbrod.cli.output import print_json
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.config import Config
+
+
+def back_up_logdirs(
+    wish: Config, directories: Sequence[Path], *, uncommitted_tail: bool, quiet: bool, as_json: bool
+) -> None:
+    """All directories into one archive. Only the records, groups and topics that are on the disks: nothing is asked."""
+    if wish.layout not in {None, "kafka"}:
+        raise UsageError("log directories are backed up in our own layout", hint="convert the archive afterwards")
+    if wish.backup.follow:
+        raise UsageError("--from-logdir is for brokers that are gone: there is nothing to follow")
+    if wish.backup.exclude or wish.backup.start != "earliest":
+        raise UsageError(
+            "--from-logdir goes without --exclude and --start",
+            hint="name the topics that are wanted, by --topic",
+        )
+    with tempfile.TemporaryDirectory(prefix="maxbrod-logdirs-") as folder:
+        source = _together(directories, Path(folder))
+        _convert(wish, source, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
+
+
+def _together(directories: Sequence[Path], folder: Path) -> Path:
+    """One folder that has all of them. Links: nothing is copied, and nothing written beside what is read."""
+    for directory in directories:
+        if not directory.is_dir():
+            raise UsageError("there is no such directory", object_name=str(directory))
+    if len(directories) == 1:
+        return directories[0]
+    for number, directory in enumerate(directories):
+        (folder / f"{number}-{directory.resolve().name}").symlink_to(directory.resolve(), target_is_directory=True)
+    return folder
+
+
+def _convert(wish: Config, source: Path, *, uncommitted_tail: bool, quiet: bool, as_json: bool) -> None:
+    from maxbrod.api.convert import Convert, ConvertWish  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.api.foreign_target import TargetWish  # noqa: PLC0415
+    from maxbrod.cli.convert import print_report  # noqa: PLC0415
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
+
+    plan = ConvertWish(
+        source_url=str(source),
+        source=wish.storage,
+        target_url=str(wish.archive),
+        target=wish.storage,
+        source_layout="logdir",
+        source_extra={"uncommitted_tail": "true"} if uncommitted_tail else {},
+        topics=wish.backup.topics,
+        to=TargetWish(layout="kafka", codec=wish.backup.compression, segment_bytes=wish.backup.segment_bytes),
+    )
+    stop = threading.Event()
+    with (
+        stopping_by_signals(stop),
+        progress_bar(shown=not (quiet or as_json)) as on_progress,
+        Convert(plan, wish.spark, on_progress=on_progress, stop=stop) as work,
+    ):
+        report = work.run()
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        print_report(report, quiet=quiet)
+    raise typer.Exit(report.exit_code)

@@ -1,0 +1,1 @@
+"""A broker's log directories, as they lie on its disks: only ever read."""

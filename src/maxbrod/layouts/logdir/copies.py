@@ -1,0 +1,84 @@
+"""Copies of one partition on several disks: which of them goes furthest, and up to where the others say the same. Pure.
+
+Two copies that hold an offset under the same leader epoch hold the same record there: only one leader writes in an
+epoch. So copies are compared by their epochs alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.layouts.logdir.names import PartitionFolder
+    from maxbrod.layouts.logdir.scanning import ScannedLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """What one log directory has of a partition. Logs in order, as a broker would load them."""
+
+    folder: PartitionFolder
+    logs: tuple[ScannedLog, ...]
+    topic_id: str | None = None
+    epochs: tuple[tuple[int, int], ...] = field(default=())
+    """Epoch and first offset, as the broker has noted them; those of the batches where it has not."""
+    high_watermark: int | None = None
+    log_start: int = 0
+    cleaned: int = 0
+    """Up to where the cleaner had compacted it."""
+
+    @property
+    def start(self) -> int:
+        """Where it begins to hold something."""
+        return max(next((each.base_offset for each in self.logs if not each.empty), self.end), self.log_start)
+
+    @property
+    def end(self) -> int:
+        return max((each.end_offset for each in self.logs), default=self.log_start)
+
+    @property
+    def last_epoch(self) -> int:
+        return max((epoch for each in self.logs for epoch, _ in each.epochs), default=-1)
+
+
+def lineage(noted: Sequence[tuple[int, int]], logs: Sequence[ScannedLog], end: int) -> tuple[tuple[int, int], ...]:
+    """Epochs and their first offsets. Notes count as well: compaction may have taken an epoch's first batches."""
+    starts = {epoch: start for epoch, start in noted if start < end}
+    for each in logs:
+        for epoch, start in each.epochs:
+            starts[epoch] = min(starts.get(epoch, start), start)
+    return tuple(sorted(starts.items(), key=lambda item: item[1]))
+
+
+def swapped(logs: Sequence[ScannedLog]) -> list[ScannedLog]:
+    """Without the segments whose place a finished cleaning was about to take; as a broker does it when it starts."""
+    swaps = [each for each in logs if each.file.swap]
+    if not swaps:
+        return list(logs)
+    low = min(each.file.base_offset for each in swaps)
+    high = max(each.end_offset for each in swaps)
+    return [each for each in logs if each.file.swap or not low <= each.file.base_offset < max(high, low + 1)]
+
+
+def furthest(copies: Sequence[Copy]) -> Copy:
+    """The copy that an election among all of them must choose: of the latest epoch, and the longest of those."""
+    return max(copies, key=lambda each: (each.last_epoch, each.end, each.high_watermark or 0, -each.start))
+
+
+def agreed_until(copy: Copy, chosen: Copy) -> int:
+    """The first offset that the copy holds under another epoch than the chosen one, or beyond its end; else its end."""
+    low, high = max(copy.start, chosen.start), min(copy.end, chosen.end)
+    edges = {low, *(start for each in (copy, chosen) for _, start in each.epochs if low < start < high)}
+    for edge in sorted(edges):
+        if edge < high and _epoch_at(copy, edge) != _epoch_at(chosen, edge):
+            return edge
+    return copy.end if copy.end <= chosen.end else max(high, low)
+
+
+def _epoch_at(copy: Copy, offset: int) -> int:
+    before = bisect_right(copy.epochs, offset, key=lambda each: each[1])
+    return copy.epochs[before - 1][0] if before else -1

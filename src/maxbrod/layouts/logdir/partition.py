@@ -1,0 +1,217 @@
+"""One partition made of all copies that there are of it: its segments, where they end, and what is wrong. Reads again
+only the files that it has to cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment
+from maxbrod.layouts.logdir.copies import agreed_until, furthest
+from maxbrod.layouts.logdir.scanning import OFFSET_MAX, scan
+from maxbrod.layouts.logdir.transactions import fold, touching
+from maxbrod.model import AbortedTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.layouts.logdir.copies import Copy
+    from maxbrod.layouts.logdir.scanning import ScannedLog
+    from maxbrod.model import TopicPartition
+    from maxbrod.storage.interface import Storage
+
+
+@dataclass(slots=True, kw_only=True)
+class Joined:
+    segments: list[ForeignSegment] = field(default_factory=list)
+    gaps: list[ForeignGap] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    end: int = 0
+
+
+def join(storage: Storage, where: TopicPartition, copies: Sequence[Copy], *, uncommitted_tail: bool) -> Joined:
+    """The furthest copy, holes in it filled from those that agree, up to the high watermark or to the end."""
+    joined = Joined()
+    chosen = furthest(copies)
+    others = _agreeing(chosen, copies, joined)
+    watermarks = [each.high_watermark for each in (chosen, *others) if each.high_watermark is not None]
+    watermark = max(watermarks, default=None)
+    end = chosen.end
+    if watermark is not None and watermark < end and not uncommitted_tail:
+        _tell_left_out(joined, chosen, watermark, end)
+        end = watermark
+    joined.end = end
+    logs = _filled(storage, joined, _with_beginning(chosen, _cut(storage, chosen, end)), others, end)
+    _tell_torn(joined, chosen, logs, watermark)
+    if watermark is not None and chosen.end < watermark:
+        message = f"the log ends at {chosen.end}, where its broker had committed up to {watermark}"
+        joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=chosen.end))
+    _tell_gaps(joined, where, chosen, logs)
+    _describe(joined, where, chosen, [each for each in logs if not each.empty])
+    return joined
+
+
+def _agreeing(chosen: Copy, copies: Sequence[Copy], joined: Joined) -> list[Copy]:
+    """The copies that never say anything else than the chosen one. The others are told."""
+    agreeing = []
+    for copy in copies:
+        if copy is chosen:
+            continue
+        until = agreed_until(copy, chosen)
+        if until >= copy.end:
+            agreeing.append(copy)
+            continue
+        lost = copy.high_watermark is not None and copy.high_watermark > until
+        message = (
+            f"offsets {until} to {copy.end - 1} were written under other leader epochs than in {chosen.folder.path}, "
+            f"which is taken" + (f"; their broker had them as committed up to {copy.high_watermark}" if lost else "")
+        )
+        joined.faults.append(Fault(path=copy.folder.path, message=message, offset=until, fatal=lost))
+    return agreeing
+
+
+def _tell_left_out(joined: Joined, chosen: Copy, watermark: int, end: int) -> None:
+    # Brokers note the watermark every five seconds only, so that acknowledged records may stand above it.
+    message = (
+        f"offsets {watermark} to {end - 1} stand above the noted high watermark and are left out; after a crash "
+        f"acknowledged records may be among them: take them with uncommitted_tail=true"
+    )
+    joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=watermark))
+
+
+def _cut(storage: Storage, copy: Copy, end: int) -> list[ScannedLog]:
+    """The logs of a copy from its log start up to an offset; files that are only partly meant are read again."""
+    logs = []
+    for each in copy.logs:
+        if each.empty or each.end_offset <= copy.log_start or each.base_offset >= end:
+            continue
+        if each.base_offset < copy.log_start or each.end_offset > end:
+            cut = scan(storage, each.file, first=copy.log_start, end=end)
+            logs += [] if cut.empty else [cut]
+        else:
+            logs.append(each)
+    return logs
+
+
+def _with_beginning(copy: Copy, logs: list[ScannedLog]) -> list[ScannedLog]:
+    """With the first file also where damage has left nothing of it: what it held is then missed."""
+    first = next(iter(copy.logs), None)
+    lost = first is not None and first.empty and first.damage is not None and first.file.base_offset >= copy.log_start
+    return [first, *logs] if first is not None and lost and logs else logs
+
+
+def _filled(
+    storage: Storage, joined: Joined, logs: Sequence[ScannedLog], others: Sequence[Copy], end: int
+) -> list[ScannedLog]:
+    """With what other copies have where damage, or a file that is gone, has left a hole."""
+    found: list[ScannedLog] = []
+    for before, after in pairwise((*logs, None)):
+        if before is None:
+            continue
+        found.append(before)
+        hole_end = end if after is None else after.base_offset
+        if before.end_offset < hole_end and (before.damage is not None or not _within_file(before, after)):
+            parts = _fill(storage, before.end_offset, hole_end, others)
+            if parts:
+                message = f"offsets {before.end_offset} to {hole_end - 1} are taken from {parts[0].file.path}"
+                joined.faults.append(
+                    Fault(path=before.file.path, message=message, offset=before.end_offset, fatal=False)
+                )
+            found += parts
+    return found
+
+
+def _fill(storage: Storage, first: int, end: int, others: Sequence[Copy]) -> list[ScannedLog]:
+    for copy in others:
+        parts: list[ScannedLog] = []
+        reached = first
+        for each in copy.logs:
+            if not each.empty and each.end_offset > reached and each.base_offset < end:
+                part = scan(storage, each.file, first=reached, end=end)
+                if not part.empty and part.base_offset >= reached:
+                    parts.append(part)
+                    reached = part.end_offset
+        if parts:
+            return parts
+    return []
+
+
+def _within_file(before: ScannedLog, after: ScannedLog | None) -> bool:
+    """Whether a hole lies in one file, of which the batches on both sides are sound: only compaction makes such."""
+    return after is not None and after.file.base_offset <= before.end_offset
+
+
+def _tell_torn(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], watermark: int | None) -> None:
+    """Bytes that a crash left behind the last sound batch. Between segments it is the gap that is told."""
+    last = next((each for each in reversed(chosen.logs) if each.damage is not None or not each.empty), None)
+    if last is None or last.damage is None:
+        return
+    reached = max((each.end_offset for each in logs), default=last.end_offset)
+    message = (
+        f"{last.file.size - last.damage.position} bytes from byte {last.damage.position} on are no sound batches "
+        f"({last.damage.message}) and are passed over; the log ends at offset {reached}"
+    )
+    lost = reached < min(joined.end, chosen.end) or (watermark is not None and reached < watermark)
+    joined.faults.append(Fault(path=last.file.path, message=message, offset=reached, fatal=lost))
+
+
+def _tell_gaps(joined: Joined, where: TopicPartition, chosen: Copy, logs: Sequence[ScannedLog]) -> None:
+    for before, after in pairwise(logs):
+        first, end = before.end_offset, after.base_offset
+        if first >= end:
+            continue
+        compacted = before.damage is None and (
+            _within_file(before, after) or end <= chosen.cleaned or before.tally.records < first - before.base_offset
+        )
+        reason = "compacted" if compacted else "unexplained" if before.damage is None else "corrupt"
+        joined.gaps.append(ForeignGap(where=where, base_offset=first, end_offset=end, reason=reason))
+        if not compacted:
+            why = "no file has them" if before.damage is None else before.damage.message
+            message = f"offsets {first} to {end - 1} are in none of the directories: {why}"
+            joined.faults.append(Fault(path=before.file.path, message=message, offset=first))
+
+
+def _describe(joined: Joined, where: TopicPartition, chosen: Copy, logs: Sequence[ScannedLog]) -> None:
+    aborted, undecided = fold(logs)
+    end = logs[-1].end_offset if logs else 0
+    for producer_id, first in sorted(undecided.items(), key=lambda item: item[1]):
+        aborted.append(AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=OFFSET_MAX))
+        message = (
+            f"a transaction of producer {producer_id} has no end in the log; its records from offset {first} on count "
+            f"as aborted, up to offset {end - 1}"
+        )
+        joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=first))
+    for each in logs:
+        tally = each.tally
+        joined.segments.append(
+            ForeignSegment(
+                where=where,
+                path=each.file.path,
+                base_offset=each.base_offset,
+                end_offset=each.end_offset,
+                records=tally.records,
+                bytes=each.stop - each.position,
+                # Without looking at each record, the first one of a batch need not be its oldest.
+                min_timestamp=None,
+                max_timestamp=tally.max_timestamp,
+                codec=tally.codec,
+                first_leader_epoch=each.epochs[0][0],
+                last_leader_epoch=each.epochs[-1][0],
+                aborted=_bounded(touching(aborted, each.base_offset, each.end_offset), each.end_offset),
+                reason="compacted",
+                details={"position": each.position},
+            )
+        )
+
+
+def _bounded(aborted: Sequence[AbortedTransaction], end_offset: int) -> tuple[AbortedTransaction, ...]:
+    return tuple(
+        AbortedTransaction(
+            producer_id=each.producer_id,
+            first_offset=each.first_offset,
+            last_offset=min(each.last_offset, end_offset - 1),
+        )
+        for each in aborted
+    )

@@ -1,0 +1,80 @@
+"""The batches of a partition's log file, between two bytes of it, in bounded memory; and the records in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.batch.headers import BatchHeaders, walk
+from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError, naming
+from maxbrod.layouts.decoding import decode_committed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from maxbrod.layouts.foreign import ForeignSegment
+    from maxbrod.storage.interface import Storage
+
+CHUNK_BYTES: Final = 8 << 20
+_BATCH_BYTES_MAX: Final = (1 << 31) - 1
+
+
+def batches(
+    storage: Storage, path: str, start: int, stop: int, *, check_crc: bool = True
+) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+    """Whole batches of the bytes [start, stop), a chunk at a time.
+
+    CorruptDataError, UnsupportedFormatError: at `position` of the file stands no sound batch. What stands before it has
+    been given by then.
+    """
+    at, wanted = start, CHUNK_BYTES
+    with naming(storage.name_of(path)):
+        while at < stop:
+            data = np.frombuffer(storage.get_range(path, at, min(wanted, stop - at)), np.uint8)
+            headers, error = _sound(data, stop - at, check_crc=check_crc)
+            if len(headers):
+                yield data[: headers.end], replace(headers, tail=0)
+                at, wanted = at + headers.end, CHUNK_BYTES
+            elif error is None:
+                if at + data.size >= stop:
+                    raise TruncatedDataError(f"the last batch is cut: {data.size} bytes of it are there", position=at)
+                wanted *= 2
+            if error is not None:
+                error.position = at
+                raise error
+
+
+def _sound(
+    data: NDArray[np.uint8], rest: int, *, check_crc: bool
+) -> tuple[BatchHeaders, CorruptDataError | UnsupportedFormatError | None]:
+    """The sound batches at the beginning, and what ends them, if that is not the end of the data.
+
+    No batch is longer than the rest of its file, so a length that was damaged does not make all of it be read at once.
+    """
+    try:
+        return walk(data, check_crc=check_crc, batch_bytes_max=min(rest, _BATCH_BYTES_MAX)), None
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        return walk(data[: error.position or 0], check_crc=False), error
+
+
+def read_batches(
+    storage: Storage, segment: ForeignSegment, *, check_crc: bool = True
+) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+    """The batches of a segment as the broker stored them: those that the survey has found sound, and no others."""
+    start = int(segment.details["position"])
+    try:
+        yield from batches(storage, segment.path, start, start + segment.bytes, check_crc=check_crc)
+    except MaxbrodError as error:
+        error.offset = segment.base_offset if error.offset is None else error.offset
+        raise
+
+
+def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    """The records that an application may see."""
+    for data, headers in read_batches(storage, segment):
+        yield from decode_committed(data, headers, segment.aborted, columns=columns)

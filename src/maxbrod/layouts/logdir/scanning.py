@@ -1,0 +1,156 @@
+"""Goes over one log file once: where its sound batches end, and all that has to be known of them without reading again.
+
+As a broker's recovery does it: a file is good until the first batch that is cut, damaged or out of order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.batch.transactions import abort_markers
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.kafka.pieces import Piece, as_piece
+from maxbrod.layouts.kafka.tally import Tally
+from maxbrod.layouts.logdir.reading import CHUNK_BYTES, batches
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.layouts.logdir.names import LogFile
+    from maxbrod.storage.interface import Storage
+
+OFFSET_MAX: Final = (1 << 63) - 1
+DATA, ABORTED, COMMITTED = range(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Where the sound batches end before the file does."""
+
+    position: int
+    message: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ScannedLog:
+    file: LogFile
+    tally: Tally = field(default_factory=Tally)
+    position: int = 0
+    """Of the first batch that is taken."""
+    stop: int = 0
+    """The byte after the last one."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """Each leader epoch of the batches with the first offset that has it."""
+    holes: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets [first, end) between two batches."""
+    events: list[tuple[int, int, int]] = field(default_factory=list)
+    """Producer id, offset, and what: the beginning of a transaction in this file, or its marker."""
+    damage: Damage | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.tally.base_offset < 0
+
+    @property
+    def base_offset(self) -> int:
+        return self.file.base_offset if self.empty else self.tally.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.file.base_offset if self.empty else self.tally.end_offset
+
+
+def scan(storage: Storage, file: LogFile, *, first: int = 0, end: int = OFFSET_MAX) -> ScannedLog:
+    """The batches that lie in [first, end) with all their offsets; one that begins before `first` is taken too."""
+    found = ScannedLog(file=file)
+    position = 0
+    begun: set[int] = set()
+    try:
+        for data, headers in batches(storage, file.path, 0, file.size):
+            piece = as_piece(data, headers.take(slice(_known(headers))), exact=False)
+            rising = _rising(found, piece)
+            low = int(np.searchsorted(piece.facts.last_offset[:rising], first))
+            high = int(np.searchsorted(piece.facts.last_offset[:rising], end))
+            if low < high:
+                _take(found, piece.take(slice(low, high)), position, begun)
+            if high < rising:
+                break
+            if rising < len(headers):
+                found.damage = _oddity(headers, rising, position, unknown=rising == len(piece))
+                break
+            position += headers.end
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        at = position if error.position is None else error.position
+        if not _is_zero(storage, file, at):
+            found.damage = Damage(position=at, message=error.message)
+    return found
+
+
+def _known(headers: BatchHeaders) -> int:
+    """How many batches come before the first one of a codec that nobody has defined."""
+    return int(np.argmax(np.append(headers.codec > max(Codec), True)))
+
+
+def _oddity(headers: BatchHeaders, row: int, position: int, *, unknown: bool) -> Damage:
+    offset = int(headers["base_offset"][row])
+    message = f"a batch at offset {offset} " + ("has an unknown codec" if unknown else "does not follow the one before")
+    return Damage(position=position + int(headers.position[row]), message=message)
+
+
+def _rising(found: ScannedLog, piece: Piece) -> int:
+    """How many batches stand in order, behind what was found before."""
+    facts = piece.facts
+    if not len(piece):
+        return 0
+    wrong = np.flatnonzero(facts.first_offset[1:] <= facts.last_offset[:-1]) + 1
+    if not found.empty and int(facts.first_offset[0]) < found.tally.end_offset:
+        return 0
+    return int(wrong[0]) if wrong.size else len(piece)
+
+
+def _take(found: ScannedLog, piece: Piece, position: int, begun: set[int]) -> None:
+    headers, facts = piece.headers, piece.facts
+    before = int(facts.first_offset[0]) if found.empty else found.tally.end_offset
+    if found.empty:
+        found.position = position + int(headers.position[0])
+    ends = np.append(np.int64(before), facts.last_offset[:-1] + 1)
+    for row in np.flatnonzero(facts.first_offset > ends).tolist():
+        found.holes.append((int(ends[row]), int(facts.first_offset[row])))
+    epochs = headers["leader_epoch"]
+    last = found.epochs[-1][0] if found.epochs else None
+    for row in [0, *(np.flatnonzero(epochs[1:] != epochs[:-1]) + 1).tolist()]:
+        if int(epochs[row]) != last:
+            last = int(epochs[row])
+            found.epochs.append((last, int(facts.first_offset[row])))
+    if headers.transactional.any():
+        _note_transactions(found, piece, begun)
+    found.tally.add(piece)
+    found.stop = position + int(headers.position[-1] + headers.size[-1])
+
+
+def _note_transactions(found: ScannedLog, piece: Piece, begun: set[int]) -> None:
+    headers = piece.headers
+    aborts = set(abort_markers(piece.data, headers))
+    control = headers.control
+    # What compaction has emptied is decided, and holds nothing: the cleaner stops before open transactions.
+    for row in np.flatnonzero(headers.transactional & (headers["count"] > 0)).tolist():
+        producer_id, offset = int(headers["producer_id"][row]), int(headers["base_offset"][row])
+        if control[row]:
+            begun.discard(producer_id)
+            kind = ABORTED if (producer_id, offset) in aborts else COMMITTED
+            found.events.append((producer_id, offset, kind))
+        elif producer_id not in begun:
+            begun.add(producer_id)
+            found.events.append((producer_id, offset, DATA))
+
+
+def _is_zero(storage: Storage, file: LogFile, position: int) -> bool:
+    """Whether nothing but zeros follows: a log that its broker had laid out beforehand."""
+    for start in range(position, file.size, CHUNK_BYTES):
+        part = storage.get_range(file.path, start, min(CHUNK_BYTES, file.size - start))
+        if np.frombuffer(part, np.uint8).any():
+            return False
+    return True
