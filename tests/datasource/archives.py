@@ -15,7 +15,6 @@ from maxbrod.api.archives import open_for_writing
 from maxbrod.catalog.rows import PartitionId, Segment
 from maxbrod.datasource.source import ArchiveSource
 from maxbrod.layouts.kafka.slices import Slice
-from maxbrod.storage import opening
 from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -73,9 +72,7 @@ class Reads:
         return set(self.paths)
 
 
-def query(
-    url: object, filters: Sequence[Filter] = (), *, reads: Reads | None = None, **options: str
-) -> list[dict[str, Any]]:
+def query(url: object, filters: Sequence[Filter] = (), reads: Reads | None = None, **options: str) -> list[Any]:
     """What Spark does with a query, pickling included; but it would look at the filters once more."""
     source = ArchiveSource({"path": str(url), **options})
     reader = source.reader(source.schema())
@@ -89,5 +86,5 @@ def query(
             reads.paths.append(path)
         return get_range(self, path, *arguments)
 
-    with patch.object(opening.LocalStorage, "get_range", counted):
+    with patch.object(LocalStorage, "get_range", counted):
         return [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 from reference import Record
 
 from datasource.archives import Reads, query, write
+from maxbrod.datasource.source import ArchiveSource
 from maxbrod.errors import CorruptDataError, MaxbrodError, UsageError
 from maxbrod.layouts.kafka.slices import SegmentLimits
 
@@ -92,7 +93,7 @@ def test_a_query_never_touches_objects_that_it_need_not(
     hundred: Path, filters: list[Filter], expected: list[int], objects: int
 ) -> None:
     reads = Reads()
-    assert offsets(query(hundred, filters, reads=reads, columns="offset")) == expected
+    assert offsets(query(hundred, filters, reads, columns="offset")) == expected
     assert (len(reads.objects), len(reads.paths)) == (objects, objects)
 
 
@@ -105,15 +106,22 @@ def test_a_query_never_touches_objects_that_it_need_not(
         ({"topics": "ord*,/x.*/", "endingOffset": "2"}, [0, 1]),
         ({"topics": "/x.*/"}, []),
         ({"partitions": "77"}, []),
+        ({"partitions": f"0-{NAME.partition - 1}"}, []),
     ],
 )
 def test_options_bound_what_is_read(hundred: Path, options: dict[str, str], expected: list[int]) -> None:
-    assert offsets(query(hundred, **options)) == expected
+    assert offsets(query(hundred, (), None, **options)) == expected
+
+
+def test_a_large_object_is_read_no_further_than_the_query_goes(tmp_path: Path) -> None:
+    write(tmp_path / "archive", [data_batch(base, value=bytes(1 << 20)) for base in range(20)])
+    whole, beginning = Reads(), Reads()
+    assert offsets(query(tmp_path / "archive", (), whole, columns="offset")) == list(range(20))
+    assert offsets(query(tmp_path / "archive", (), beginning, columns="offset", endingOffset="2")) == [0, 1]
+    assert (len(whole.paths), len(beginning.paths), len(whole.objects)) == (3, 1, 1)
 
 
 def test_splits_are_as_large_as_they_may_be(hundred: Path) -> None:
-    from datasource.archives import ArchiveSource  # noqa: PLC0415
-
     def count(**options: str) -> int:
         source = ArchiveSource({"path": str(hundred), **options})
         return len(source.reader(source.schema()).partitions())
@@ -182,6 +190,6 @@ def test_damage_is_never_read_as_data(hundred: Path) -> None:
 )
 def test_options_that_cannot_be_right_are_refused(hundred: Path, options: dict[str, str]) -> None:
     with pytest.raises(MaxbrodError) as refused:
-        query(hundred, **options)
+        query(hundred, (), None, **options)
     assert isinstance(refused.value, UsageError)
     assert "secret-word" not in str(refused.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from native_logs import data_batch
@@ -16,6 +17,7 @@ from backup.plain import Record
 from backup.test_runs import KEEP, key_of, transact
 from convert.engine import convert
 from datasource.archives import write
+from maxbrod.datasource import registering
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.sandbox.topics import create_topic
@@ -118,6 +120,12 @@ def test_a_point_query_on_spark_needs_no_other_object(
             (tmp_path / "archive" / row.path).unlink()
     frame = maxbrod_table(table, tmp_path / "archive").where(condition)
     assert sorted(row.offset for row in frame.select("offset").collect()) == expected
+
+
+def test_importing_the_package_registers_the_format_with_the_active_session(spark: Any) -> None:
+    with patch.object(registering, "register") as registered:
+        registering.register_active()
+    registered.assert_called_once()
 
 
 def test_a_missing_object_fails_the_query_by_its_name(table: Any, tmp_path: Path) -> None:
