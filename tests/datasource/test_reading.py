@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from native_logs import ABORT, COMMIT, NAME, data_batch, marker, pack
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 from reference import Record
 
 from datasource.archives import Reads, query, write
@@ -86,6 +86,9 @@ def test_every_field_of_a_record_is_in_the_table(tmp_path: Path) -> None:
         ([EqualTo(("topic",), "another")], [], 0),
         ([EqualTo(("partition",), NAME.partition + 1)], [], 0),
         ([GreaterThanOrEqual(("timestamp",), EPOCH + timedelta(milliseconds=1993))], list(range(993, 1000)), 1),
+        ([LessThanOrEqual(("offset",), 2**63 - 1), LessThan(("offset",), 3)], [0, 1, 2], 1),
+        ([GreaterThan(("offset",), 2**63 - 1)], [], 0),
+        ([LessThanOrEqual(("timestampMs",), 2**63 - 1)], list(range(1000)), 100),
         ([], list(range(1000)), 100),
     ],
 )
@@ -180,6 +183,7 @@ def test_damage_is_never_read_as_data(hundred: Path) -> None:
         {"partitions": "x"},
         {"since": "2026-01-01"},
         {"startingOffset": "-1"},
+        {"endingOffset": str(2**63)},
         {"isolationLevel": "committed"},
         {"incarnations": "old"},
         {"splitBytes": "0"},

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SPLIT_BYTES: Final = 32 << 20
+_INT64_MAX: Final = 2**63 - 1
 _STORAGE: Final = "storage."
 _LEVELS: Final = {"read_committed": True, "read_uncommitted": False}
 _INCARNATIONS: Final = ("newest", "all")
@@ -105,7 +106,7 @@ def _storage(given: Mapping[str, str]) -> StorageConfig:
 
 
 def _number(name: str, word: str) -> int:
-    if not (word.isascii() and word.isdigit()):
+    if not (word.isascii() and word.isdigit() and int(word) <= _INT64_MAX):
         raise UsageError(f"the option {name} is {word!r}, which is no offset")
     return int(word)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US_PER_MS: Final = 1000
+_INT64_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,11 @@ def _between(scope: Scope, column: str, first: Any, end: Any, *, beyond: bool = 
     step = _step(column, tuple(value for value in (first, end) if value is not None))
     if step is None:
         return scope
-    low, high = (None if value is None else step(value, beyond) for value in (first, end))
+    low = None if first is None else min(step(first, beyond), _INT64_MAX)
+    high = None if end is None else step(end, beyond)
+    if high is not None and high > _INT64_MAX:
+        # Up to the highest that there is: no limit.
+        high = None
     if column == "offset":
         return replace(scope, first_offset=max(scope.first_offset, low or 0), end_offset=_lower(scope.end_offset, high))
     return replace(scope, since_ms=_higher(scope.since_ms, low), until_ms=_lower(scope.until_ms, high))
