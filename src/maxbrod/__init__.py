@@ -3,6 +3,8 @@
     report = maxbrod.backup(bootstrap="broker1:9092", archive="s3://backups/kafka", topics=["orders-*"])
     assert report.complete
     maxbrod.restore(archive="s3://backups/kafka", bootstrap="broker1:9092", topics=["orders-*"], groups=["*"])
+    maxbrod.register(spark)
+    spark.read.format("maxbrod").load("s3://backups/kafka")
 
 Importing this is cheap: Kafka, Arrow and Spark are loaded when something is asked of them.
 """
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from maxbrod.api.reports import BackupReport as BackupReport
     from maxbrod.api.restore_report import RestoreReport as RestoreReport
     from maxbrod.api.restoring import restore as restore
+    from maxbrod.datasource.registering import register as register
     from maxbrod.errors import MaxbrodError as MaxbrodError
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "__version__",
     "backup",
     "compare",
+    "register",
     "restore",
 ]
 
@@ -43,6 +47,7 @@ _HOMES: Final = {
     "RestoreReport": "maxbrod.api.restore_report",
     "backup": "maxbrod.api.functions",
     "compare": "maxbrod.api.functions",
+    "register": "maxbrod.datasource.registering",
     "restore": "maxbrod.api.restoring",
 }
 

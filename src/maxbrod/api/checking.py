@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from maxbrod.api.check_objects import check_objects
 from maxbrod.api.check_snapshots import check_snapshots
-from maxbrod.api.incarnations import select_names
 from maxbrod.api.problems import Problem, ProblemKind, exit_code_of
 from maxbrod.catalog.rows import PartitionId
 from maxbrod.catalog.schema import GapReason, Kind
 from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
+from maxbrod.planning.incarnations import select_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

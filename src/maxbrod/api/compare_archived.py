@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from maxbrod.api.compare_live import choose_match, whole_target
 from maxbrod.api.compare_restored import named_restore, restored_as, restored_topics
-from maxbrod.api.incarnations import Incarnation, newest_ids, unknown_topic
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.errors import UsageError
 from maxbrod.planning.compare.pairs import Extent, Match, Pair, Times
 from maxbrod.planning.compare.parts import PART_BYTES
+from maxbrod.planning.incarnations import Incarnation, newest_ids, unknown_topic
 from maxbrod.planning.restore.choosing import choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.mapping import decode_map

@@ -18,13 +18,13 @@ from maxbrod.api.backup_run import new_run_id, now_ms
 from maxbrod.api.convert_proof import prove
 from maxbrod.api.convert_report import ConvertReport, TopicCounts, failed
 from maxbrod.api.convert_targets import NativeTarget, OtherTarget, Part
-from maxbrod.api.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import Notice
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.planning.windows import spread
 from maxbrod.spark.session import open_configured, parallelism_of
 from maxbrod.spark.transfer import run_transfer_job

@@ -10,12 +10,12 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.api.incarnations import select_names
 from maxbrod.api.problems import Problem, ProblemKind, exit_code_of
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.sound_slices import SoundSlices, slice_name
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.errors import EXIT_INCOMPLETE, UsageError
+from maxbrod.planning.incarnations import select_names
 from maxbrod.spark.check import verify_slices
 from maxbrod.spark.session import open_configured, parallelism_of
 

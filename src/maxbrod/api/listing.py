@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.api.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.api.runs import RunSummary, gaps_by_topic, summarise_run
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.schema import Kind
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

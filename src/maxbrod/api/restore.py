@@ -15,7 +15,6 @@ from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.group_movement import Movement
 from maxbrod.api.group_moves import active_groups, archived_groups, missing_groups, plan_moves
-from maxbrod.api.incarnations import Incarnation, newest_ids
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_access import restore_acls, restore_quotas
 from maxbrod.api.restore_damage import damage
@@ -42,6 +41,7 @@ from maxbrod.errors import IncompleteError, UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.producer_ids import new_producer_id
 from maxbrod.model import TopicPartition
+from maxbrod.planning.incarnations import Incarnation, newest_ids
 from maxbrod.planning.restore.choosing import choose_groups, choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal

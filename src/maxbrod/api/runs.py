@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.api.snapshots import find_run
 from maxbrod.catalog.schema import Kind
+from maxbrod.planning.run_names import find_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

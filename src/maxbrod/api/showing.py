@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.api.extents import PartitionExtent, measure_partitions
-from maxbrod.api.incarnations import Incarnation, newest_ids, unknown_topic
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
 from maxbrod.errors import UsageError
+from maxbrod.planning.incarnations import Incarnation, newest_ids, unknown_topic
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

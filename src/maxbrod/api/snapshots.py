@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError, naming
 from maxbrod.kafka.cluster_state import decode_state
+from maxbrod.planning.run_names import find_run
 from maxbrod.planning.snapshot import decode
 
 if TYPE_CHECKING:
@@ -39,18 +40,6 @@ class Moment:
     def present(self) -> frozenset[str]:
         """The ids of the topics that the cluster had then; the archive may know others of the same names."""
         return frozenset(() if self.cluster is None else (topic.topic_id for topic in self.cluster.topics))
-
-
-def find_run(runs: Sequence[Run], run_id: str) -> Run:
-    """By its id, or by the beginning of it where that is unambiguous; `latest` is the last one."""
-    matching = [run for run in runs if run.run_id == run_id] or [run for run in runs if run.run_id.startswith(run_id)]
-    if run_id == "latest":
-        matching = list(runs[-1:])
-    if len(matching) != 1:
-        raise UsageError(
-            f"{len(matching) or 'no'} runs of this archive are called {run_id!r}", hint="see 'maxbrod ls --runs'"
-        )
-    return matching[0]
 
 
 def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None) -> Moment:

@@ -29,10 +29,21 @@ def decode_committed(
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The visible records of some batches, in portions that fit into memory when they are unpacked."""
+    yield from decode_portions(data, headers.take(committed_batches(headers, aborted)), columns=columns)
+
+
+def decode_portions(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    *,
+    columns: Sequence[str] | None = None,
+    object_name: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """All records of these batches, in such portions."""
     from maxbrod.batch.decode import decode  # noqa: PLC0415 - numba: only where records are looked at
 
-    visible = np.flatnonzero(committed_batches(headers, aborted))
-    portion = np.cumsum(headers.size[visible]) // _DECODED_BYTES
-    for rows in np.split(visible, np.flatnonzero(np.diff(portion)) + 1):
+    portion = np.cumsum(headers.size) // _DECODED_BYTES
+    wanted = None if columns is None else list(columns)
+    for rows in np.split(np.arange(len(headers)), np.flatnonzero(np.diff(portion)) + 1):
         if rows.size:
-            yield decode(data, headers.take(rows), columns=None if columns is None else list(columns))
+            yield decode(data, headers.take(rows), columns=wanted, object_name=object_name)

@@ -1,0 +1,79 @@
+"""Looks an archive of any layout up: its rows, and how it was at a run. Changes nothing, and reads no records."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.surveyed import SurveyedCatalog
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
+from maxbrod.kafka.cluster_state import decode_state
+from maxbrod.layouts.registry import NATIVE, detect_layout, layout_of
+from maxbrod.planning.run_names import find_run
+from maxbrod.planning.snapshot import decode
+from maxbrod.planning.surveyed import rows_of, snapshot_of
+from maxbrod.storage.delta import delta_options, delta_url
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from maxbrod.catalog.rows import Run
+    from maxbrod.config import StorageConfig
+    from maxbrod.planning.snapshot import Snapshot
+    from maxbrod.storage.interface import Storage
+
+AnyCatalog: TypeAlias = Catalog | SurveyedCatalog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedUp:
+    """An archive as it is now. `surveyed` stands for the snapshots of one in another layout."""
+
+    storage: Storage
+    catalog: AnyCatalog
+    surveyed: Snapshot | None = None
+
+    def snapshot_of(self, run_id: str) -> Snapshot:
+        """UsageError: there is no such run, or it recorded none."""
+        return self._read(find_run(self.catalog.runs(), run_id))
+
+    def last_snapshot(self) -> Snapshot | None:
+        """None where none can be read: the present goes on without it."""
+        runs = [run for run in self.catalog.runs() if run.snapshot is not None]
+        with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
+            return self._read(runs[-1]) if runs else None
+        return None
+
+    def _read(self, run: Run) -> Snapshot:
+        if self.surveyed is not None:
+            return self.surveyed
+        if run.snapshot is None:
+            raise UsageError(f"the run {run.run_id} recorded no snapshot", hint="name a run of 'maxbrod backup'")
+        return decode(bytes(self.storage.get(run.snapshot)), object_name=self.storage.name_of(run.snapshot))
+
+
+def look_up(url: str, options: StorageConfig, layout: str | None) -> LookedUp:
+    """UsageError: there is no archive."""
+    storage = open_storage(url, options)
+    if layout in {None, NATIVE}:
+        try:
+            catalog = Catalog.open(delta_url(url), delta_options(url, options))
+        except UsageError:
+            layout = None if layout is not None else detect_layout(storage)
+            if layout is None:
+                raise
+        else:
+            return LookedUp(storage=storage, catalog=catalog)
+    survey = layout_of(layout or NATIVE).survey(storage)
+    catalog_of_survey = SurveyedCatalog(storage.url, rows_of(survey))
+    return LookedUp(storage=storage, catalog=catalog_of_survey, surveyed=snapshot_of(survey))
+
+
+def present_topics(snapshot: Snapshot | None) -> frozenset[str]:
+    """The ids of the topics that the cluster had then."""
+    if snapshot is None:
+        return frozenset()
+    with suppress(CorruptDataError, UnsupportedFormatError):
+        return frozenset(topic.topic_id for topic in decode_state(snapshot.cluster).topics)
+    return frozenset()

@@ -1,0 +1,136 @@
+"""What a query is about: topics, partitions, offsets and times, by options and by Spark's filters. Pure.
+
+A filter narrows the scope to what may pass it, and is left to Spark all the same: whatever a filter says that is not
+understood here costs time, never records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import datasource as spark
+
+from maxbrod.batch.cuts import Cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_US_PER_MS: Final = 1000
+_INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """None is no limit. Offsets and times are [first, end), times in milliseconds."""
+
+    topics: frozenset[str] | None = None
+    topic_prefix: str = ""
+    partitions: frozenset[int] | None = None
+    first_offset: int = 0
+    end_offset: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def has_topic(self, name: str) -> bool:
+        return name.startswith(self.topic_prefix) and (self.topics is None or name in self.topics)
+
+    def has_partition(self, number: int) -> bool:
+        return self.partitions is None or number in self.partitions
+
+    def cut(self, end_offset: int | None = None) -> Cut:
+        """Which records are meant, of a partition that ends at `end_offset`."""
+        return Cut(
+            first_offset=self.first_offset,
+            end_offset=_lower(self.end_offset, end_offset),
+            since_ms=self.since_ms,
+            until_ms=self.until_ms,
+        )
+
+
+def narrow(scope: Scope, filters: Iterable[spark.Filter]) -> Scope:
+    """What may pass all of the filters."""
+    for each in filters:
+        scope = _narrowed(scope, each)
+    return scope
+
+
+def _narrowed(scope: Scope, condition: spark.Filter) -> Scope:
+    match condition:
+        case spark.StringStartsWith(attribute=("topic",), value=str(prefix)):
+            # Of two prefixes the longer one decides; if they contradict each other, Spark's own look finds nothing.
+            return replace(scope, topic_prefix=max(scope.topic_prefix, prefix, key=len))
+        case spark.EqualTo(attribute=(column,), value=value) | spark.EqualNullSafe(attribute=(column,), value=value):
+            return _one_of(scope, column, (value,))
+        case spark.In(attribute=(column,), value=values):
+            # Nothing equals null.
+            return _one_of(scope, column, tuple(value for value in values if value is not None))
+        case spark.GreaterThanOrEqual(attribute=(column,), value=value):
+            return _between(scope, column, value, None)
+        case spark.GreaterThan(attribute=(column,), value=value):
+            return _between(scope, column, value, None, beyond=True)
+        case spark.LessThanOrEqual(attribute=(column,), value=value):
+            return _between(scope, column, None, value, beyond=True)
+        case spark.LessThan(attribute=(column,), value=value):
+            return _between(scope, column, None, value)
+        case _:
+            return scope
+
+
+def _one_of(scope: Scope, column: str, values: tuple[Any, ...]) -> Scope:
+    if not values:
+        return scope
+    if column == "topic" and all(isinstance(value, str) for value in values):
+        return replace(scope, topics=_common(scope.topics, frozenset(values)))
+    if column == "partition" and all(map(_is_number, values)):
+        return replace(scope, partitions=_common(scope.partitions, frozenset(values)))
+    if _step(column, values) is None:
+        return scope
+    return _between(_between(scope, column, min(values), None), column, None, max(values), beyond=True)
+
+
+def _between(scope: Scope, column: str, first: Any, end: Any, *, beyond: bool = False) -> Scope:  # noqa: ANN401
+    """[first, end) of offsets or times, one of them given; `beyond`: not from it on, but from just above it."""
+    step = _step(column, tuple(value for value in (first, end) if value is not None))
+    if step is None:
+        return scope
+    low = None if first is None else min(step(first, beyond), _INT64_MAX)
+    high = None if end is None else step(end, beyond)
+    if high is not None and high > _INT64_MAX:
+        # Up to the highest that there is: no limit.
+        high = None
+    if column == "offset":
+        return replace(scope, first_offset=max(scope.first_offset, low or 0), end_offset=_lower(scope.end_offset, high))
+    return replace(scope, since_ms=_higher(scope.since_ms, low), until_ms=_lower(scope.until_ms, high))
+
+
+def _step(column: str, values: tuple[Any, ...]) -> Callable[[Any, bool], int] | None:
+    """How a value becomes the first offset or millisecond that is not below it, or is above it."""
+    if column in {"offset", "timestampMs"} and all(map(_is_number, values)):
+        return lambda value, beyond: int(value) + beyond
+    if column == "timestamp" and all(isinstance(value, datetime) and value.tzinfo is not None for value in values):
+        return _millisecond
+    return None
+
+
+def _millisecond(time: datetime, beyond: bool) -> int:  # noqa: FBT001 - as the other one
+    microseconds = (time - _EPOCH) // timedelta(microseconds=1)
+    return microseconds // _US_PER_MS + 1 if beyond else -(-microseconds // _US_PER_MS)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _common(known: frozenset[Any] | None, wanted: frozenset[Any]) -> frozenset[Any]:
+    return wanted if known is None else known & wanted
+
+
+def _lower(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)

@@ -1,0 +1,65 @@
+"""What Spark calls: the format `maxbrod`, and the reader that plans a query and reads its splits.
+
+Spark pickles both and sends them around, so that they hold options only. Archives are opened where they are read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from maxbrod.datasource.columns import names_in, spark_schema
+from maxbrod.datasource.options import parse_options
+from maxbrod.datasource.scope import narrow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+    from maxbrod.datasource.options import TableOptions
+
+
+class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
+    @classmethod
+    def name(cls) -> str:
+        return "maxbrod"
+
+    def schema(self) -> StructType:
+        return spark_schema(parse_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> ArchiveReader:
+        return ArchiveReader(parse_options(self.options), names_in(schema))
+
+
+class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
+    def __init__(self, options: TableOptions, names: Sequence[str]) -> None:
+        self._options = options
+        self._names = tuple(names)
+        self._scope = options.scope
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
+        """All of them go back to Spark, which looks at what is left once more."""
+        self._scope = narrow(self._scope, filters)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        from maxbrod.datasource.archive import look_up  # noqa: PLC0415 - Delta, which no task needs
+        from maxbrod.datasource.splits import plan_splits  # noqa: PLC0415
+
+        options = self._options
+        archive = look_up(options.url, options.storage, options.layout)
+        # Where there is nothing to read, Spark would make up a partition of its own.
+        return [InputPartition(split) for split in plan_splits(archive, options, self._scope) or [()]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from maxbrod.datasource.reading import read_split  # noqa: PLC0415 - numba, which the plan does not need
+        from maxbrod.storage.opening import open_storage  # noqa: PLC0415
+
+        options = self._options
+        storage = open_storage(options.url, options.storage)
+        portions: Any = partition.value
+        yield from read_split(storage, portions, self._scope, self._names, committed=options.committed)

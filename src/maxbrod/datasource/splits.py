@@ -1,0 +1,119 @@
+"""Which slices a query must read, and which of them one task reads: from rows of the catalog, before any record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+
+from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
+from maxbrod.catalog.schema import Kind
+from maxbrod.datasource.archive import present_topics
+from maxbrod.datasource.columns import Source
+from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from maxbrod.datasource.archive import AnyCatalog, LookedUp
+    from maxbrod.datasource.options import TableOptions
+    from maxbrod.datasource.scope import Scope
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.planning.snapshot import Snapshot
+
+_INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """One slice of one partition, of which offsets below `end_offset` are meant."""
+
+    source: Source
+    stored: Slice
+    end_offset: int
+
+
+def plan_splits(archive: LookedUp, options: TableOptions, scope: Scope) -> list[tuple[Portion, ...]]:
+    """What each task reads, in the order of topic ids, partitions and offsets."""
+    snapshot = archive.last_snapshot() if options.as_of is None else archive.snapshot_of(options.as_of)
+    ends = None if options.as_of is None or snapshot is None else snapshot.ends
+    wanted = _topic_ids(archive.catalog, options, ends, snapshot)
+    rows = _find_rows(archive.catalog, scope, ends, wanted)
+    return group([_portion(row, ends) for row in rows], options.split_bytes)
+
+
+def group(portions: Iterable[Portion], split_bytes: int) -> list[tuple[Portion, ...]]:
+    """Neighbours together until they have so many bytes; a slice is never cut."""
+    splits: list[list[Portion]] = []
+    filled = split_bytes
+    for portion in portions:
+        if filled >= split_bytes:
+            splits.append([])
+            filled = 0
+        splits[-1].append(portion)
+        filled += portion.stored.bytes
+    return [tuple(each) for each in splits]
+
+
+def _topic_ids(
+    catalog: AnyCatalog, options: TableOptions, ends: Mapping[PartitionId, int] | None, snapshot: Snapshot | None
+) -> dict[str, str]:
+    """Ids and names of the incarnations that the options are about. UsageError names a topic that is not there."""
+    rows = catalog.rows(columns=("topic", "topic_id", "written_at"), as_of=ends)
+    found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
+    incarnations = [
+        Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
+        for each in found
+    ]
+    # A topic without a record has no row, and is no mistake.
+    empty = frozenset() if snapshot is None else frozenset(snapshot.topics.values())
+    names = select_names({each.topic for each in incarnations} | empty, options.topics)
+    ids = {each.topic_id: each.topic for each in incarnations if each.topic in names}
+    if options.every_incarnation:
+        return ids
+    newest = newest_ids(incarnations, present_topics(snapshot))
+    return {topic_id: name for topic_id, name in ids.items() if topic_id in newest}
+
+
+def _find_rows(
+    catalog: AnyCatalog, scope: Scope, ends: Mapping[PartitionId, int] | None, wanted: Mapping[str, str]
+) -> list[Segment]:
+    ids = [topic_id for topic_id, name in wanted.items() if scope.has_topic(name)]
+    if not ids or scope.partitions == frozenset():
+        return []
+    timed = scope.since_ms is not None or scope.until_ms is not None
+    first_ms = -_INT64_MAX - 1 if scope.since_ms is None else scope.since_ms
+    end_ms = _INT64_MAX if scope.until_ms is None else scope.until_ms - 1
+    rows = catalog.rows(
+        topic_id=ids[0] if len(ids) == 1 else None,
+        partition=next(iter(scope.partitions)) if scope.partitions and len(scope.partitions) == 1 else None,
+        offsets=(scope.first_offset, _INT64_MAX if scope.end_offset is None else scope.end_offset),
+        timestamps=(first_ms, end_ms) if timed else None,
+        as_of=ends,
+    )
+    # Few rows are left to be made values of, if the query asks for little.
+    known = {*ids}
+    data = decode_rows(rows.filter(pc.field("kind") == Kind.DATA))
+    return [
+        row
+        for row in data
+        if isinstance(row, Segment)
+        and row.topic_id in known
+        and scope.has_partition(row.partition)
+        and not _is_later(row, scope)
+    ]
+
+
+def _is_later(row: Segment, scope: Scope) -> bool:
+    """Whether all records are too young. Lowest times of our own rows may be those of batches' first records."""
+    if scope.until_ms is None or row.details is None or row.min_timestamp is None:
+        return False
+    return row.min_timestamp >= scope.until_ms
+
+
+def _portion(row: Segment, ends: Mapping[PartitionId, int] | None) -> Portion:
+    place = PartitionId(topic_id=row.topic_id, partition=row.partition)
+    end = row.end_offset if ends is None else min(row.end_offset, ends[place])
+    source = Source(topic=row.topic, topic_id=row.topic_id, partition=row.partition)
+    return Portion(source=source, stored=slice_of(row), end_offset=end)

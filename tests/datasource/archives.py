@@ -1,0 +1,90 @@
+"""Small archives for tests of the table, and the table read in this process: Spark is all that is left out."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from native_logs import NAME, archive
+
+from catalog.examples import run
+from fixtures_archives import put_snapshot
+from maxbrod.api.archives import open_for_writing
+from maxbrod.catalog.rows import PartitionId, Segment
+from maxbrod.datasource.source import ArchiveSource
+from maxbrod.layouts.kafka.slices import Slice
+from maxbrod.storage.local import LocalStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql.datasource import Filter
+
+    from maxbrod.layouts.kafka.slices import SegmentLimits
+
+PLACE = PartitionId(topic_id=NAME.topic_id, partition=NAME.partition)
+
+
+def write(
+    url: Path,
+    chunks: list[bytes],
+    *,
+    run_id: str = "run-1",
+    limits: SegmentLimits | None = None,
+    aborted: list[list[tuple[int, int]]] | None = None,
+    topic: str = NAME.topic,
+    topic_id: str = NAME.topic_id,
+    written_at: int = 1,
+) -> list[Segment]:
+    """One run that archives these batches of one partition."""
+    opened = open_for_writing(str(url))
+    slices = archive(opened.storage, chunks, limits=limits, aborted=aborted)
+    names = [each.name for each in fields(Slice)]
+    rows = [
+        Segment(
+            topic=topic,
+            topic_id=topic_id,
+            partition=NAME.partition,
+            run_id=run_id,
+            written_at=written_at,
+            **{name: getattr(each, name) for name in names},
+        )
+        for each in slices
+    ]
+    place = PartitionId(topic_id=topic_id, partition=NAME.partition)
+    put_snapshot(opened.storage, run_id, topics={topic_id: topic}, ends={place: rows[-1].end_offset})
+    finished = run(run_id, finished_at=written_at)
+    opened.catalog.commit([*rows, finished])
+    return rows
+
+
+class Reads:
+    """The objects that a query touched after it was planned, with how often each."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    @property
+    def objects(self) -> set[str]:
+        return set(self.paths)
+
+
+def query(url: object, filters: Sequence[Filter] = (), reads: Reads | None = None, **options: str) -> list[Any]:
+    """What Spark does with a query, pickling included; but it would look at the filters once more."""
+    source = ArchiveSource({"path": str(url), **options})
+    reader = source.reader(source.schema())
+    reader.pushFilters(list(filters))
+    partitions = pickle.loads(pickle.dumps(reader.partitions()))
+    reader = pickle.loads(pickle.dumps(reader))
+    get_range = LocalStorage.get_range
+
+    def counted(self: LocalStorage, path: str, *arguments: Any) -> memoryview:
+        if reads is not None:
+            reads.paths.append(path)
+        return get_range(self, path, *arguments)
+
+    with patch.object(LocalStorage, "get_range", counted):
+        return [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]
