@@ -50,6 +50,7 @@ from maxbrod.planning.restore.resume import done_before
 from maxbrod.planning.restore.sources import rows_to_read
 from maxbrod.planning.restore.targets import Right
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
+from maxbrod.planning.windows import spread
 from maxbrod.spark.restore import run_restore_job
 from maxbrod.spark.restore_task import RestoreItem, RestoreSettings
 from maxbrod.spark.session import open_configured, parallelism_of
@@ -265,13 +266,7 @@ class Restore:
             if not topic.target.repartitioned
         ]
         items += self._shared_items(plan, topics, slices, parallelism)
-        tasks: list[list[RestoreItem | SharedItem]] = [[] for _ in range(min(parallelism, len(items)))]
-        loads = [0] * len(tasks)
-        for size, item in sorted(items, key=lambda each: -each[0]):
-            number = loads.index(min(loads))
-            tasks[number].append(item)
-            loads[number] += size + 1
-        return tasks
+        return spread(items, parallelism)
 
     def _shared_items(
         self,

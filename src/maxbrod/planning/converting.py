@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from maxbrod.catalog.rows import Gap, Segment
 from maxbrod.catalog.schema import GapReason
@@ -11,8 +11,6 @@ from maxbrod.layouts.kafka.slices import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-_SLICE_FIELDS: Final = tuple(each.name for each in fields(Slice))
 
 
 def convert_rows(
@@ -64,7 +62,7 @@ def _segment(source: Sequence[Segment | Gap], written: Slice, run_id: str, writt
         topic=first.topic,
         topic_id=first.topic_id,
         partition=first.partition,
-        **{name: getattr(written, name) for name in _SLICE_FIELDS},
+        **{each.name: getattr(written, each.name) for each in fields(Slice)},
         reason=reason,
         run_id=run_id,
         written_at=written_at,
