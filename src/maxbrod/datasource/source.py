@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from maxbrod.datasource.columns import column_names, names_in, spark_schema
 from maxbrod.datasource.options import parse_options, wished_columns
+from maxbrod.datasource.pushing import if_asked
 from maxbrod.datasource.scope import narrow
 from maxbrod.datasource.stream import ArchiveStreamReader
 from maxbrod.datasource.stream_options import parse_stream_options
@@ -47,6 +48,7 @@ class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
         self._names = tuple(names)
         self._scope = options.scope
 
+    @if_asked
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
         """All of them go back to Spark, which looks at what is left once more."""
         self._scope = narrow(self._scope, filters)
