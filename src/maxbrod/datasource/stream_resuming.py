@@ -24,9 +24,11 @@ ACCEPT: Final = "the option failOnDataLoss=false goes on with what is there"
 def resume(view: View, number: int, mark: Mark | None, *, lossy: bool) -> int:
     """The offset from which a partition is read on: that of its mark, unless something was lost."""
     rows = view.rows_of(number)
-    first = int(view.base[rows.start])
     if mark is None:
-        return first
+        # What was pruned before anybody read it is no loss of this stream's.
+        left = np.flatnonzero(~view.pruned[rows]) + rows.start
+        return int(view.base[left[0]]) if left.size else int(view.end[rows.stop - 1])
+    first = int(view.base[rows.start])
     if (cut := _cut(view, rows, mark)) is not None:
         if not lossy:
             raise _truncated(view, number, mark, cut)
