@@ -14,7 +14,7 @@ import numpy as np
 
 from maxbrod.batch.patch import patch
 from maxbrod.catalog.opening import open_writable
-from maxbrod.catalog.rows import Run, Segment
+from maxbrod.catalog.rows import PartitionId, Run, Segment
 from maxbrod.catalog.run_ids import new_run_id, now_ms
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UnsupportedFormatError
 from maxbrod.kafka.cluster_state import decode_state, encode_state
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.catalog.commits import StreamBatch
-    from maxbrod.catalog.rows import Gap, PartitionId
+    from maxbrod.catalog.rows import Gap
     from maxbrod.datasource.sink_options import SinkOptions
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.kafka.partition import PartitionWriter
@@ -84,6 +84,7 @@ def commit_written(
         refuse_other_topics({each.where.topic for each in stretches}, known.topics)
         if numbered:
             stretches = _settle(storage, options, number(stretches, known.ends))
+            written |= _paths(stretches)
         run = Appended(run_id=new_run_id(), written_at=now_ms())
         rows = rows_of(stretches, known.ends, run)
         told = _put_snapshot(storage, known, run, rows, options)
