@@ -69,6 +69,11 @@ class Catalog:
         self._table = load_table(self.url, self._options)
         self._version = self._table.version()
 
+    def is_newest(self) -> bool:
+        """Whether nobody has committed since this catalog was read: one look for a name, where all is quiet."""
+        with store_errors("look at the catalog", self.url):
+            return self._is_newest(self._files())
+
     def positions(self) -> dict[PartitionId, Position]:
         """How far each partition is archived."""
         with store_errors("read the catalog", self.url):
