@@ -55,8 +55,16 @@ class Fields:
 
     def count(self) -> int:
         """Of bytes or of members. One that cannot be met by what is left ends the reading soon enough."""
+        found = self.count_or_none()
+        if found is None:
+            raise CorruptDataError("a list that must be there is null", position=self._at)
+        return found
+
+    def count_or_none(self) -> int | None:
         found = self.varint() - 1 if self.flexible else self.number("i")
-        if not 0 <= found <= len(self._data) - self._at:
+        if found < 0:
+            return None
+        if found > len(self._data) - self._at:
             raise TruncatedDataError(f"{found} should follow where {len(self._data) - self._at} bytes are left")
         return found
 
