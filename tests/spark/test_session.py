@@ -202,8 +202,11 @@ except UnavailableError as error: print(error.hint)
     assert "Too small maximum heap" in run_alone(program)
 
 
-def test_spark_connect_without_its_client_says_what_to_install() -> None:
-    program = """
+@pytest.mark.parametrize("missing", ["grpc", "grpc_status", "zstandard"])
+def test_spark_connect_without_its_client_says_what_to_install(missing: str) -> None:
+    program = f"""
+import sys
+sys.modules["{missing}"] = None  # as if it were not installed
 from maxbrod.errors import EnvironmentMissingError
 from maxbrod.spark.session import open_session
 try:
