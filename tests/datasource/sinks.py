@@ -44,9 +44,9 @@ def schema_of(columns: str) -> spark.StructType:
     return spark.StructType([spark.StructField(name, _TYPES[kind]) for name, kind in words])
 
 
-def writer(url: object, columns: str = COLUMNS, *, overwrite: bool = False, **options: str) -> ArchiveWriter:
+def writer(url: object, columns: str = COLUMNS, **options: str) -> ArchiveWriter:
     source = ArchiveSource({"path": str(url), **options})
-    made: ArchiveWriter = pickle.loads(pickle.dumps(source.writer(schema_of(columns), overwrite)))
+    made: ArchiveWriter = pickle.loads(pickle.dumps(source.writer(schema_of(columns), overwrite=False)))
     return made
 
 

@@ -22,6 +22,7 @@ from datasource.sinks import (
     batches,
     run_tasks,
     save,
+    schema_of,
     stream,
     table,
     values,
@@ -29,9 +30,11 @@ from datasource.sinks import (
 )
 from maxbrod.api.archives import open_archive
 from maxbrod.api.garbage import collect_garbage
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, decode_rows
 from maxbrod.catalog.schema import GapReason
 from maxbrod.datasource import archive_task
+from maxbrod.datasource.source import ArchiveSource
 from maxbrod.errors import MaxbrodError, RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -153,17 +156,17 @@ def test_a_writer_that_was_overtaken_numbers_its_rows_anew(tmp_path: Path) -> No
     url = tmp_path / "a"
     slow = writer(url)
     messages = run_tasks(slow, [[row("late"), row("later")]])
-    commit = archives.open_for_writing(str(url)).catalog.__class__.commit
+    commit = Catalog.commit
     overtaking = iter([["first"], ["second"]])
 
     def overtaken(self: Any, *arguments: Any, **options: Any) -> int:
         for each in overtaking:
-            with patch.object(type(self), "commit", commit):
+            with patch.object(Catalog, "commit", commit):
                 save(url, [[row(value) for value in each]])
             break
         return commit(self, *arguments, **options)
 
-    with patch("maxbrod.catalog.catalog.Catalog.commit", overtaken):
+    with patch.object(Catalog, "commit", overtaken):
         slow.commit(list(messages))
     assert values(url) == {("t", 0): [(0, b"first"), (1, b"second"), (2, b"late"), (3, b"later")]}
     assert_sound(url)
@@ -287,7 +290,7 @@ def test_rows_that_cannot_be_written_are_refused_and_nothing_changes(
 
 def test_an_archive_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="never overwritten"):
-        writer(tmp_path / "a", overwrite=True)
+        ArchiveSource({"path": str(tmp_path / "a")}).writer(schema_of(COLUMNS), overwrite=True)
 
 
 def test_records_are_never_mixed_with_those_of_a_backup(tmp_path: Path) -> None:
