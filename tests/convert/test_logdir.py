@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +18,12 @@ from kafka.structs import TopicPartition as KafkaPartition
 
 from backup.engine import config_of
 from backup.oracle import read_archive
+from compare.engine import without_spark as compare_here
 from convert import acknowledged
 from convert.engine import convert
 from maxbrod.api.archives import open_archive
 from maxbrod.batch.headers import walk
+from maxbrod.errors import EXIT_REFUSED
 from maxbrod.kafka.access_admin import create_acls, set_quotas
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
@@ -40,7 +43,7 @@ from maxbrod.model import TopicPartition, topic_id_text
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic, offsets, set_topic_config
-from maxbrod.sandbox.traffic import numbered, produce_transaction
+from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.sandbox.waiting import wait_for
 from maxbrod.storage.opening import open_storage
 from restore.engine import Command, read_all, stand, without_spark
@@ -260,3 +263,22 @@ def test_groups_are_on_the_disks_of_a_cluster_that_was_stopped(tmp_path: Path) -
         report = convert(cluster.directory, tmp_path / "archive", "kafka")
         assert (report.source_layout, report.exit_code) == ("logdir", 0)
         assert {each.topic: each.equal for each in report.topics}["orders"]
+
+
+def test_a_log_directory_is_compared_with_a_cluster_and_never_restored_from(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(30))
+    disk = tmp_path / "disk"
+    shutil.copytree(cluster.log_dir(cluster.broker_ids[0]) / f"{topic}-0", disk / f"{topic}-0")
+    before = sorted(disk.rglob("*"))
+    command = Command(cluster, disk, capsys)
+    with without_spark(), compare_here():
+        command("compare", "--topic", topic)
+        refused = ("restore", "--topic", topic, "--suffix", "-x", "--yes")
+        command(*refused, exits=EXIT_REFUSED)
+    assert "maxbrod backup --from-logdir" in command.said
+    with client_of(cluster) as client:
+        assert not capture(client, [f"{topic}-x"]).topics
+    assert sorted(disk.rglob("*")) == before
