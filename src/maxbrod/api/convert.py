@@ -10,14 +10,14 @@ import threading
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import new_run_id, now_ms
 from maxbrod.api.convert_proof import prove
 from maxbrod.api.convert_report import ConvertReport, TopicCounts, failed
-from maxbrod.api.convert_targets import NativeTarget, OtherTarget, Part
+from maxbrod.api.convert_targets import NativeTarget, OtherTarget, Part, waves
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import Notice
 from maxbrod.api.snapshots import find_moment
@@ -115,7 +115,7 @@ class Convert:
         parts = [part.after(self._target.position(part)) for part in whole]
         parts = [part for part in parts if part.rows]
         total, done = sum(part.bytes for part in parts), 0
-        for wave in _waves(parts, self._wish.commit_bytes):
+        for wave in waves(parts, self._wish.commit_bytes):
             if self.stop.is_set():
                 self._notices.append(_stopped())
                 break
@@ -271,24 +271,3 @@ class Convert:
 
 def _stopped() -> Notice:
     return Notice(kind="stopped", message="stopped on request: the same command goes on", exit_code=EXIT_INCOMPLETE)
-
-
-def _waves(parts: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
-    """Parts, cut between rows, so that each wave has about so much. A partition is in a wave once at most."""
-    waiting = list(parts)
-    while waiting:
-        wave: list[Part] = []
-        rest: list[Part] = []
-        room = bytes_max
-        for part in waiting:
-            if room <= 0:
-                rest.append(part)
-                continue
-            sizes = accumulate(row.bytes if isinstance(row, Segment) else 0 for row in part.rows)
-            taken = part.first_rows(max(sum(size <= room for size in sizes), 1))
-            wave.append(taken)
-            room -= taken.bytes
-            if len(taken.rows) < len(part.rows):
-                rest.append(part.after(taken.end))
-        yield wave
-        waiting = rest

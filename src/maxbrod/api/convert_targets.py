@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow.compute as pc
@@ -21,7 +22,7 @@ from maxbrod.planning.snapshot import encode
 from maxbrod.spark.backup import decode_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.api.foreign_target import TargetWish
     from maxbrod.api.snapshots import Moment
@@ -64,6 +65,27 @@ class Part:
 
     def first_rows(self, count: int) -> Part:
         return replace(self, rows=self.rows[:count])
+
+
+def waves(parts: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
+    """Parts, cut between rows, so that each wave has about so much. A partition is in a wave once at most."""
+    waiting = list(parts)
+    while waiting:
+        wave: list[Part] = []
+        rest: list[Part] = []
+        room = bytes_max
+        for part in waiting:
+            if room <= 0:
+                rest.append(part)
+                continue
+            sizes = accumulate(row.bytes if isinstance(row, Segment) else 0 for row in part.rows)
+            taken = part.first_rows(max(sum(size <= room for size in sizes), 1))
+            wave.append(taken)
+            room -= taken.bytes
+            if len(taken.rows) < len(part.rows):
+                rest.append(part.after(taken.end))
+        yield wave
+        waiting = rest
 
 
 class Target(Protocol):
