@@ -176,8 +176,8 @@ class Restore:
     def _spark(self) -> Session:
         """For expressions: opened once, and used for all that follows."""
         if self._session is None:
-            self._on_progress(Progress(phase="starting Spark"))
-            self._session = self._undo.enter_context(transform_session(self._config, self._wish))
+            opening = transform_session(self._config, self._wish, on_progress=self._on_progress)
+            self._session = self._undo.enter_context(opening)
         return self._session
 
     def _begun_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:

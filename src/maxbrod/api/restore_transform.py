@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from maxbrod.api.progress import Progress
-from maxbrod.api.staging import Staging, changes_in, finished_stagings, remove_staged, staging_url
+from maxbrod.api.progress import Progress, silent
+from maxbrod.api.staged_objects import stagings_done
+from maxbrod.api.staging import Staging, changes_in, remove_staged, staging_url
 from maxbrod.errors import MaxbrodError
 from maxbrod.planning.transform import TransformPlan
 from maxbrod.spark.session import open_configured, parallelism_of
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def transform_session(config: Config, wish: Wish, session: Session | None = None) -> Iterator[Session | None]:
-    """A session for a plan and for the restore that follows; the one that is given, and none where none is needed."""
-    if wish.transform is None or session is not None:
-        yield session
+def transform_session(config: Config, wish: Wish, *, on_progress: OnProgress = silent) -> Iterator[Session | None]:
+    """A session for a plan and for the restore that follows; None where expressions do not need one."""
+    if wish.transform is None:
+        yield None
         return
+    on_progress(Progress(phase="starting Spark"))
     with open_configured(config.spark, jvm_works=True) as opened:
         yield opened
 
@@ -63,7 +65,7 @@ def stage(
     """The records as they will be restored, in an archive of their own; and what was changed."""
     transform = wish.transform
     assert transform is not None, "a plan with a transformation comes of a wish for one"  # noqa: S101 - our own mistake
-    archive.storage.delete(finished_stagings(archive.storage))
+    archive.storage.delete(stagings_done(archive.storage))
     on_progress(Progress(phase="transforming"))
     staging = Staging(
         source=archive,

@@ -15,6 +15,7 @@ from maxbrod.api.archives import RESTORES, open_for_writing, open_native
 from maxbrod.api.backup_run import new_run_id, now_ms
 from maxbrod.api.convert_targets import Part, waves
 from maxbrod.api.progress import Progress
+from maxbrod.api.staged_objects import STAGED
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError, UnavailableError, UsageError, error_of
@@ -40,10 +41,7 @@ if TYPE_CHECKING:
     from maxbrod.planning.transform import Transform
     from maxbrod.spark.session import Session
     from maxbrod.spark.transform_task import Transformed
-    from maxbrod.storage.interface import Storage
 
-STAGED: Final = "staged"
-"""The folder, within what a restore remembers."""
 COMMIT_BYTES: Final = 4 << 30
 _CHANGES: Final = "changes"
 
@@ -80,16 +78,6 @@ def remove_staged(url: str, storage: StorageConfig) -> None:
     paths = [each.path for each in place.list()]
     place.delete([path for path in paths if not path.startswith("catalog/")])
     place.delete([path for path in paths if path.startswith("catalog/")])
-
-
-def finished_stagings(storage: Storage) -> Iterator[str]:
-    """Objects in staging folders of the archive whose restores have come to their end: a killed process left them."""
-    listed = [each.path for each in storage.list(RESTORES)]
-    done = {path.removesuffix("report.json.zst") for path in listed if path.endswith("/report.json.zst")}
-    for path in listed:
-        restore, staged, _ = path.partition(f"{STAGED}/")
-        if staged and restore in done:
-            yield path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
