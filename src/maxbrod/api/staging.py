@@ -158,7 +158,9 @@ class Staging:
         rows: list[Segment | Gap | Run] = []
         for each in answers:
             place = PartitionId(topic_id=each.topic_id, partition=each.partition)
-            rows += _rows(parts[place], windows[place], each, run_id)
+            rows += _rows(parts.pop(place), windows[place], each, run_id)
+        if parts:
+            raise UnavailableError(f"nothing was heard of {len(parts):,} partitions", operation="transform")
         changes = add_changes(_changes(each) for each in answers)
         run = Run(
             run_id=run_id,

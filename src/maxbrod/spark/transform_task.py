@@ -60,7 +60,7 @@ class TransformSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformed:
-    """What was written of an item, and what became of its records. With a failure nothing was."""
+    """What was written of an item, and what became of its records. With a failure nothing of its task was."""
 
     topic: str
     topic_id: str

@@ -43,20 +43,19 @@ _PACKED_BYTES: Final = 4 << 20
 def write_task(
     settings: TransformSettings, payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> list[Transformed]:
-    """Items share objects, so that what goes wrong with one spoils all: then it is told, and nothing was written."""
-    items: list[TransferItem] = []
+    """Items share objects, so that what goes wrong with one spoils all: then it is all that is told."""
+    task = _Task(payloads)
     try:
-        archive = _writer(settings)
-        with archive:
-            written = _Task(archive, payloads)
+        with _writer(settings) as archive:
             for batch in batches:
-                written.add(batch)
-                items = written.items
-        return written.outcome()
+                task.add(archive, batch)
+            # Before the archive's block ends: what does not come whole shall not be there at all.
+            task.end()
+        return task.outcome()
     except _ToldError as told:
-        return [_nothing(each, told.failure) for each in items]
+        return [Transformed(**task.place, failure=told.failure)]
     except MaxbrodError as error:
-        return [_nothing(each, error.as_dict()) for each in items]
+        return [Transformed(**task.place, failure=error.as_dict())]
 
 
 class _ToldError(Exception):
@@ -65,11 +64,6 @@ class _ToldError(Exception):
     def __init__(self, failure: dict[str, Any]) -> None:
         super().__init__(failure.get("message"))
         self.failure = failure
-
-
-def _nothing(item: TransferItem, failure: dict[str, Any]) -> Transformed:
-    where = item.where
-    return Transformed(topic=where.topic, topic_id=item.topic_id, partition=where.partition, failure=failure)
 
 
 def _writer(settings: TransformSettings) -> ArchiveWriter:
@@ -84,35 +78,41 @@ def _writer(settings: TransformSettings) -> ArchiveWriter:
 class _Task:
     """All items of one task, while their rows come in."""
 
-    def __init__(self, archive: ArchiveWriter, payloads: Sequence[str]) -> None:
-        self._archive, self._payloads = archive, payloads
+    def __init__(self, payloads: Sequence[str]) -> None:
+        self._payloads = payloads
         self._number: int | None = None
-        self.items: list[TransferItem] = []
+        self._items: list[TransferItem] = []
         self._done: list[_Item] = []
         self._open: _Item | None = None
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    @property
+    def place(self) -> dict[str, Any]:
+        """The item that is under way."""
+        number = min(len(self._done), len(self._items) - 1)
+        return {"topic": "", "topic_id": "", "partition": -1} if number < 0 else _place(self._items[number])
+
+    def add(self, archive: ArchiveWriter, batch: pa.RecordBatch) -> None:
         task, item, kind = (number_column(batch.column(f"{PREFIX}{name}")) for name in ("task", "item", "kind"))
         self._begin(task)
         edges = np.flatnonzero((np.diff(item) != 0) | (np.diff(kind) != 0)) + 1
         for first, end in zip([0, *edges.tolist()], [*edges.tolist(), batch.num_rows], strict=True):
             if end > first:
-                self._add_run(batch.slice(first, end - first), int(item[first]), int(kind[first]))
+                self._add_run(archive, batch.slice(first, end - first), int(item[first]), int(kind[first]))
 
     def _begin(self, task: NDArray[np.int32]) -> None:
         if self._number is None and len(task):
             self._number = int(task[0])
-            self.items = [decode_item(values) for values in json.loads(self._payloads[self._number])]
+            self._items = [decode_item(values) for values in json.loads(self._payloads[self._number])]
         if (task != self._number).any():
             raise _mixed("rows of several tasks came together")
 
-    def _add_run(self, rows: pa.RecordBatch, number: int, kind: int) -> None:
+    def _add_run(self, archive: ArchiveWriter, rows: pa.RecordBatch, number: int, kind: int) -> None:
         if number != len(self._done):
             raise _mixed(f"a row of item {number} came where item {len(self._done)} was expected")
         if kind == FAILED:
             raise _ToldError(json.loads(rows.column(f"{PREFIX}value")[0].as_py()))
         if self._open is None:
-            self._open = _Item(self._archive, self.items[number])
+            self._open = _Item(archive, self._items[number])
         if kind == RECORD:
             self._open.add(rows)
             return
@@ -122,10 +122,12 @@ class _Task:
         self._done.append(self._open)
         self._open = None
 
+    def end(self) -> None:
+        if len(self._done) != len(self._items):
+            raise _mixed(f"rows of {len(self._done)} items came, of {len(self._items)}")
+
     def outcome(self) -> list[Transformed]:
         """When the archive's block has ended well."""
-        if len(self._done) != len(self.items):
-            raise _mixed(f"rows of {len(self._done)} items came, of {len(self.items)}")
         return [each.outcome() for each in self._done]
 
 
@@ -178,16 +180,17 @@ class _Item:
         self._part.close()
 
     def outcome(self) -> Transformed:
-        where = self._item.where
         return Transformed(
-            topic=where.topic,
-            topic_id=self._item.topic_id,
-            partition=where.partition,
+            **_place(self._item),
             segments=tuple(asdict(each) for each in self._part.slices),
             read=self._counts["read"],
             kept=self._counts["kept"],
             changed={name: self._counts[name] for name in FIELDS if self._counts[name]},
         )
+
+
+def _place(item: TransferItem) -> dict[str, Any]:
+    return {"topic": item.where.topic, "topic_id": item.topic_id, "partition": item.where.partition}
 
 
 def _as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
