@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -41,12 +42,15 @@ from maxbrod.cli.restore_options import (
     RangeOption,
     RateOption,
     RenameOption,
+    SelectOption,
     SinceOption,
+    StagingOption,
     StrictOption,
     SuffixOption,
     TopicIdOption,
     TopicOption,
     UntilOption,
+    WhereOption,
     WithAclsOption,
     WithQuotasOption,
     YesOption,
@@ -79,6 +83,8 @@ def restore(
     until: UntilOption = None,
     as_of: AsOfOption = None,
     topic_id: TopicIdOption = None,
+    where: WhereOption = None,
+    select: SelectOption = None,
     rename: RenameOption = None,
     prefix: PrefixOption = "",
     suffix: SuffixOption = "",
@@ -93,6 +99,7 @@ def restore(
     force_groups: ForceGroupsOption = False,
     with_acls: WithAclsOption = False,
     with_quotas: WithQuotasOption = False,
+    staging: StagingOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     patience: PatienceOption = None,
@@ -112,6 +119,8 @@ def restore(
       maxbrod restore -a /backups/kafka --bootstrap broker1:9092 --topic orders --groups '*'
 
       maxbrod restore -c maxbrod.yaml --topic orders --until 2026-01-31T12:00:00Z --suffix -before
+
+      maxbrod restore -c test.yaml --topic orders --where "key != 'user-17'" --select "sha2(key, 256) as key"
     """
     place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     settings = with_flags(
@@ -140,6 +149,9 @@ def restore(
         provenance=provenance,
         with_acls=with_acls,
         with_quotas=with_quotas,
+        where=where,
+        select=select,
+        staging=staging,
     )
     code = _run(settings, wish, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
     raise typer.Exit(code)
@@ -147,14 +159,18 @@ def restore(
 
 def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool, as_json: bool) -> int:
     from maxbrod.api.restore import Restore  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
+    from maxbrod.api.restore_transform import transform_session  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.restore_summary import refusal_document  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
 
-    with showing_log(quiet=quiet):
-        with progress_bar(shown=not quiet) as on_progress, Restore(settings, wish, on_progress=on_progress) as work:
-            plan = work.plan()
+    with showing_log(quiet=quiet), ExitStack() as spark:
+        with progress_bar(shown=not quiet) as on_progress:
+            # Expressions are checked by Spark, and the session that did so goes on with the work.
+            session = spark.enter_context(transform_session(settings, wish, on_progress=on_progress))
+            with Restore(settings, wish, session=session, on_progress=on_progress) as work:
+                plan = work.plan()
         if dry_run:
             return _show_plan(plan, quiet=quiet, as_json=as_json)
         refused = _refusal(plan)
@@ -172,7 +188,7 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
         with (
             progress_bar(shown=not quiet) as on_progress,
             stopping_by_signals(stop, what=_MEANWHILE),
-            Restore(settings, wish, on_progress=on_progress, stop=stop) as work,
+            Restore(settings, wish, session=session, on_progress=on_progress, stop=stop) as work,
         ):
             report = work.run(plan)
     _show_report(report, quiet=quiet, as_json=as_json)
