@@ -63,6 +63,12 @@ class Tree:
     """By log directory, the names of the files that stand in it itself."""
 
 
+def folder_of(name: str) -> TopicPartition | None:
+    """The partition whose folder has this name; None if it is no partition's."""
+    found = _FOLDER.fullmatch(name)
+    return None if found is None else TopicPartition(topic=found["topic"], partition=int(found["partition"]))
+
+
 def is_log(path: str) -> bool:
     """Whether it is named like a log of a partition."""
     parts = path.rsplit("/", 2)
