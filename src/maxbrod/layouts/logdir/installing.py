@@ -84,11 +84,10 @@ def read_journal(directory: Path) -> Journal | None:
         ) from error
 
 
-def install(directory: Path, journal: Journal) -> None:
+def write_journal(directory: Path, journal: Journal) -> None:
     """From here on it is done or will be. Every folder of the journal is on the disk."""
     document = {"format": _FORMAT, "command": journal.command, "staged": [asdict(each) for each in journal.staged]}
     replace_file(directory / JOURNAL, json.dumps(document, sort_keys=True).encode())
-    finish(directory, journal)
 
 
 def finish(directory: Path, journal: Journal) -> tuple[Staged, ...]:

@@ -17,11 +17,12 @@ from maxbrod.layouts.logdir.checkpoint_writing import encode_epochs, own_like, w
 from maxbrod.layouts.logdir.log_transactions import LogTransactions
 from maxbrod.layouts.logdir.names import EPOCHS
 from maxbrod.layouts.logdir.segment_indexes import NO_PRODUCERS, SegmentIndexes
+from maxbrod.model import AbortedTransaction
 from maxbrod.storage.drafts import sync_folder
 from maxbrod.storage.writeback import Writeback
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -83,10 +84,14 @@ class LogWriter:
         self._bytes += int(headers.size.sum())
         self._records += int(np.clip(headers["count"], 0, None).sum())
 
-    def finish(self, end: int) -> WrittenLog:
-        """Ends the log at `end`, at or behind the last batch. All of it is on the disk when this returns."""
+    def finish(self, end: int, aborted: Iterable[AbortedTransaction] = ()) -> WrittenLog:
+        """Ends the log at `end`, at or behind the last batch. All of it is on the disk when this returns.
+
+        `aborted` are known to be, though their markers stand behind the end.
+        """
         if end < self._end:
             raise CorruptDataError(f"the log reaches to {self._end}, behind its end {end}", offset=end)
+        self._note_undecided(aborted)
         self._close_segment()
         base = end if self._base is None else self._base
         for folder in self._folders:
@@ -106,6 +111,16 @@ class LogWriter:
             segments=self._segments,
             last_epoch=self._epochs[-1][0] if self._epochs else -1,
         )
+
+    def _note_undecided(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """A log ends before the first transaction that was open, and so perhaps before the markers of others."""
+        undecided = self._transactions.undecided
+        told = {each.producer_id for each in aborted if each.last_offset >= self._end - 1}
+        for producer_id in sorted(undecided.keys() & told, key=undecided.__getitem__):
+            if self._segment is not None:
+                first, last = undecided[producer_id], self._end - 1
+                transaction = AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=last)
+                self._segment.indexes.add_aborted(transaction, self._end)
 
     def discard(self) -> None:
         """Closes what is open, and leaves it."""

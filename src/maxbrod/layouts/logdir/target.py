@@ -50,13 +50,9 @@ class TargetDirectory:
     cluster_id: str | None
     node_id: int
     folders: Mapping[TopicPartition, TargetFolder]
-
-    def free_bytes(self) -> int:
-        status = os.statvfs(self.path)
-        return status.f_bavail * status.f_frsize
-
-    def device(self) -> int:
-        return self.path.stat().st_dev
+    device: int
+    """The file system that it stands on, which it may share."""
+    free_bytes: int
 
 
 def look_at(path: Path) -> TargetDirectory:
@@ -75,8 +71,11 @@ def look_at(path: Path) -> TargetDirectory:
         raise UsageError(f"{META} names no node", operation=_OPERATION, object_name=str(path))
     storage = LocalStorage(directory)
     folders = (_folder(storage, where, directory / str(where)) for where in _partitions(directory))
+    space = os.statvfs(directory)
     return TargetDirectory(
         path=directory,
+        device=directory.stat().st_dev,
+        free_bytes=space.f_bavail * space.f_frsize,
         cluster_id=settings.get("cluster.id"),
         node_id=int(node_id),
         folders={each.where: each for each in folders},
