@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from maxbrod.batch.headers import NEWEST_MAGIC
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.logdir.checkpoint_writing import encode_epochs, own_like, write_file
 from maxbrod.layouts.logdir.log_transactions import LogTransactions
@@ -148,13 +149,20 @@ class LogWriter:
 
     def _open_segment(self, headers: BatchHeaders, row: int) -> _Segment:
         if self._segment is None:
-            # As a broker names it: by where the log ended. Offsets in an index have 32 bits.
-            first, last = int(headers["base_offset"][row]), int(headers.last_offset[row])
-            base = max(min(self._end, first), last - INT32_MAX)
+            base = self._segment_base(headers, row)
             self._base = base if self._base is None else self._base
             self._segment = _Segment(self._folders, base)
             self._segments += 1
         return self._segment
+
+    def _segment_base(self, headers: BatchHeaders, row: int) -> int:
+        """As a broker names it: by where the log ended. Behind a hole that 32 bits cannot span, by its first batch."""
+        first, last = int(headers["base_offset"][row]), int(headers.last_offset[row])
+        base = min(self._end, first)
+        if last - base <= INT32_MAX:
+            return base
+        # A compressed message of magic 0 or 1 says only where it ends.
+        return first if int(headers["magic"][row]) == NEWEST_MAGIC else last - INT32_MAX
 
     def _close_segment(self) -> None:
         if self._segment is not None:
