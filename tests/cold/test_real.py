@@ -119,7 +119,14 @@ def test_all_of_it(source: Source, tmp_path: Path, capsys: pytest.CaptureFixture
         report = cold(capsys)
         print(report)
         import subprocess
-        print(subprocess.run(["sh","-c",f"ls -la {disk} {disk}/*; cat {disk}/*checkpoint {disk}/*/*checkpoint"],capture_output=True,text=True).stdout)
+
+        print(
+            subprocess.run(
+                ["sh", "-c", f"ls -la {disk} {disk}/*; cat {disk}/*checkpoint {disk}/*/*checkpoint"],
+                capture_output=True,
+                text=True,
+            ).stdout
+        )
         for where in partitions():
             assert log_of(disk / str(where)) == source.logs[where], where
         cluster.restart(broker)
@@ -134,4 +141,4 @@ def test_all_of_it(source: Source, tmp_path: Path, capsys: pytest.CaptureFixture
         print(command("groups", "apply"))
         print(stand(cluster, "readers"))
         print(produce(cluster, "plain", numbered(1, first=3000), partition=1))
-        print(offsets(cluster,"plain",1))
+        print(offsets(cluster, "plain", 1))

@@ -17,6 +17,7 @@ from maxbrod.layouts.logdir.installing import (
     read_journal,
     write_journal,
 )
+from maxbrod.layouts.logdir.target import look_at
 from maxbrod.storage.failures import translate_os
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from maxbrod.layouts.logdir.log_writing import WrittenLog
+    from maxbrod.layouts.logdir.target import TargetDirectory
     from maxbrod.model import TopicPartition
     from maxbrod.spark.cold_restore_task import ColdWritten
 
@@ -49,6 +51,12 @@ class Placing:
             # What a journal names is no litter: whoever comes next puts it in place.
             if not (directory / JOURNAL).exists():
                 discard_staged(directory)
+
+    def look(self) -> list[TargetDirectory]:
+        """The directories as they are, or as they will be where one is about to be put right."""
+        journals = self._journals()
+        begun = {path: {each.where: each.folder for each in journal.staged} for path, journal in journals.items()}
+        return [look_at(path, begun.get(path)) for path in self._directories]
 
     def begun(self) -> frozenset[tuple[Path, TopicPartition]]:
         """What a restore by the same command has put in place, or was about to. Changes nothing."""

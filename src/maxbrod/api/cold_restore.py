@@ -102,11 +102,10 @@ class ColdRestore:
     def plan(self) -> RestorePlan:
         """What would be done, and all that stands in its way. Changes nothing."""
         self.on_progress(Progress(phase="planning"))
-        targets = [look_at(path) for path in self._paths]
+        cluster_id = look_at(self._paths[0]).cluster_id
         with locked(self._paths):
-            placing = Placing(self._paths, self._command(targets[0].cluster_id))
-            target = ColdTarget(directories=targets, done=placing.begun())
-            return self._plan(target)
+            placing = Placing(self._paths, self._command(cluster_id))
+            return self._plan(ColdTarget(directories=placing.look(), done=placing.begun()))
 
     def run(self, plan: RestorePlan) -> ColdReport:
         """Do what the plan says. Run again after any failure.
@@ -166,7 +165,7 @@ class ColdRestore:
         self, plan: RestorePlan, done: Mapping[tuple[Path, TopicPartition], object]
     ) -> list[tuple[int, ColdItem]]:
         """Of every partition that is not yet everywhere, with its size."""
-        target = ColdTarget(directories=[look_at(path) for path in self._paths], done=done.keys())
+        target = ColdTarget(directories=list(map(look_at, self._paths)), done=done.keys())
         rows = self._archive.catalog.rows()
         extents, slices = measure_extents(rows, _sources(plan)), _slices(rows, plan)
         moment = find_moment(self._archive.storage, self._archive.catalog.runs(), plan.archive.run_id)

@@ -55,8 +55,11 @@ class TargetDirectory:
     free_bytes: int
 
 
-def look_at(path: Path) -> TargetDirectory:
-    """UsageError: this is no log directory of a broker."""
+def look_at(path: Path, begun: Mapping[TopicPartition, str] | None = None) -> TargetDirectory:
+    """UsageError: this is no log directory of a broker.
+
+    `begun` are folders that are about to take a partition's place, which may be vacant at the moment.
+    """
     directory = path.resolve()
     if not (directory / META).is_file():
         raise UsageError(
@@ -69,8 +72,11 @@ def look_at(path: Path) -> TargetDirectory:
     node_id = settings.get("node.id") or settings.get("broker.id") or ""
     if not node_id.isdecimal():
         raise UsageError(f"{META} names no node", operation=_OPERATION, object_name=str(path))
-    storage = LocalStorage(directory)
-    folders = (_folder(storage, where, directory / str(where)) for where in _partitions(directory))
+    names = {
+        **{where: name for where, name in (begun or {}).items() if (directory / name).is_dir()},
+        **{where: str(where) for where in _partitions(directory)},
+    }
+    folders = (_folder(directory, where, name) for where, name in names.items())
     space = os.statvfs(directory)
     return TargetDirectory(
         path=directory,
@@ -135,8 +141,8 @@ def _partitions(directory: Path) -> list[TopicPartition]:
     )
 
 
-def _folder(storage: LocalStorage, where: TopicPartition, path: Path) -> TargetFolder:
-    name = str(where)
+def _folder(directory: Path, where: TopicPartition, name: str) -> TargetFolder:
+    storage, path = LocalStorage(directory), directory / name
     faults: list[Fault] = []
     epochs = read_epochs(storage, f"{name}/{EPOCHS}", faults) if (path / EPOCHS).is_file() else []
     known = read_topic_id(storage, f"{name}/{METADATA}", faults) if (path / METADATA).is_file() else None
