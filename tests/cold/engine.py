@@ -63,12 +63,15 @@ class Cold:
         return document
 
 
-def log_of(folder: Path, *, end: int | None = None) -> bytes:
-    """A partition's log, all segments one after another; its batches before `end`."""
+def log_of(folder: Path, first: int = 0, end: int | None = None) -> bytes:
+    """A partition's log, all segments one after another; of its batches those in [first, end)."""
     data = b"".join(each.read_bytes() for each in sorted(folder.glob("*.log")))
     headers = walk(np.frombuffer(data, np.uint8))
-    count = len(headers) if end is None else int(np.count_nonzero(headers.last_offset < end))
-    return data[: int(headers.size[:count].sum())]
+    kept = headers["base_offset"] >= first
+    if end is not None:
+        kept &= headers.last_offset < end
+    rows = np.flatnonzero(kept)
+    return data[int(headers.position[rows[0]]) : int((headers.position + headers.size)[rows[-1]])] if rows.size else b""
 
 
 def contents(directory: Path) -> dict[str, bytes]:
