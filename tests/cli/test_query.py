@@ -72,7 +72,7 @@ def test_the_answer_is_a_table_csv_json_or_parquet_and_bytes_are_told_apart(
     assert pq.read_table(file)["value"].to_pylist()[2] == b"\xff\x00"
     assert "one already" in said(archive, CLICKS, "--to", str(file), code=2)
     said(archive, CLICKS, "--output", "json", "--to", f"{tmp_path}/folder/", "--limit", "2")
-    written = [json.loads(line) for each in (tmp_path / "folder").glob("*.json") for line in each.open()]
+    written = [json.loads(line) for each in (tmp_path / "folder").glob("*.json") for line in each.read_text().splitlines()]
     assert [row["offset"] for row in written] == [0, 1]
 
 

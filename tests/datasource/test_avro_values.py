@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.datasource.values.avro import compile_avro
-from maxbrod.datasource.values.decoding import decode_avro, encoded
+from maxbrod.datasource.values.decoding import decode, encoded
 from maxbrod.errors import UnsupportedFormatError
 
 ORDER = {
@@ -89,7 +89,7 @@ def written(schema: Any, value: Any) -> bytes:
 
 
 def decoded(schema: Any, values: list[bytes | None]) -> tuple[list[Any], list[int]]:
-    found = decode_avro(compile_avro(json.dumps(schema)), encoded(pa.array(values, pa.binary())))
+    found = decode(compile_avro(json.dumps(schema)), encoded(pa.array(values, pa.binary())))
     found.column.validate(full=True)
     return found.column.to_pylist(), found.status.tolist()
 
@@ -162,7 +162,7 @@ def test_logical_types_are_those_of_spark() -> None:
     assert decoded(schema, [written(schema, value)]) == ([value], [0])
     assert decoded("long", [None]) == ([None], [0])
     late = compile_avro(json.dumps({"type": "long", "logicalType": "timestamp-millis"}))
-    far = decode_avro(late, encoded(pa.array([written("long", 2**62)], pa.binary())))
+    far = decode(late, encoded(pa.array([written("long", 2**62)], pa.binary())))
     assert far.column.to_pylist() == [None]
 
 
@@ -186,5 +186,5 @@ def test_types_of_other_schemas_are_found_by_their_names() -> None:
     line = {"type": "record", "name": "Line", "namespace": "shop", "fields": [{"name": "sku", "type": "string"}]}
     order = {"type": "record", "name": "O", "namespace": "shop", "fields": [{"name": "line", "type": "Line"}]}
     program = compile_avro(json.dumps(order), [json.dumps(line)])
-    found = decode_avro(program, encoded(pa.array([b"\x06abc"], pa.binary())))
+    found = decode(program, encoded(pa.array([b"\x06abc"], pa.binary())))
     assert found.column.to_pylist() == [{"line": {"sku": "abc"}}]

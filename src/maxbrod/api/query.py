@@ -69,7 +69,7 @@ class Query:
             opened = undo.enter_context(open_configured(config.spark, self._given, jvm_works=True))
             from maxbrod.datasource.views import own_session  # noqa: PLC0415 - pyspark, once there is a JVM
 
-            self._spark = own_session(opened)
+            self._spark = undo.enter_context(own_session(opened))
             self._folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-query-")))
             self._undo = undo.pop_all()
         return self

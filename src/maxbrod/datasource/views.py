@@ -5,9 +5,11 @@ A view has all of its columns always, but reads only those that a query uses: th
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as spark_functions
 from pyspark.sql.types import StructField, StructType
 
@@ -16,10 +18,10 @@ from maxbrod.datasource.narrowing import quoted
 from maxbrod.datasource.registering import register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 RECORDS: Final = "records"
@@ -92,12 +94,28 @@ class SmallView:
 View = RecordView | SmallView
 
 
-def own_session(spark: SparkSession) -> Any:  # noqa: ANN401 - untyped
-    """Another session of the same Spark, whose views are nobody else's; its times are in UTC."""
+@contextmanager
+def own_session(spark: SparkSession) -> Iterator[Any]:
+    """Another session of the same Spark, whose views are nobody else's and whose times are in UTC."""
     own = spark.newSession()
     own.conf.set("spark.sql.session.timeZone", "UTC")
-    register(own)
-    return own
+    if not hasattr(spark, "_jsparkSession"):
+        register(own)
+        yield own
+        return
+    # Spark looks for a format of this name in the active session, too, and would take it for one of its own there.
+    _activate(own)
+    try:
+        register(own)
+        yield own
+    finally:
+        _activate(spark)
+
+
+def _activate(spark: SparkSession) -> None:
+    """What PySpark does itself before it makes a frame of local rows."""
+    SparkSession._activeSession = spark  # noqa: SLF001 - there is no public way
+    spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001
 
 
 def create_views(

@@ -14,13 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.datasource.values import avro_kernels as kernels
-from maxbrod.datasource.values.nodes import Node, Shape
+from maxbrod.datasource.values.nodes import Node, Program, Shape
 from maxbrod.errors import UnsupportedFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 _PRIMITIVE: Final = {
     "int": (kernels.OP_LONG, Shape.NUMBER, pa.int32()),
@@ -43,15 +41,6 @@ _TIMES: Final = {
     "local-timestamp-nanos": (_LOCAL, 1000),
 }
 _PROGRAM_MAX: Final = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AvroProgram:
-    """What a kernel needs, and the tree of the columns that it fills."""
-
-    code: NDArray[np.int64]
-    root: Node
-    nodes: int
 
 
 @dataclass(slots=True)
@@ -146,6 +135,7 @@ class _Compiler:
         for each in fields:
             child, size = self.walk(each.get("type"), name.rpartition(".")[0])
             child.name = str(each.get("name"))
+            child.default = each.get("default")
             found.children.append(child)
             least += size
         found.type = pa.struct([pa.field(child.name, child.type) for child in found.children])
@@ -241,7 +231,7 @@ class _Compiler:
         return self.walk(found[0], found[1])
 
 
-def compile_avro(schema: str, references: Sequence[str] = ()) -> AvroProgram:
+def compile_avro(schema: str, references: Sequence[str] = ()) -> Program:
     """`references` are the schemas whose types it names, each after those that it names itself.
 
     UnsupportedFormatError: it is no schema, or has something that cannot be walked.
@@ -256,7 +246,7 @@ def compile_avro(schema: str, references: Sequence[str] = ()) -> AvroProgram:
     except RecursionError as error:
         raise _refused("it nests too deeply") from error
     compiler.emit(kernels.OP_END, 0)
-    return AvroProgram(code=np.array(compiler.code, np.int64), root=root, nodes=compiler.nodes)
+    return Program(format="avro", code=np.array(compiler.code, np.int64), root=root, nodes=compiler.nodes)
 
 
 def _parsed(schema: str) -> Any:  # noqa: ANN401 - JSON

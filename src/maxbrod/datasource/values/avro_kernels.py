@@ -167,9 +167,7 @@ def walk(code, data, starts, ends, status, nulls, fill, first, count, value, len
     for row in range(len(starts)):
         if starts[row] >= 0 and status[row] == OK:
             before[:] = count
-            status[row] = _walk(
-                code, data, starts[row], ends[row], fill, first, count, value, length, stack, opened
-            )
+            status[row] = _walk(code, data, starts[row], ends[row], fill, first, count, value, length, stack, opened)
             if status[row] == OK:
                 continue
             count[:] = before

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from maxbrod.batch.columns import binary_column
-from maxbrod.datasource.values import avro_kernels
+from maxbrod.datasource.values import avro_kernels, protobuf_kernels
 from maxbrod.datasource.values.nodes import Tape, build
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.datasource.values.avro import AvroProgram
+    from maxbrod.datasource.values.nodes import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +44,25 @@ class Decoded:
     """0 where a value could be read; what it is else, the program's kernel knows."""
 
 
-def decode_avro(program: AvroProgram, values: Encoded) -> Decoded:
+def decode(program: Program, values: Encoded) -> Decoded:
+    """Every value by one program; those that cannot be read are null, and have a status."""
+    kernel = _KERNELS[program.format].walk
     status = np.zeros(len(values.starts), np.int64)
     nulls = np.array([each.number for each in program.root.beside()], np.int64)
     count = np.zeros(program.nodes, np.int64)
     nothing = np.zeros(0, np.int64)
-    data, starts, ends = values.data, values.starts, values.ends
-    avro_kernels.walk(program.code, data, starts, ends, status, nulls, False, nothing, count, nothing, nothing)
+    given = (program.code, values.data, values.starts, values.ends, status, nulls)
+    kernel(*given, False, nothing, count, nothing, nothing)
     first = np.concatenate([np.zeros(1, np.int64), np.cumsum(count)])
     value, length = np.zeros(int(first[-1]), np.int64), np.zeros(int(first[-1]), np.int64)
     count[:] = 0
-    avro_kernels.walk(program.code, data, starts, ends, status, nulls, True, first, count, value, length)
-    return Decoded(column=build(program.root, Tape(data=data, first=first, value=value, length=length)), status=status)
+    kernel(*given, True, first, count, value, length)
+    tape = Tape(data=values.data, first=first, value=value, length=length)
+    return Decoded(column=build(program.root, tape), status=status)
+
+
+def meaning(program: Program, status: int) -> str:
+    return _KERNELS[program.format].MEANING[status]
+
+
+_KERNELS: Final = {"avro": avro_kernels, "protobuf": protobuf_kernels}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +50,8 @@ class Node:
     symbols: dict[int, str] = field(default_factory=dict)
     per_us: int = 1
     """Of a time: how many of its units are a microsecond; negative: how many microseconds are a unit."""
+    default: Any = None
+    """Of a field, as JSON: what it is in values of writers that do not know it."""
 
     def every(self) -> Iterator[Node]:
         """It and all below it, in the order of their numbers."""
@@ -63,6 +65,16 @@ class Node:
         if self.shape is Shape.STRUCT:
             for child in self.children:
                 yield from child.beside()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A schema as its kernel runs it, and the tree of the columns that it fills."""
+
+    format: str
+    code: NDArray[np.int64]
+    root: Node
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +129,9 @@ def _bitmap(length: NDArray[np.int64]) -> pa.Buffer | None:
 
 def _numbers(value: NDArray[np.int64], kind: pa.DataType, valid: pa.Buffer | None) -> pa.Array:
     if pa.types.is_boolean(kind):
-        return pa.Array.from_buffers(kind, len(value), [valid, pa.py_buffer(np.packbits(value != 0, bitorder="little"))])
+        return pa.Array.from_buffers(
+            kind, len(value), [valid, pa.py_buffer(np.packbits(value != 0, bitorder="little"))]
+        )
     if pa.types.is_decimal(kind):
         # Unsigned 64 bits, which no integer of Spark's holds.
         return pa.Array.from_buffers(pa.uint64(), len(value), [valid, pa.py_buffer(value.copy())]).cast(kind)
