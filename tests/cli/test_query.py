@@ -70,9 +70,13 @@ def test_the_answer_is_a_table_csv_json_or_parquet_and_bytes_are_told_apart(
     file = tmp_path / "answer.parquet"
     assert "3 rows" in said(archive, CLICKS, "--to", str(file))
     assert pq.read_table(file)["value"].to_pylist()[2] == b"\xff\x00"
+    odd = "SELECT CAST(value AS STRING) AS text FROM `clicks-eu.v1` WHERE offset = 2"
+    assert json.loads(said(archive, odd, "--output", "json")) == {"text": "\ufffd\x00"}
     assert "one already" in said(archive, CLICKS, "--to", str(file), code=2)
     said(archive, CLICKS, "--output", "json", "--to", f"{tmp_path}/folder/", "--limit", "2")
-    written = [json.loads(line) for each in (tmp_path / "folder").glob("*.json") for line in each.read_text().splitlines()]
+    written = [
+        json.loads(line) for each in (tmp_path / "folder").glob("*.json") for line in each.read_text().splitlines()
+    ]
     assert [row["offset"] for row in written] == [0, 1]
 
 
@@ -101,7 +105,7 @@ def test_a_mistake_in_the_query_is_bad_usage_in_one_line(said: Any, archive: str
 
 def test_damage_fails_a_query_with_its_own_exit_code(said: Any, tmp_path: Path) -> None:
     archive = make(tmp_path / "archive")
-    damaged = sorted(archive.rglob("*.log"))[0]
+    damaged = min(archive.rglob("*.log"))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x99")
     assert damaged.name in said(str(archive), "SELECT count(value) FROM records", code=4)
 

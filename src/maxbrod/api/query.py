@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from maxbrod.api.archives import open_archive
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.query_scope import RESERVED, QueryScope, Selected, select
-from maxbrod.api.query_tables import make_tables
 from maxbrod.errors import UsageError
 from maxbrod.spark.session import open_configured
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import Config
     from maxbrod.datasource.showing import Collected
-    from maxbrod.datasource.views import RecordView, View
     from maxbrod.spark.session import Session
 
 FORMS: Final = ("csv", "json", "parquet")
@@ -67,9 +65,12 @@ class Query:
             self.selected: Selected = select(self.archive, self.scope, layout=config.layout)
             self._on_progress(Progress(phase="starting Spark"))
             opened = undo.enter_context(open_configured(config.spark, self._given, jvm_works=True))
-            from maxbrod.datasource.views import own_session  # noqa: PLC0415 - pyspark, once there is a JVM
+            # Not before there is a JVM: this imports pyspark.
+            from maxbrod.api.query_views import Views  # noqa: PLC0415
+            from maxbrod.datasource.views import own_session  # noqa: PLC0415
 
             self._spark = undo.enter_context(own_session(opened))
+            self._views = Views(self._spark, self.archive, self.selected, self.scope)
             self._folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-query-")))
             self._undo = undo.pop_all()
         return self
@@ -85,11 +86,11 @@ class Query:
         from maxbrod.datasource.sql_errors import plain_errors  # noqa: PLC0415
         from maxbrod.datasource.views import create_views  # noqa: PLC0415
 
-        views = self._views(sql)
+        views = self._views.named_in(sql)
         self._on_progress(Progress(phase="planning"))
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         schemas = {each.name: each.schema for each in views}
-        usage = find_usage(self._spark, sql, schemas, folder, self._hints(sql))
+        usage = find_usage(self._spark, sql, schemas, folder, _HINTS)
         create_views(self._spark, views, usage.columns if usage.known else {})
         with plain_errors():
             return Question(frame=self._spark.sql(sql.strip().rstrip(";")), used=dict(usage.columns))
@@ -108,37 +109,10 @@ class Query:
         self._on_progress(Progress(phase="querying"))
         write(question.frame if limit is None else question.frame.limit(limit), form, folder)
 
-    def _views(self, sql: str) -> list[View]:
-        """Those whose names the query has anywhere: each one that is made costs time."""
-        text = sql.lower()
-        small = [each for each in self._small() if each.name in text]
-        topics = [topic for topic in self.selected.views() if topic.lower() in text]
-        records = [self._records()] if "records" in text else []
-        return [*records, *(self._topic(name) for name in topics), *small]
 
-    def _small(self) -> list[Any]:
-        from maxbrod.datasource.views import SmallView  # noqa: PLC0415 - as above
-
-        found = self.selected
-        tables = make_tables(self.archive, found.moment, found.topics, found.newest)
-        return [SmallView(name=name, arrow_schema=schema, make=make) for name, (schema, make) in tables.items()]
-
-    def _records(self) -> RecordView:
-        from maxbrod.datasource.views import RECORDS, RecordView  # noqa: PLC0415 - as above
-
-        return RecordView(name=RECORDS, options=self.selected.options)
-
-    def _topic(self, name: str) -> RecordView:
-        from maxbrod.datasource.views import RecordView  # noqa: PLC0415 - as above
-
-        return RecordView(name=name, options={**self.selected.options, "topics": name})
-
-    def _hints(self, sql: str) -> dict[str, str]:
-        del sql
-        tables = ", ".join(RESERVED)
-        return {
-            "TABLE_OR_VIEW_NOT_FOUND": f"there are {tables}, and a view for each topic: 'maxbrod ls' has their names; "
-            "backticks go around a name with dashes or dots",
-            "PARSE_SYNTAX_ERROR": "only queries are run, such as SELECT … or WITH … SELECT; a name with dashes or "
-            "dots needs backticks around it",
-        }
+_HINTS: Final = {
+    "TABLE_OR_VIEW_NOT_FOUND": f"there are {', '.join(RESERVED)}, and a view for each topic: 'maxbrod ls' has their "
+    "names; backticks go around a name with dashes or dots",
+    "PARSE_SYNTAX_ERROR": "only queries are run, such as SELECT … or WITH … SELECT; a name with dashes or dots needs "
+    "backticks around it",
+}

@@ -1,6 +1,7 @@
 """Results as people and machines read them: by expressions of Spark over whole columns, never record by record.
 
-Bytes are shown as text where they are UTF-8, else as hexadecimal digits after 0x. Nested values become JSON in text.
+Bytes are shown as text where they are UTF-8, else as hexadecimal digits after 0x; text that is
+none has � there. Nested values become JSON in text.
 """
 
 from __future__ import annotations
@@ -95,7 +96,10 @@ def _json(column: Column) -> Column:
 
 def _shown(column: Column, kind: spark.DataType) -> Column:
     """The same with text in place of bytes, at any depth. Nulls stay nulls."""
-    if not _has_bytes(kind):
+    if isinstance(kind, spark.StringType):
+        # A cast makes text of any bytes, also of those that are none.
+        return spark_functions.make_valid_utf8(column)
+    if not _has_text(kind):
         return column
     if isinstance(kind, spark.ArrayType):
         return spark_functions.transform(column, lambda each: _shown(each, kind.elementType))
@@ -111,16 +115,16 @@ def _shown(column: Column, kind: spark.DataType) -> Column:
     )
 
 
-def _has_bytes(kind: spark.DataType) -> bool:
+def _has_text(kind: spark.DataType) -> bool:
     match kind:
         case spark.ArrayType():
-            return _has_bytes(kind.elementType)
+            return _has_text(kind.elementType)
         case spark.MapType():
-            return _has_bytes(kind.keyType) or _has_bytes(kind.valueType)
+            return _has_text(kind.keyType) or _has_text(kind.valueType)
         case spark.StructType():
-            return any(_has_bytes(each.dataType) for each in kind.fields)
+            return any(_has_text(each.dataType) for each in kind.fields)
         case _:
-            return isinstance(kind, spark.BinaryType)
+            return isinstance(kind, spark.BinaryType | spark.StringType)
 
 
 _FORMS: Final = {"arrow": lambda frame: frame, "text": _as_text, "csv": _as_csv, "json": _as_json, "nested": _as_nested}

@@ -44,6 +44,8 @@ class RecordView:
 
     name: str
     options: Mapping[str, str] = field(repr=False)
+    topic: str | None = None
+    """The one that it is of; None: all that the options have."""
     decoded: Mapping[str, Decoded] = field(default_factory=dict)
 
     @property
@@ -56,8 +58,14 @@ class RecordView:
         """The columns `used`, and nulls in place of the others."""
         needed = {each for name in used for each in (self.decoded[name].needs if name in self.decoded else {name})}
         columns = [name for name in USUAL if name in needed] or [CHEAPEST]
-        reader = spark.read.format("maxbrod").options(**self.options, columns=",".join(columns))
+        options = {**self.options, **({} if self.topic is None else {"topics": self.topic})}
+        reader = spark.read.format("maxbrod").options(**options, columns=",".join(columns))
         return reader.load().select([self._column(each, used) for each in self.schema.fields])
+
+    def part_of(self, records: DataFrame) -> DataFrame:
+        """The same out of a frame that has all columns and all topics: Spark asks Python nothing for it."""
+        mine = records if self.topic is None else records.where(spark_functions.col("topic") == self.topic)
+        return mine.select([self._column(each, USUAL) for each in self.schema.fields])
 
     def _type(self, each: StructField) -> DataType:
         return self.decoded[each.name].type if each.name in self.decoded else each.dataType
@@ -118,10 +126,16 @@ def _activate(spark: SparkSession) -> None:
     spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001
 
 
-def create_views(
-    spark: SparkSession, views: Iterable[View], used: Mapping[str, Collection[str]], prefix: str = ""
-) -> None:
+def create_views(spark: SparkSession, views: Iterable[View], used: Mapping[str, Collection[str]]) -> None:
     """Register each; `used` are the columns of those of which only some are needed."""
     for each in views:
         frame = each.load(spark, used[each.name]) if each.name in used else each.load(spark)
+        frame.createOrReplaceTempView(quoted(each.name))
+
+
+def create_every_view(spark: SparkSession, views: Iterable[View], options: Mapping[str, str], prefix: str) -> None:
+    """Register each with all of its columns; `options` are those of all records. A thousand topics take seconds."""
+    records = RecordView(name=RECORDS, options=options).load(spark)
+    for each in views:
+        frame = each.part_of(records) if isinstance(each, RecordView) else each.load(spark)
         frame.createOrReplaceTempView(quoted(prefix + each.name))

@@ -70,13 +70,9 @@ class _Compiler:
         if isinstance(kind, dict | list):
             return self.walk(kind, space)
         about = schema if isinstance(schema, dict) else {}
-        if kind in _PRIMITIVE:
+        if kind == "null" or kind in _PRIMITIVE:
             return self._primitive(kind, about)
         match kind:
-            case "null":
-                found = self.node(Shape.NULL, pa.string())
-                self.emit(kernels.OP_NULLS, 1, found.number)
-                return found, 0
             case "array" | "map":
                 return self._blocks(kind, about, space)
             case "record" | "error":
@@ -90,6 +86,10 @@ class _Compiler:
         raise _refused(f"{kind!r} is no type")
 
     def _primitive(self, kind: str, about: dict[str, Any]) -> tuple[Node, int]:
+        if kind == "null":
+            found = self.node(Shape.NULL, pa.string())
+            self.emit(kernels.OP_NULLS, 1, found.number)
+            return found, 0
         operation, shape, arrow = _PRIMITIVE[kind]
         logical = about.get("logicalType")
         if kind == "bytes" and logical == "decimal":

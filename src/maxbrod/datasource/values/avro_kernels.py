@@ -50,7 +50,7 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack, opened)
     while code[pc] != OP_END:
         op = code[pc]
         node = code[pc + 1]
-        if op == OP_LONG or op == OP_BYTES:
+        if op in (OP_LONG, OP_BYTES):
             number, at = read_varint(data, at, end)
             if at < 0:
                 return CUT
@@ -66,7 +66,7 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack, opened)
                 length[first[node] + count[node]] = size
             count[node] += 1
             pc += 2
-        elif op == OP_BOOLEAN or op == OP_FLOAT or op == OP_DOUBLE:
+        elif op in (OP_BOOLEAN, OP_FLOAT, OP_DOUBLE):
             size = np.int64(1)
             if op == OP_FLOAT:
                 size = np.int64(4)

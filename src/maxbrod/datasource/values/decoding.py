@@ -62,7 +62,7 @@ def decode(program: Program, values: Encoded) -> Decoded:
 
 
 def meaning(program: Program, status: int) -> str:
-    return _KERNELS[program.format].MEANING[status]
+    return str(_KERNELS[program.format].MEANING[status])
 
 
 _KERNELS: Final = {"avro": avro_kernels, "protobuf": protobuf_kernels}

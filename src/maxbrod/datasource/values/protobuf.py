@@ -1,7 +1,7 @@
 """Protobuf's descriptors as programs that a kernel runs over each message, and the columns that come of it.
 
-A field that can be absent is null then; one without presence, as most of proto3, has its default. Enums are their names,
-maps are maps. A field whose message contains itself stays as its bytes.
+A field that can be absent is null then; one without presence, as most of proto3, has its default. Enums are their
+names, maps are maps. A field whose message contains itself stays as its bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.datasource.values import protobuf_kernels as kernels
+from maxbrod.datasource.values.confluent_kernels import INDEX_MAX, LEVELS_MAX
 from maxbrod.datasource.values.nodes import Node, Program, Shape
 from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError, UsageError
 
@@ -153,7 +154,25 @@ def compile_protobuf(descriptors: bytes, message: str) -> Program:
     return Program(format="protobuf", code=np.array(compiler.code, np.int64), root=root, nodes=compiler.nodes)
 
 
-def _declared(descriptors: bytes) -> tuple[dict[str, _Message], dict[str, dict[int, str]]]:
+def message_places(descriptors: bytes, file: str) -> dict[int, str]:
+    """The messages of one file of a set, by their places as `confluent_kernels.read_indexes` tells them."""
+    found: dict[int, str] = {}
+
+    def add(scope: Any, space: str, above: int, level: int) -> None:  # noqa: ANN401 - a descriptor
+        nested = scope.message_type if hasattr(scope, "message_type") else scope.nested_type
+        for index, each in enumerate(nested):
+            if index <= INDEX_MAX and level < LEVELS_MAX and not each.options.map_entry:
+                place, name = above | (index + 1) << (8 * level), f"{space}.{each.name}" if space else each.name
+                found[0 if place == 1 else place] = name
+                add(each, name, place, level + 1)
+
+    for each in _files(descriptors):
+        if each.name == file:
+            add(each, each.package, 0, 0)
+    return found
+
+
+def _files(descriptors: bytes) -> Any:  # noqa: ANN401 - descriptors
     try:
         from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - an extra
         from google.protobuf.message import DecodeError  # noqa: PLC0415
@@ -162,12 +181,15 @@ def _declared(descriptors: bytes) -> tuple[dict[str, _Message], dict[str, dict[i
             f"Protobuf needs more Python packages: {error}", operation="decode", hint="pip install 'maxbrod[protobuf]'"
         ) from error
     try:
-        files = FileDescriptorSet.FromString(descriptors).file
+        return FileDescriptorSet.FromString(descriptors).file
     except DecodeError as error:
         raise _refused("this is no descriptor set, as 'protoc --descriptor_set_out' writes") from error
+
+
+def _declared(descriptors: bytes) -> tuple[dict[str, _Message], dict[str, dict[int, str]]]:
     messages: dict[str, _Message] = {}
     enums: dict[str, dict[int, str]] = {}
-    for each in files:
+    for each in _files(descriptors):
         _declare(each, each.package, each.syntax == "proto3", messages, enums)
     return messages, enums
 

@@ -136,7 +136,7 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack):
             return CUT
         wire = np.int64(tag & np.uint64(7))
         number = np.int64(tag >> np.uint64(3))
-        if number == 0 or wire == 3 or wire == 4 or wire > 5:
+        if number == 0 or wire in (3, 4) or wire > 5:
             return BAD_TAG
         field = np.int64(-1)
         place = message + HEAD_SIZE
@@ -151,7 +151,7 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack):
             natural = np.int64(0)
         elif kind == FIXED64:
             natural = np.int64(1)
-        elif kind == FIXED32 or kind == SFIXED32:
+        elif kind in (FIXED32, SFIXED32):
             natural = np.int64(5)
         many = field >= 0 and code[field + 3] >= 0
         if field < 0 or (wire != natural and not (many and wire == 2 and natural != 2)):
