@@ -16,6 +16,7 @@ from datasource.archives import write
 from maxbrod.api.query import Query
 from maxbrod.api.query_scope import QueryScope
 from maxbrod.config import Config
+from maxbrod.datasource.narrowing import named_in
 from maxbrod.errors import UsageError
 from maxbrod.layouts.kafka.slices import SegmentLimits
 
@@ -108,6 +109,22 @@ def test_no_topic_takes_a_tables_name_away(tmp_path: Path, spark: Any) -> None:
         with pytest.raises(UsageError, match="cannot be found"):
             opened.ask("SELECT * FROM twice")
         assert rows(opened, "SELECT count(*) FROM records WHERE topic = 'twice'") == [(4,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        ("SELECT value, records.key FROM records", ["records"]),
+        ("SELECT 'orders' AS value FROM `orders-eu` -- orders", ["orders-eu"]),
+        ("WITH x AS (SELECT * FROM Orders) SELECT (SELECT 1 FROM value) FROM x, gaps", ["gaps", "orders", "value"]),
+        ("SELECT * FROM IDENTIFIER('or' || 'ders') WHERE 'orders' = key", ["key", "orders"]),
+        ("SELECT * FROM orders WHERE EXISTS (SELECT 1 FROM `a.b`)", ["a.b", "orders"]),
+        ("SELEC nothing", []),
+    ],
+)
+def test_only_the_tables_that_a_query_reads_are_made_ready(spark: Any, sql: str, names: list[str]) -> None:
+    known = ("records", "gaps", "orders", "orders-eu", "value", "key", "a.b", "b", "eu")
+    assert sorted(named_in(spark, sql, known)) == names
 
 
 def test_a_program_gets_arrow_and_a_notebook_views(archive: Path, spark: Any) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from maxbrod.api.query_tables import make_tables
 from maxbrod.datasource.decoding import decoded_column
 from maxbrod.datasource.formats import format_of, parse_formats
+from maxbrod.datasource.narrowing import named_in
 from maxbrod.datasource.registry import archived_schemas
 from maxbrod.datasource.views import RECORDS, RecordView, SmallView
 
@@ -34,12 +35,13 @@ class Views:
         return [self._records(), *map(self._topic, self._selected.views()), *self._small()]
 
     def named_in(self, sql: str) -> list[View]:
-        """Those whose names the query has anywhere: each one that is made costs time."""
-        text = sql.lower()
-        small = [each for each in self._small() if each.name in text]
-        topics = [topic for topic in self._selected.views() if topic.lower() in text]
-        records = [self._records()] if "records" in text else []
-        return [*records, *(self._topic(name) for name in topics), *small]
+        """Those that a query reads: each one that is made costs time."""
+        small = {each.name: each for each in self._small()}
+        topics = self._selected.views()
+        return [
+            self._records() if name == RECORDS else small.get(name) or self._topic(name)
+            for name in named_in(self._spark, sql, (RECORDS, *topics, *small))
+        ]
 
     def _small(self) -> list[SmallView]:
         found = self._selected

@@ -142,8 +142,10 @@ def _inferred(rows: DataFrame, column: str) -> spark.DataType:
     """Of the first rows; where values of one field disagree, their JSON as text."""
     text = f"schema_of_variant_agg(try_parse_json(CAST({column} AS STRING)))"
     with plain_errors():
-        (found,) = rows.where(f"{column} IS NOT NULL").limit(SAMPLE_ROWS).selectExpr(f"{text} AS found").collect()
-        return spark.DataType.fromDDL(as_ddl(found[0]))
+        # By `take`, which asks further tasks only if it has not got enough: a limit in the query would ask all.
+        sample = [(row[0],) for row in rows.where(f"{column} IS NOT NULL").take(SAMPLE_ROWS)]
+        gathered = rows.sparkSession.createDataFrame(sample, f"{column} binary")
+        return spark.DataType.fromDDL(as_ddl(gathered.selectExpr(f"{text} AS found").collect()[0][0]))
 
 
 def as_ddl(variant: str) -> str:

@@ -6,13 +6,14 @@ are looked at. Any doubt means all columns: that costs time, never a wrong answe
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.datasource.sql_errors import plain_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -31,6 +32,29 @@ class Usage:
 def checked(sql: str) -> str:
     """The query as a part of another, so that a command is no query. Line breaks, because of comments at the end."""
     return f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)"  # noqa: S608 - it is the user's own
+
+
+def named_in(spark: SparkSession, sql: str, names: Iterable[str]) -> list[str]:
+    """Those that the query may read, of the tables that there are: each one that is made ready costs time."""
+    relations = _relations(spark, sql)
+    # A name that stands for itself, not within another; names know no case.
+    found = [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?!\w)", sql, re.IGNORECASE)]
+    return found if relations is None else [name for name in found if name.lower() in relations]
+
+
+def _relations(spark: SparkSession, sql: str) -> frozenset[str] | None:
+    """What stands behind FROM, as Spark's own parser sees it; None: nobody can tell."""
+    if not hasattr(spark, "_jsparkSession"):
+        return None
+    try:
+        plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(checked(sql)).toString()  # noqa: SLF001
+    except Exception as error:
+        # Spark will say what is wrong with it, in its own words, when the query is planned.
+        if not type(error).__module__.startswith(("pyspark", "py4j")):
+            raise
+        return None
+    found = frozenset(name.lower() for name in re.findall(r"UnresolvedRelation \[([^\]]*)\]", plan))
+    return None if "UnresolvedIdentifier" in plan else found
 
 
 def find_usage(
