@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from maxbrod.api.compare_report import CompareReport as CompareReport
     from maxbrod.api.functions import backup as backup
     from maxbrod.api.functions import compare as compare
+    from maxbrod.api.querying import query as query
+    from maxbrod.api.querying import views as views
     from maxbrod.api.reports import BackupReport as BackupReport
     from maxbrod.api.restore_report import RestoreReport as RestoreReport
     from maxbrod.api.restoring import restore as restore
@@ -36,8 +38,10 @@ __all__ = [
     "__version__",
     "backup",
     "compare",
+    "query",
     "register",
     "restore",
+    "views",
     "write",
 ]
 
@@ -50,8 +54,10 @@ _HOMES: Final = {
     "RestoreReport": "maxbrod.api.restore_report",
     "backup": "maxbrod.api.functions",
     "compare": "maxbrod.api.functions",
+    "query": "maxbrod.api.querying",
     "register": "maxbrod.datasource.registering",
     "restore": "maxbrod.api.restoring",
+    "views": "maxbrod.api.querying",
     "write": "maxbrod.datasource.writing",
 }
 
