@@ -59,7 +59,7 @@ def parse_options(options: Mapping[str, str]) -> TableOptions:
     end = get("endingOffset")
     return TableOptions(
         url=url,
-        storage=_storage(given),
+        storage=storage_of(given),
         layout=get("layout"),
         topics=tuple(word.strip() for word in (get("topics") or "").split(",") if word.strip()),
         scope=Scope(
@@ -91,7 +91,7 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
         )
 
 
-def _storage(given: Mapping[str, str]) -> StorageConfig:
+def storage_of(given: Mapping[str, str]) -> StorageConfig:
     """`storage.s3.endpoint` is the setting `endpoint` of the section `s3`, as in a configuration file."""
     settings: dict[str, Any] = {}
     for name, value in given.items():

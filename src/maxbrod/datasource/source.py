@@ -1,11 +1,11 @@
-"""What Spark calls: the format `maxbrod`, and the reader that plans a query and reads its splits.
+"""What Spark calls: the format `maxbrod`, what writes it, and the reader that plans a query and reads its splits.
 
 Spark pickles both and sends them around, so that they hold options only. Archives are opened where they are read.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
     from maxbrod.datasource.options import TableOptions
+
+_TO_KAFKA: Final = "kafka.bootstrap.servers"
+"""The option that says that a DataFrame goes into a cluster, not into an archive."""
 
 
 class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
@@ -40,6 +43,31 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
 
     def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: N802 - Spark's name
         return ArchiveStreamReader(parse_stream_options(self.options), names_in(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        if self._to_kafka():
+            from maxbrod.datasource.kafka_sink import kafka_writer  # noqa: PLC0415 - only who writes needs it
+
+            return kafka_writer(self.options, schema, overwrite=overwrite)
+        from maxbrod.datasource.archive_sink import archive_writer  # noqa: PLC0415 - as above
+
+        return archive_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's signature
+    ) -> DataSourceStreamWriter:
+        if self._to_kafka():
+            from maxbrod.datasource.kafka_sink import kafka_stream_writer  # noqa: PLC0415 - as above
+
+            return kafka_stream_writer(self.options, schema, overwrite=overwrite)
+        from maxbrod.datasource.archive_sink import archive_stream_writer  # noqa: PLC0415 - as above
+
+        return archive_stream_writer(self.options, schema, overwrite=overwrite)
+
+    def _to_kafka(self) -> bool:
+        return any(name.lower() == _TO_KAFKA for name in self.options)
 
 
 class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
