@@ -102,3 +102,9 @@ def test_a_stream_that_cannot_begin_says_why(spark: Any, tmp_path: Path, options
     write(tmp_path / "archive", [data_batch(0, 3)])
     with pytest.raises(Exception, match=r"asOf|run-7"):
         trigger(spark, tmp_path / "archive", tmp_path / "scratch", **options)
+
+
+def test_what_spark_imports_to_find_the_format_loads_nothing() -> None:
+    program = "import sys, pyspark_maxbrod; print(sorted({'maxbrod', 'pyarrow', 'deltalake'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
