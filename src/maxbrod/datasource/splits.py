@@ -96,20 +96,8 @@ def _find_rows(
     known = {*ids}
     data = decode_rows(rows.filter(pc.field("kind") == Kind.DATA))
     return [
-        row
-        for row in data
-        if isinstance(row, Segment)
-        and row.topic_id in known
-        and scope.has_partition(row.partition)
-        and not _is_later(row, scope)
+        row for row in data if isinstance(row, Segment) and row.topic_id in known and scope.has_partition(row.partition)
     ]
-
-
-def _is_later(row: Segment, scope: Scope) -> bool:
-    """Whether all records are too young. Lowest times of our own rows may be those of batches' first records."""
-    if scope.until_ms is None or row.details is None or row.min_timestamp is None:
-        return False
-    return row.min_timestamp >= scope.until_ms
 
 
 def _portion(row: Segment, ends: Mapping[PartitionId, int] | None) -> Portion:

@@ -24,6 +24,7 @@ class Tally:
         self.records = 0
         self.min_timestamp: int | None = None
         self.max_timestamp: int | None = None
+        self._exact = True
         self._first_leader_epoch = -1
         self._last_leader_epoch = -1
         self._codec_bytes = np.zeros(_CODECS, np.int64)
@@ -42,6 +43,7 @@ class Tally:
             lowest, highest = int(facts.lowest[facts.dated].min()), int(facts.highest[facts.dated].max())
             self.min_timestamp = lowest if self.min_timestamp is None else min(self.min_timestamp, lowest)
             self.max_timestamp = highest if self.max_timestamp is None else max(self.max_timestamp, highest)
+            self._exact = self._exact and bool(facts.exact[facts.dated].all())
 
     @property
     def codec(self) -> str:
@@ -61,6 +63,7 @@ class Tally:
             records=self.records,
             min_timestamp=self.min_timestamp,
             max_timestamp=self.max_timestamp,
+            min_timestamp_exact=self._exact and self.min_timestamp is not None,
             first_leader_epoch=self._first_leader_epoch,
             last_leader_epoch=self._last_leader_epoch,
             aborted=aborted,
