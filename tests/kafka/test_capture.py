@@ -326,3 +326,18 @@ def test_sizes_are_those_of_the_leaders_logs(cluster3: Cluster, topic: str, monk
     logs = [log_bytes(cluster3, topic, broker=leader, partition=index) for index, leader in enumerate(leaders)]
     assert sizes == {partition_of(topic, index): len(log) for index, log in enumerate(logs)}
     assert heard == set(leaders)
+
+
+def test_groups_that_nobody_asked_for_are_not_asked_about(cluster: Cluster, topic: str, asked: Counter[str]) -> None:
+    create_topic(cluster, topic)
+    wanted, other = f"{topic}-wanted", f"{topic}-other"
+    for group in (wanted, other):
+        commit(cluster, group, topic, {0: (5, "", -1)})
+    asked.clear()
+    with client_of(cluster) as client:
+        state = capture(client, [topic], [wanted, "no-such-group"])
+        assert [each.group_id for each in state.groups] == [wanted]
+        assert asked["OffsetFetchRequest"] == 1
+        asked.clear()
+        assert capture(client, [topic], ()).groups == ()
+    assert not {"ListGroupsRequest", "FindCoordinatorRequest", "OffsetFetchRequest"} & set(asked)

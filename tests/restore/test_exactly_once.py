@@ -16,6 +16,7 @@ from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.produce import produce_all
 from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.obstacles import ObstacleKind
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, produce
@@ -131,6 +132,19 @@ def test_after_a_crash_anywhere_the_same_command_goes_on_without_loss_or_repetit
     assert report.exit_code == 0
     found = log_of(cluster, f"new-{topic}")
     assert found == (busy if mode == "exact" else dict(enumerate(busy.values())))
+
+
+def test_another_command_does_not_take_over_a_topic_that_an_interrupted_restore_holds(
+    cluster: Cluster, topic: str, config: Config, busy: dict[int, Record]
+) -> None:
+    with crash_after(0), pytest.raises(CrashError):
+        restore(config, renamed())
+    with pytest.raises(RefusedError, match="by another command, has not come to its end"):
+        restore(config, renamed("append"))
+    assert restore(config, renamed()).exit_code == 0, "the same command goes on"
+    assert log_of(cluster, f"new-{topic}") == busy
+    with Restore(config, renamed("append")) as work:
+        assert not [each for each in work.plan().obstacles if each.kind is ObstacleKind.HELD], "it is free again"
 
 
 def test_whoever_goes_on_says_how_fast(config: Config) -> None:

@@ -11,7 +11,6 @@ from maxbrod.api.group_moves import plan_moves
 from maxbrod.api.restore_report import PartitionReport
 from maxbrod.api.restore_state import finished_restores, read_restore
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.deadline import Deadline
 
@@ -69,7 +68,7 @@ class RestoredGroups:
         return plan_moves(self._archive, self._plan, partitions, patterns or self._plan.groups or ("*",))
 
     def _refuse_other_cluster(self, client: KafkaClient, patience_s: float) -> None:
-        found = capture(client, [], deadline=Deadline.after(patience_s)).cluster_id
+        found = client.metadata([], deadline=Deadline.after(patience_s)).cluster_id
         if found != self._plan.cluster_id:
             raise RefusedError(
                 f"it went into the cluster {self._plan.cluster_id}, and this is {found}",

@@ -28,6 +28,7 @@ from maxbrod.api.restore_state import (
     find_interrupted,
     keep_producers,
     next_id,
+    others_interrupted,
     read_topics,
     store_plan,
     store_report,
@@ -46,7 +47,7 @@ from maxbrod.planning.restore.choosing import choose_groups, choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal
 from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
-from maxbrod.planning.restore.resume import done_before
+from maxbrod.planning.restore.resume import done_before, held_by
 from maxbrod.planning.restore.sources import rows_to_read
 from maxbrod.planning.restore.targets import Right
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
@@ -155,17 +156,20 @@ class Restore:
             *damage(archive.survey, chosen.topics.values(), accepted=self._wish.accept_gaps),
             *missing_groups(plan.groups, self._snapshot),
             *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),
-            *self._done_before(command, target),
+            *self._begun_before(command, target),
         ]
         if not target.rights.get(Right.CLUSTER_ACTION):
             obstacles += missing_transactions(self._client, plan, patience_s=patience_s)
         return replace(plan, obstacles=in_order(obstacles))
 
-    def _done_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
+    def _begun_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
         storage = self._archive.storage
         finished = find_finished(storage, command)
         if finished is not None:
             yield from done_before(finished, read_topics(storage, finished.restore_id), target.cluster.topic)
+        for other in others_interrupted(storage, command):
+            if other.cluster_id == target.cluster.cluster_id:
+                yield from held_by(other, read_topics(storage, other.restore_id), target.cluster.topic)
 
     def run(self, plan: RestorePlan) -> RestoreReport:
         """Do what the plan says. Run again after any failure: it goes on where the target is.

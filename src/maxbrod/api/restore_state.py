@@ -22,7 +22,7 @@ from maxbrod.errors import (
 from maxbrod.planning.restore.document import decode_plan, encode_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.storage.interface import Storage
@@ -60,6 +60,16 @@ def find_interrupted(storage: Storage, command: str) -> RestorePlan | None:
         return None
     path = f"{_FOLDER}/{last}/{_PLAN}"
     return decode_plan(bytes(storage.get(path)), object_name=storage.name_of(path))
+
+
+def others_interrupted(storage: Storage, command: str) -> Iterator[RestorePlan]:
+    """The plans of restores by other commands that have not come to their end."""
+    for restore_id, names in sorted(_begun(storage).items()):
+        if _REPORT not in names and restore_id.rpartition("-")[0] != command[:_DIGEST_LETTERS]:
+            path = f"{_FOLDER}/{restore_id}/{_PLAN}"
+            # One that has ended in this moment, or is none that can be read, holds nothing that could be told.
+            with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
+                yield decode_plan(bytes(storage.get(path)), object_name=storage.name_of(path))
 
 
 def find_finished(storage: Storage, command: str) -> RestorePlan | None:
@@ -196,9 +206,14 @@ def read_document(storage: Storage, path: str) -> dict[str, Any]:
 
 def _known(storage: Storage, command: str) -> dict[str, set[str]]:
     """Restores by this command, and what is stored of each."""
+    begun = _begun(storage).items()
+    return {each: names for each, names in begun if each.rpartition("-")[0] == command[:_DIGEST_LETTERS]}
+
+
+def _begun(storage: Storage) -> dict[str, set[str]]:
+    """All restores, and what is stored of each."""
     found: dict[str, set[str]] = {}
     for each in storage.list(_FOLDER):
         restore_id, _, name = each.path.removeprefix(f"{_FOLDER}/").partition("/")
-        if restore_id.rpartition("-")[0] == command[:_DIGEST_LETTERS]:
-            found.setdefault(restore_id, set()).add(name)
+        found.setdefault(restore_id, set()).add(name)
     return {restore_id: names for restore_id, names in found.items() if _PLAN in names}

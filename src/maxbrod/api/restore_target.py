@@ -17,8 +17,10 @@ from maxbrod.kafka.produce import produce_all
 from maxbrod.kafka.producer_ids import ProducerIdentity
 from maxbrod.kafka.rights import may_write_markers
 from maxbrod.kafka.topic_admin import NewTopic, alter_configs, create_topics, delete_records
+from maxbrod.kafka.topics import see_topics
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
 from maxbrod.planning.restore.configs import MESSAGE_BYTES_DEFAULT
+from maxbrod.planning.restore.rename import is_topic_name
 from maxbrod.planning.restore.resume import check_topic
 from maxbrod.planning.restore.targets import LogExtent, TargetState
 from maxbrod.planning.restore.wish import OffsetsMode
@@ -38,8 +40,10 @@ _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 def look_at_target(
     client: KafkaClient, names: Collection[str], groups: Collection[str] = (), *, patience_s: float
 ) -> TargetState:
-    """The cluster as it is now, with the extents of all logs; `names` and `groups` are those that are restored to."""
-    cluster = capture(client, deadline=Deadline.after(patience_s))
+    """Of the cluster as it is now what concerns `names` and `groups`, which are those that are restored to."""
+    # Brokers do not look for names that Kafka does not allow.
+    possible = [name for name in names if is_topic_name(name)]
+    cluster = capture(client, possible, groups, deadline=Deadline.after(patience_s))
     partitions = [
         TopicPartition(topic=topic.name, partition=number)
         for topic in cluster.topics
@@ -50,6 +54,7 @@ def look_at_target(
     rights, denied = look_at_rights(client, names, groups, missing=missing, patience_s=patience_s)
     return TargetState(
         cluster=cluster,
+        names=frozenset(see_topics(client, None, deadline=Deadline.after(patience_s)).topics),
         extents=_extents(client, partitions, patience_s),
         rights=rights,
         denied=denied,
@@ -82,7 +87,8 @@ class TargetTopics:
 
         `created` are the ids of topics that this restore made before it was interrupted.
         """
-        present = capture(self._client, [topic.target.name for topic in plan.topics], deadline=self._deadline())
+        names = [topic.target.name for topic in plan.topics]
+        present = capture(self._client, names, (), deadline=self._deadline())
         missing = []
         for topic in plan.topics:
             target, found = topic.target, present.topic(topic.target.name)

@@ -21,7 +21,7 @@ from maxbrod.kafka.topics import read_configs, see_topics
 from maxbrod.model import topic_id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from maxbrod.kafka.client import KafkaClient
     from maxbrod.kafka.cluster_state import Acl
@@ -47,15 +47,19 @@ class Action(Protocol[Found_co]):
 
 
 def capture(
-    client: KafkaClient, topics: Iterable[str] | None = None, *, deadline: Deadline | None = None
+    client: KafkaClient,
+    topics: Iterable[str] | None = None,
+    groups: Collection[str] | None = None,
+    *,
+    deadline: Deadline | None = None,
 ) -> ClusterState:
-    """The state of the cluster, with these topics or with all that this user may see; groups and the rest always all.
+    """The state of the cluster, with these topics and groups or with all that this user may see; the rest always all.
 
-    Topics that do not exist are not in it. UnavailableError only where no broker answers before the deadline.
+    What does not exist is not in it. UnavailableError only where no broker answers before the deadline.
     """
     limit = deadline or Deadline.after(PATIENCE_S)
     taken_at_ms = time.time_ns() // 1_000_000
-    return _Capture(client, limit).run(topics, taken_at_ms)
+    return _Capture(client, limit).run(topics, groups, taken_at_ms)
 
 
 class _Capture:
@@ -66,7 +70,7 @@ class _Capture:
         self._deadline = deadline
         self._gaps: list[Gap] = []
 
-    def run(self, names: Iterable[str] | None, taken_at_ms: int) -> ClusterState:
+    def run(self, names: Iterable[str] | None, group_ids: Collection[str] | None, taken_at_ms: int) -> ClusterState:
         cluster = self._client.metadata([], deadline=self._deadline)
         sees_cluster = bool(self._attempt("rights on the cluster", may_describe_cluster))
         topics = self._topics(names, sees_cluster=sees_cluster)
@@ -75,7 +79,7 @@ class _Capture:
             taken_at_ms=taken_at_ms,
             brokers=tuple(cluster.brokers.values()),
             topics=topics,
-            groups=self._groups(topics, sees_cluster=sees_cluster),
+            groups=self._groups(group_ids, topics, sees_cluster=sees_cluster),
             acls=self._acls(),
             quotas=self._attempt("client quotas", read_quotas, "allow this user to DescribeConfigs on the cluster"),
             users=self._attempt("SCRAM users", read_users, _DESCRIBE_CLUSTER),
@@ -121,8 +125,14 @@ class _Capture:
         # One that was created or deleted a moment ago is not hidden.
         return see_topics(self._client, missing, deadline=self._deadline).denied if missing else ()
 
-    def _groups(self, topics: Iterable[TopicState], *, sees_cluster: bool) -> tuple[Group, ...]:
+    def _groups(
+        self, wanted: Collection[str] | None, topics: Iterable[TopicState], *, sees_cluster: bool
+    ) -> tuple[Group, ...]:
+        if wanted is not None and not wanted:
+            return ()
         listed, incomplete = list_groups(self._client, deadline=self._limit)
+        if wanted is not None:
+            listed = {name: group for name, group in listed.items() if name in wanted}
         if incomplete:
             self._gap("groups", incomplete, "run it again when all brokers are up")
         if not sees_cluster:

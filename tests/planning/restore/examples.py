@@ -66,7 +66,12 @@ def target(
         for partition, (start, end) in enumerate(each)
     }
     values: dict[str, Any] = {"rights": ALL_RIGHTS, **others}
-    return TargetState(cluster=cluster(*topics, brokers=brokers), extents=extents, **values)
+    return TargetState(
+        cluster=cluster(*topics, brokers=brokers),
+        names=frozenset(each.name for each in topics),
+        extents=extents,
+        **values,
+    )
 
 
 def plan(

@@ -24,6 +24,8 @@ class ObstacleKind(StrEnum):
     INCOMPLETE = "incomplete"
     NAME = "name"
     DONE_BEFORE = "done before"
+    HELD = "held"
+    """By a restore that was interrupted."""
     TARGET_NOT_EMPTY = "target not empty"
     PARTITION_COUNT = "partition count"
     OFFSETS = "offsets"

@@ -80,7 +80,7 @@ def _archive(wish: Wish, sources: Sequence[Source]) -> Iterator[Obstacle]:
 def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle]:
     taken: dict[str, str] = {}
     # Kafka makes one name of two that differ only in these, and refuses the second.
-    alike = {topic.name.replace(".", "_"): topic.name for topic in state.cluster.topics}
+    alike = {name.replace(".", "_"): name for name in state.names}
     for target in (each.target for each in subjects):
         why, hint = None, "give the topic another name"
         folded = target.name.replace(".", "_")

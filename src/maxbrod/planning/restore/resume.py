@@ -83,6 +83,25 @@ def done_before(
             )
 
 
+def held_by(
+    plan: RestorePlan, created: Mapping[str, str], present: Callable[[str], TopicState | None]
+) -> Iterator[Obstacle]:
+    """Topics that another command's interrupted restore works on.
+
+    Their configuration is what that one needs while it lasts, and whoever took it for theirs would leave it so.
+    """
+    for target in (topic.target for topic in plan.topics):
+        found, known = present(target.name), target.target_id or created.get(target.name)
+        if found is not None and found.topic_id == known:
+            yield Obstacle(
+                kind=ObstacleKind.HELD,
+                where=target.name,
+                what=f"the restore {plan.restore_id} into it, by another command, has not come to its end",
+                hint="run that command again; or delete the topic, if it shall be given up",
+                fatal=True,
+            )
+
+
 def resume_partition(
     plan: PartitionPlan, target: TargetTopic, extent: LogExtent, *, done: OffsetMap | None = None, acknowledged: int = 0
 ) -> Next:

@@ -60,6 +60,9 @@ class TargetState:
     """The cluster to restore into, as it is now."""
 
     cluster: ClusterState
+    """With the topics and groups that are restored to, where they exist."""
+    names: frozenset[str] = frozenset()
+    """Of all topics that exist."""
     extents: Mapping[TopicPartition, LogExtent] = field(default_factory=dict)
     """Of every partition of the topics that exist and are restored to."""
     known_configs: frozenset[str] | None = None
