@@ -59,6 +59,8 @@ class Segment:
     """Of a segment in an archive of another layout; never in our own catalogs."""
     min_timestamp_exact: bool = False
     """Whether no record is older than `min_timestamp`; else a batch's first record may stand for the others."""
+    control_records: int | None = None
+    """How many of `records` are markers of transactions; None where nobody has counted them."""
     run_id: str
     written_at: int
 
@@ -103,7 +105,7 @@ _RANGE: Final = ("topic", "topic_id", "partition", "base_offset", "end_offset", 
 _SLICE: Final = (
     *("path", "position", "bytes", "raw_bytes", "codec", "records", "min_timestamp", "max_timestamp"),
     *("first_leader_epoch", "last_leader_epoch", "digest", "level", "reason", "details"),
-    "min_timestamp_exact",
+    *("min_timestamp_exact", "control_records"),
 )
 
 

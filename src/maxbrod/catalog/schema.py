@@ -74,10 +74,11 @@ SCHEMA: Final = pa.schema(
         ("written_at", pa.int64()),
         ("details", pa.string()),
         ("min_timestamp_exact", pa.bool_()),
+        ("control_records", pa.int64()),
     ]
 )
 
-ADDED_COLUMNS: Final = frozenset({"min_timestamp_exact"})
+ADDED_COLUMNS: Final = frozenset({"min_timestamp_exact", "control_records"})
 """By minor versions after 1.0: null in every row of an archive that was created before."""
 
 SORT_ORDER: Final = [("topic_id", "ascending"), ("partition", "ascending"), ("base_offset", "ascending")]

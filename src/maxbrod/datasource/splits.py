@@ -36,11 +36,15 @@ class Portion:
 
 def plan_splits(archive: LookedUp, options: TableOptions, scope: Scope) -> list[tuple[Portion, ...]]:
     """What each task reads, in the order of topic ids, partitions and offsets."""
+    return group(find_portions(archive, options, scope), options.split_bytes)
+
+
+def find_portions(archive: LookedUp, options: TableOptions, scope: Scope) -> list[Portion]:
+    """All that may hold something of the scope, in the same order."""
     snapshot = archive.last_snapshot() if options.as_of is None else archive.snapshot_of(options.as_of)
     ends = None if options.as_of is None or snapshot is None else snapshot.ends
     wanted = _topic_ids(archive.catalog, options, ends, snapshot)
-    rows = _find_rows(archive.catalog, scope, ends, wanted)
-    return group([_portion(row, ends) for row in rows], options.split_bytes)
+    return [_portion(row, ends) for row in _find_rows(archive.catalog, scope, ends, wanted)]
 
 
 def group(portions: Iterable[Portion], split_bytes: int) -> list[tuple[Portion, ...]]:

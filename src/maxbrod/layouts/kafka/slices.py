@@ -32,6 +32,8 @@ class Slice:
     digest: str
     min_timestamp_exact: bool = False
     """Whether no record is older than `min_timestamp`: every batch was looked into, or told enough by its header."""
+    control_records: int | None = None
+    """How many of `records` are markers of transactions; None where nobody has counted them."""
     details: str | None = None
     """Where it stands in an archive of another layout: what that wants to know to read it. None in our own."""
 

@@ -85,6 +85,7 @@ class _Found:
         ends = tally.as_slice(path="", position=0, size=0, aborted=(), digest="")
         for name, there in (
             ("records", tally.records),
+            ("control_records", None if row.control_records is None else tally.control_records),
             ("max_timestamp", tally.max_timestamp),
             ("first_leader_epoch", ends.first_leader_epoch),
             ("last_leader_epoch", ends.last_leader_epoch),
