@@ -96,9 +96,8 @@ def test_counts_are_told_by_partition_and_as_of_a_run(tmp_path: Path) -> None:
     write(tmp_path / "archive", [data_batch(0, 2)], run_id="run-3", topic_id=again, written_at=3)
     assert counted(tmp_path / "archive", asOf="run-1") == 5
     both = count_records(parse_options({"path": str(tmp_path / "archive"), "incarnations": "all"}))
-    shared = {"topic": NAME.topic, "partition": NAME.partition}
     assert both is not None
     assert set(both) == {
-        Count(**shared, topic_id=NAME.topic_id, records=9),
-        Count(**shared, topic_id=again, records=2),
+        Count(topic=NAME.topic, partition=NAME.partition, topic_id=topic_id, records=records)
+        for topic_id, records in ((NAME.topic_id, 9), (again, 2))
     }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 STEPS: Final = 1024
 """About 40 microseconds each."""
-UNPACKED_BYTES: Final = 16 << 20
+UNPACKED_BYTES: Final = 32 << 20
 _WORD_BYTES: Final = 8
 _PADDING: Final = bytes(4 * _WORD_BYTES)
 _RECORD_BYTES_MIN: Final = 6
