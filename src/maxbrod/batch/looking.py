@@ -19,9 +19,9 @@ from maxbrod.model import Codec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-STEPS: Final = 1024
+STEPS: Final = 2048
 """About 40 microseconds each."""
-UNPACKED_BYTES: Final = 32 << 20
+UNPACKED_BYTES: Final = 64 << 20
 _WORD_BYTES: Final = 8
 _PADDING: Final = bytes(4 * _WORD_BYTES)
 _RECORD_BYTES_MIN: Final = 6

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from maxbrod.spark.session import Session
 
 B_RECORDS: Final = 4_000_000
-SEGMENTS: Final = 1000
 OBJECTS_WANTED: Final = 2
-_SMALL_BATCH_BYTES: Final = 4096
-_SMALL_RECORDS: Final = 15_000
+_POINT_RECORDS: Final = 9000
+_POINT_BATCH_BYTES: Final = 9500
+"""The partition then has 1,000 batches, and more bytes than are packed with others."""
 _AGGREGATE: Final = ("count(*)", "count(key)", "sum(octet_length(value))", "max(offset)")
 _COLUMNS: Final = "key,value,offset"
 
@@ -166,9 +166,9 @@ def _race_count(stage: Stage, load: Load, url: str) -> list[Figure]:
 
 
 def _ask_points(stage: Stage) -> list[Figure]:
-    """A plain backup of small batches, each a segment of its own."""
+    """A plain backup of small batches, each a segment of its own, whose times rise: those of B overlap by a minute."""
     load = write_load(
-        stage.cluster, "table-points", _SMALL_RECORDS, partitions=1, batch_bytes=_SMALL_BATCH_BYTES, json=True
+        stage.cluster, "table-points", _POINT_RECORDS, partitions=1, batch_bytes=_POINT_BATCH_BYTES, json=False
     )
     url = stage.back_up(load.topic, segment_records=1)
     everything = _portions(url)

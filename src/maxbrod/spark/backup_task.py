@@ -51,7 +51,7 @@ _TROUBLES: Final[tuple[tuple[type[MaxbrodError], Trouble], ...]] = (
 
 _GATHER_BYTES: Final = 16 << 20
 _GATHER_RANGES: Final = 500
-_LOOKED_INTO_BYTES: Final = 8 << 20
+_LOOKED_INTO_BYTES: Final = 16 << 20
 """Tasks with no more than this look for the lowest times of batches: archives of many segments come of small runs."""
 
 
