@@ -74,10 +74,9 @@ def _back_up(session: Session, source: LogDirectory, target: Path) -> None:
         verify=False,
     )
     with Convert(wish, SparkConfig(), session=session) as work:
-        work.run()
-    stored = sum(path.stat().st_size for path in target.rglob("*.log"))
-    if stored != source.bytes:
-        raise MaxbrodError(f"{stored} of {source.bytes} bytes were backed up", operation="bench")
+        report = work.run()
+    if report.exit_code:
+        raise MaxbrodError("the log directory was not backed up whole", operation="bench", object_name=str(source.path))
 
 
 def _read(logs: Sequence[str]) -> None:
