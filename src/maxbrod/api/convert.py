@@ -10,25 +10,26 @@ import threading
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import new_run_id, now_ms
 from maxbrod.api.convert_proof import prove
 from maxbrod.api.convert_report import ConvertReport, TopicCounts, failed
-from maxbrod.api.convert_targets import NativeTarget, OtherTarget, Part
+from maxbrod.api.convert_targets import NativeTarget, OtherTarget
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import Notice
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.planning.convert_parts import Part, shares, waves
 from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.planning.windows import spread
 from maxbrod.spark.session import open_configured, parallelism_of
 from maxbrod.spark.transfer import run_transfer_job
-from maxbrod.spark.transfer_task import TransferItem, TransferSettings
+from maxbrod.spark.transfer_task import TransferItem, Transferred, TransferSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -115,7 +116,7 @@ class Convert:
         parts = [part.after(self._target.position(part)) for part in whole]
         parts = [part for part in parts if part.rows]
         total, done = sum(part.bytes for part in parts), 0
-        for wave in _waves(parts, self._wish.commit_bytes):
+        for wave in waves(parts, self._wish.commit_bytes):
             if self.stop.is_set():
                 self._notices.append(_stopped())
                 break
@@ -211,7 +212,6 @@ class Convert:
     def _transfer(self, wave: Sequence[Part]) -> None:
         if not wave:
             return
-        parts = {part.id: part for part in wave}
         settings = TransferSettings(
             run_id=self._run_id,
             layout=self._wish.to.layout,
@@ -222,17 +222,25 @@ class Convert:
             source=self._wish.source,
         )
         session = self._spark()
-        tasks = spread(
-            [(part.bytes, self._item(part)) for part in wave], parallelism_of(self._spark_config.master, session)
-        )
-        answers = run_transfer_job(session, settings, tasks)
-        done = [each for each in answers if each.failure is None]
-        for each in answers:
+        parallelism = parallelism_of(self._spark_config.master, session)
+        # Only in our own layout can two tasks write one partition.
+        parts = shares(wave, parallelism) if self._wish.to.layout == NATIVE else wave
+        items = [(part, self._item(part)) for part in parts]
+        tasks = spread([(part.bytes, item) for part, item in items], parallelism)
+        answers = {_key(each): each for each in run_transfer_job(session, settings, tasks)}
+        self._take([(part, answers[_key(item)]) for part, item in items])
+
+    def _take(self, answered: Sequence[tuple[Part, Transferred]]) -> None:
+        """What was written, in order: behind a part that failed, nothing of its partition counts."""
+        done = []
+        for part, each in answered:
             if each.failure is not None:
                 self._notices.append(failed(each))
-                self._stuck.add(PartitionId(topic_id=each.topic_id, partition=each.where.partition))
-        self._target.take(parts, done)
-        for each in done:
+                self._stuck.add(part.id)
+            elif part.id not in self._stuck:
+                done.append((part, each))
+        self._target.take(done)
+        for _, each in done:
             counts = self._counts[each.where.topic]
             counts.records += each.records
             counts.bytes += sum(int(fields["bytes"]) for fields in each.segments)
@@ -269,26 +277,9 @@ class Convert:
         return self._given_session
 
 
+def _key(either: TransferItem | Transferred) -> tuple[str, int, int]:
+    return either.topic_id, either.where.partition, either.start
+
+
 def _stopped() -> Notice:
     return Notice(kind="stopped", message="stopped on request: the same command goes on", exit_code=EXIT_INCOMPLETE)
-
-
-def _waves(parts: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
-    """Parts, cut between rows, so that each wave has about so much. A partition is in a wave once at most."""
-    waiting = list(parts)
-    while waiting:
-        wave: list[Part] = []
-        rest: list[Part] = []
-        room = bytes_max
-        for part in waiting:
-            if room <= 0:
-                rest.append(part)
-                continue
-            sizes = accumulate(row.bytes if isinstance(row, Segment) else 0 for row in part.rows)
-            taken = part.first_rows(max(sum(size <= room for size in sizes), 1))
-            wave.append(taken)
-            room -= taken.bytes
-            if len(taken.rows) < len(part.rows):
-                rest.append(part.after(taken.end))
-        yield wave
-        waiting = rest
