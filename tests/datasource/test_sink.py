@@ -33,12 +33,15 @@ from maxbrod.api.garbage import collect_garbage
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, decode_rows
 from maxbrod.catalog.schema import GapReason
+from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.datasource import archive_task
 from maxbrod.datasource.source import ArchiveSource
 from maxbrod.errors import MaxbrodError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from fixtures_archives import Place
 
 
 def row(value: int | str, partition: int | None = 0, topic: str | None = "t", **more: Any) -> Row:
@@ -342,3 +345,17 @@ def test_many_open_segments_are_bounded(tmp_path: Path) -> None:
             made.commit([made.write(iter(batches(rows)))])
     assert most == archive_task._OPEN_MAX
     assert {place: len(found) for place, found in values(tmp_path / "a").items()} == {("t", n): 3 for n in range(30)}
+
+
+def test_wherever_the_archive_is_the_rows_are_there_once(place: Place) -> None:
+    s3 = place.options.s3
+    # Keys stand in the environment.
+    options = {} if s3.endpoint is None else {"storage.s3.endpoint": s3.endpoint, "storage.s3.region": str(s3.region)}
+    tasks = [[row(number, number % 2) for number in range(start, start + 20)] for start in (0, 20)]
+    with patch.object(archive_task, "_PACKED_BYTES", 0):
+        save(place.url, tasks, **options)
+        save(place.url, tasks, **options)
+    assert {each: len(found) for each, found in values(place.url, **options).items()} == {("t", 0): 40, ("t", 1): 40}
+    archive = place.open()
+    assert find_tiling_faults(archive.catalog.rows()).complete
+    assert collect_garbage(archive).young_objects == 0
