@@ -19,7 +19,7 @@ demo: $(STAMPS)/java $(STAMPS)/batch-prepared ## Run the main job on a real Kafk
 	$(BIN)/maxbrod demo
 
 test: check setup $(STAMPS)/test-tools ## Run the checks and the test suite
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
 test-slow: setup $(STAMPS)/test-tools ## Run the long suite: a million fuzz cases and other sweeps
 	$(BIN)/pytest -m slow

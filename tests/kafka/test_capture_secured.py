@@ -11,7 +11,8 @@ from kafka.protocol.admin import CreateAclsRequest
 from kafka_reading import client_of, partition_of
 
 from maxbrod.config import from_java_properties
-from maxbrod.kafka.access import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, read_acls
+from maxbrod.kafka.access import read_acls
+from maxbrod.kafka.access_names import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.cluster_state import Acl, encode_state

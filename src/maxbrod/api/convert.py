@@ -17,18 +17,19 @@ from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import new_run_id, now_ms
 from maxbrod.api.convert_proof import prove
 from maxbrod.api.convert_report import ConvertReport, TopicCounts, failed
-from maxbrod.api.convert_targets import NativeTarget, OtherTarget, Part, waves
+from maxbrod.api.convert_targets import NativeTarget, OtherTarget
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import Notice
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.planning.convert_parts import Part, shares, waves
 from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.planning.windows import spread
 from maxbrod.spark.session import open_configured, parallelism_of
 from maxbrod.spark.transfer import run_transfer_job
-from maxbrod.spark.transfer_task import TransferItem, TransferSettings
+from maxbrod.spark.transfer_task import TransferItem, Transferred, TransferSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -211,7 +212,6 @@ class Convert:
     def _transfer(self, wave: Sequence[Part]) -> None:
         if not wave:
             return
-        parts = {part.id: part for part in wave}
         settings = TransferSettings(
             run_id=self._run_id,
             layout=self._wish.to.layout,
@@ -222,17 +222,25 @@ class Convert:
             source=self._wish.source,
         )
         session = self._spark()
-        tasks = spread(
-            [(part.bytes, self._item(part)) for part in wave], parallelism_of(self._spark_config.master, session)
-        )
-        answers = run_transfer_job(session, settings, tasks)
-        done = [each for each in answers if each.failure is None]
-        for each in answers:
+        parallelism = parallelism_of(self._spark_config.master, session)
+        # Only in our own layout can two tasks write one partition.
+        parts = shares(wave, parallelism) if self._wish.to.layout == NATIVE else wave
+        items = [(part, self._item(part)) for part in parts]
+        tasks = spread([(part.bytes, item) for part, item in items], parallelism)
+        answers = {_key(each): each for each in run_transfer_job(session, settings, tasks)}
+        self._take([(part, answers[_key(item)]) for part, item in items])
+
+    def _take(self, answered: Sequence[tuple[Part, Transferred]]) -> None:
+        """What was written, in order: behind a part that failed, nothing of its partition counts."""
+        done = []
+        for part, each in answered:
             if each.failure is not None:
                 self._notices.append(failed(each))
-                self._stuck.add(PartitionId(topic_id=each.topic_id, partition=each.where.partition))
-        self._target.take(parts, done)
-        for each in done:
+                self._stuck.add(part.id)
+            elif part.id not in self._stuck:
+                done.append((part, each))
+        self._target.take(done)
+        for _, each in done:
             counts = self._counts[each.where.topic]
             counts.records += each.records
             counts.bytes += sum(int(fields["bytes"]) for fields in each.segments)
@@ -267,6 +275,10 @@ class Convert:
             self._on_progress(Progress(phase="starting Spark"))
             self._given_session = self._undo.enter_context(open_configured(self._spark_config, None))
         return self._given_session
+
+
+def _key(either: TransferItem | Transferred) -> tuple[str, int, int]:
+    return either.topic_id, either.where.partition, either.start
 
 
 def _stopped() -> Notice:

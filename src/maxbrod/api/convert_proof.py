@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.convert_report import TopicCounts
-    from maxbrod.api.convert_targets import Part
+    from maxbrod.planning.convert_parts import Part
     from maxbrod.spark.session import Session
     from maxbrod.spark.verify_task import Verified
 

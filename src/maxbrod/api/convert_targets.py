@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow.compute as pc
@@ -12,80 +11,24 @@ from maxbrod.api.archives import open_for_writing
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.foreign_target import ForeignTarget, facts_of
 from maxbrod.api.snapshots import last_snapshot_run
-from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
+from maxbrod.catalog.rows import Run
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
-from maxbrod.model import TopicPartition
 from maxbrod.planning.converting import convert_rows
 from maxbrod.planning.snapshot import encode
 from maxbrod.spark.backup import decode_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from maxbrod.api.foreign_target import TargetWish
     from maxbrod.api.snapshots import Moment
     from maxbrod.catalog.rows import Row
     from maxbrod.config import StorageConfig
     from maxbrod.layouts.foreign import Loss
+    from maxbrod.planning.convert_parts import Part
     from maxbrod.spark.transfer_task import Transferred
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A partition of the source, or as much of it as one wave takes: rows in order of offsets, without holes."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    rows: tuple[Segment | Gap, ...]
-
-    @property
-    def where(self) -> TopicPartition:
-        return TopicPartition(topic=self.topic, partition=self.partition)
-
-    @property
-    def id(self) -> PartitionId:
-        return PartitionId(topic_id=self.topic_id, partition=self.partition)
-
-    @property
-    def bytes(self) -> int:
-        return sum(row.bytes for row in self.rows if isinstance(row, Segment))
-
-    @property
-    def end(self) -> int:
-        return self.rows[-1].end_offset
-
-    def after(self, offset: int | None) -> Part:
-        """Without what ends before an offset."""
-        if offset is None:
-            return self
-        return replace(self, rows=tuple(row for row in self.rows if row.end_offset > offset))
-
-    def first_rows(self, count: int) -> Part:
-        return replace(self, rows=self.rows[:count])
-
-
-def waves(parts: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
-    """Parts, cut between rows, so that each wave has about so much. A partition is in a wave once at most."""
-    waiting = list(parts)
-    while waiting:
-        wave: list[Part] = []
-        rest: list[Part] = []
-        room = bytes_max
-        for part in waiting:
-            if room <= 0:
-                rest.append(part)
-                continue
-            sizes = accumulate(row.bytes if isinstance(row, Segment) else 0 for row in part.rows)
-            taken = part.first_rows(max(sum(size <= room for size in sizes), 1))
-            wave.append(taken)
-            room -= taken.bytes
-            if len(taken.rows) < len(part.rows):
-                rest.append(part.after(taken.end))
-        yield wave
-        waiting = rest
 
 
 class Target(Protocol):
@@ -104,8 +47,8 @@ class Target(Protocol):
     def survey_of(self, part: Part) -> str:
         """What the writer of the partition has to know, as text."""
 
-    def take(self, parts: Mapping[PartitionId, Part], done: Sequence[Transferred]) -> None:
-        """Make what was written part of the archive. `done` are those without a failure."""
+    def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
+        """Make what was written part of the archive: nothing that failed, and of a partition nothing behind that."""
 
     def finish(self, moment: Moment, *, started_at_ms: int) -> None:
         """Write down what is known of the cluster. The ends of the snapshot are those of partitions without rows."""
@@ -147,10 +90,9 @@ class NativeTarget:
         del part
         return ""
 
-    def take(self, parts: Mapping[PartitionId, Part], done: Sequence[Transferred]) -> None:
+    def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
         rows: list[Row] = []
-        for each in done:
-            part = parts[PartitionId(topic_id=each.topic_id, partition=each.where.partition)]
+        for part, each in done:
             slices = [decode_slice(fields) for fields in each.segments]
             rows += convert_rows(part.rows, slices, run_id=self._run_id, written_at=now_ms())
             self._positions[part.id] = part.end
@@ -197,9 +139,8 @@ class OtherTarget:
     def survey_of(self, part: Part) -> str:
         return encode_survey(of_partition(self._target.survey, part.where))
 
-    def take(self, parts: Mapping[PartitionId, Part], done: Sequence[Transferred]) -> None:
-        del parts
-        segments = [decode_segment(fields) for each in done for fields in each.segments]
+    def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
+        segments = [decode_segment(fields) for _, each in done for fields in each.segments]
         self._target.publish(segments, self._facts)
 
     def finish(self, moment: Moment, *, started_at_ms: int) -> None:

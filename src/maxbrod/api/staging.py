@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.api.archives import RESTORES, open_for_writing, open_native
 from maxbrod.api.backup_run import new_run_id, now_ms
-from maxbrod.api.convert_targets import Part, waves
 from maxbrod.api.progress import Progress
 from maxbrod.api.staged_objects import STAGED
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError, UnavailableError, UsageError, error_of
+from maxbrod.planning.convert_parts import Part, waves
 from maxbrod.planning.converting import convert_rows
 from maxbrod.planning.transform import Changes, add_changes, changes_of
 from maxbrod.planning.windows import spread

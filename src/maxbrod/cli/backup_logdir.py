@@ -64,6 +64,8 @@ def _convert(wish: Config, source: Path, *, uncommitted_tail: bool, quiet: bool,
         source_extra={"uncommitted_tail": "true"} if uncommitted_tail else {},
         topics=wish.backup.topics,
         to=TargetWish(layout="kafka", codec=wish.backup.compression, segment_bytes=wish.backup.segment_bytes),
+        # As any backup: every batch is checked when it is read. To prove what was written there is `check --deep`.
+        verify=False,
     )
     stop = threading.Event()
     with (

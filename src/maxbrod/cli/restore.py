@@ -34,6 +34,7 @@ from maxbrod.cli.restore_options import (
     ExcludeOption,
     ForceGroupsOption,
     GroupsOption,
+    LeaderEpochsOption,
     OffsetsOption,
     PartitionCountOption,
     PartitionOption,
@@ -47,6 +48,7 @@ from maxbrod.cli.restore_options import (
     StagingOption,
     StrictOption,
     SuffixOption,
+    ToLogdirOption,
     TopicIdOption,
     TopicOption,
     UntilOption,
@@ -56,7 +58,7 @@ from maxbrod.cli.restore_options import (
     YesOption,
     wish_of,
 )
-from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError
+from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from maxbrod.api.restore_report import RestoreReport
@@ -88,6 +90,8 @@ def restore(
     rename: RenameOption = None,
     prefix: PrefixOption = "",
     suffix: SuffixOption = "",
+    to_logdir: ToLogdirOption = None,
+    leader_epochs: LeaderEpochsOption = "keep",
     partition_count: PartitionCountOption = None,
     config_set: ConfigSetOption = None,
     offsets: OffsetsOption = "auto",
@@ -117,6 +121,8 @@ def restore(
       maxbrod restore -a /backups/kafka --bootstrap broker1:9092 --dry-run
 
       maxbrod restore -a /backups/kafka --bootstrap broker1:9092 --topic orders --groups '*'
+
+      maxbrod restore -a /backups/kafka --to-logdir /var/lib/kafka --topic orders
 
       maxbrod restore -c maxbrod.yaml --topic orders --until 2026-01-31T12:00:00Z --suffix -before
 
@@ -153,6 +159,24 @@ def restore(
         select=select,
         staging=staging,
     )
+    if to_logdir:
+        from maxbrod.cli.restore_logdir import restore_logdirs  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+
+        if bootstrap is not None or command_config is not None:
+            raise UsageError("either a cluster is restored into, or log directories", hint="leave out --bootstrap")
+        code = restore_logdirs(
+            settings,
+            wish,
+            to_logdir,
+            leader_epochs=leader_epochs,
+            dry_run=dry_run,
+            yes=yes,
+            quiet=quiet,
+            as_json=as_json,
+        )
+        raise typer.Exit(code)
+    if leader_epochs != "keep":
+        raise UsageError("brokers give leader epochs themselves", hint="leave out --leader-epochs, or say --to-logdir")
     code = _run(settings, wish, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
     raise typer.Exit(code)
 
@@ -172,11 +196,11 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
             with Restore(settings, wish, session=session, on_progress=on_progress) as work:
                 plan = work.plan()
         if dry_run:
-            return _show_plan(plan, quiet=quiet, as_json=as_json)
-        refused = _refusal(plan)
+            return show_plan(plan, quiet=quiet, as_json=as_json)
+        refused = refusal_of(plan)
         asks = out.is_terminal and not (yes or quiet or as_json)
         if not as_json:
-            _tell(plan, quiet=quiet, whole=asks)
+            tell(plan, quiet=quiet, whole=asks)
         if refused is not None and as_json:
             print_json(refusal_document(plan, refused))
             return refused.exit_code
@@ -195,10 +219,10 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
     return report.exit_code
 
 
-def _show_plan(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:
+def show_plan(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:
     from maxbrod.cli.restore_summary import plan_document, print_obstacles, print_plan  # noqa: PLC0415
 
-    refused = _refusal(plan)
+    refused = refusal_of(plan)
     if as_json:
         print_json(plan_document(plan, refused))
     else:
@@ -210,7 +234,7 @@ def _show_plan(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:
     return EXIT_DONE if refused is None else refused.exit_code
 
 
-def _tell(plan: RestorePlan, *, quiet: bool, whole: bool) -> None:
+def tell(plan: RestorePlan, *, quiet: bool, whole: bool) -> None:
     """Before it runs: all of it where somebody is asked, else what may be wrong."""
     from maxbrod.cli.restore_summary import print_obstacles, print_plan  # noqa: PLC0415
 
@@ -230,7 +254,7 @@ def _show_report(report: RestoreReport, *, quiet: bool, as_json: bool) -> None:
         print_report(report)
 
 
-def _refusal(plan: RestorePlan) -> MaxbrodError | None:
+def refusal_of(plan: RestorePlan) -> MaxbrodError | None:
     from maxbrod.planning.restore.obstacles import refusal  # noqa: PLC0415
 
     return refusal(plan.obstacles)

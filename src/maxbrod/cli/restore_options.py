@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -73,6 +74,25 @@ SelectOption = Annotated[
 RenameOption = Annotated[
     list[str] | None,
     _option(_WHERE, "--rename", "Another name: old=new, or /regex/replacement/; may be repeated.", "OLD=NEW"),
+]
+ToLogdirOption = Annotated[
+    list[Path] | None,
+    _option(
+        _WHERE,
+        "--to-logdir",
+        "A log directory of a stopped broker: its empty partitions are written straight from the archive, without a "
+        "cluster; may be repeated, for every directory of every broker.",
+        "DIR",
+    ),
+]
+LeaderEpochsOption = Annotated[
+    str,
+    _option(
+        _HOW,
+        "--leader-epochs",
+        "With --to-logdir: keep them, or lower those above the target's own to it.",
+        "keep|lower",
+    ),
 ]
 PrefixOption = Annotated[str, _option(_WHERE, "--prefix", "Put before every name.", "TEXT")]
 SuffixOption = Annotated[str, _option(_WHERE, "--suffix", "Put after every name.", "TEXT")]

@@ -145,7 +145,7 @@ def _print_obstacle(obstacle: Obstacle, console: Console) -> None:
 
 
 def print_report(report: RestoreReport) -> None:
-    _print_topics(report)
+    print_topics(report)
     print_transform(report.transform)
     if report.groups:
         print_groups(report.groups)
@@ -158,7 +158,7 @@ def print_report(report: RestoreReport) -> None:
     out.print(verdict(report), soft_wrap=True)
 
 
-def _print_topics(report: RestoreReport) -> None:
+def print_topics(report: RestoreReport) -> None:
     shown = table("", "*topic", "*into", ">parts", ">records", "offsets")
     shown.title = None
 

@@ -77,6 +77,11 @@ def parse_options(options: Mapping[str, str]) -> TableOptions:
     )
 
 
+def wished_columns(options: Mapping[str, str]) -> str | None:
+    """The option of that name, in any case."""
+    return next((value for name, value in options.items() if name.lower() == "columns"), None)
+
+
 def _refuse_unknown(given: Mapping[str, str]) -> None:
     known = {name.lower() for name in _NAMES}
     unknown = sorted(name for name in given if name not in known and not name.startswith(_STORAGE))

@@ -120,7 +120,7 @@ def to_rows(batch: pa.RecordBatch, *, topic: str | None, now_ms: int) -> Rows:
     return Rows(
         records=pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)),
         topic=_topics(column("topic"), topic, count),
-        partition=None if partitions is None else numbers(partitions, -1),
+        partition=None if partitions is None else _partitions(partitions),
     )
 
 
@@ -141,6 +141,15 @@ def _topics(column: pa.Array | None, topic: str | None, count: int) -> pa.Dictio
         raise UsageError("no topic is named", hint="give a column 'topic', or the option 'topic' for all rows")
     _refuse_null("topic", column)
     return column.cast(pa.string()).dictionary_encode()
+
+
+def _partitions(column: pa.Array) -> NDArray[np.int32]:
+    found = numbers(column, 0)
+    if len(found) and int(found.min()) < 0:
+        raise RefusedError(
+            f"a row names partition {int(found.min())}", operation="write", hint="partitions count from 0"
+        )
+    return numbers(column, -1)
 
 
 def _timestamps(exact: pa.Array | None, column: pa.Array | None, now_ms: int, count: int) -> NDArray[np.int64]:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from maxbrod.datasource.columns import names_in, spark_schema
-from maxbrod.datasource.options import parse_options
+from maxbrod.datasource.columns import column_names, names_in, spark_schema
+from maxbrod.datasource.options import parse_options, wished_columns
+from maxbrod.datasource.pushing import if_asked
 from maxbrod.datasource.scope import narrow
+from maxbrod.datasource.stream import ArchiveStreamReader
+from maxbrod.datasource.stream_options import parse_stream_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,10 +35,14 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
         return "maxbrod"
 
     def schema(self) -> StructType:
-        return spark_schema(parse_options(self.options).columns)
+        # Not all options are looked at: a stream has others than a read, and which it is, is not known yet.
+        return spark_schema(column_names(wished_columns(self.options)))
 
     def reader(self, schema: StructType) -> ArchiveReader:
         return ArchiveReader(parse_options(self.options), names_in(schema))
+
+    def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: N802 - Spark's name
+        return ArchiveStreamReader(parse_stream_options(self.options), names_in(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         if self._to_kafka():
@@ -69,6 +76,7 @@ class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
         self._names = tuple(names)
         self._scope = options.scope
 
+    @if_asked
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
         """All of them go back to Spark, which looks at what is left once more."""
         self._scope = narrow(self._scope, filters)

@@ -12,43 +12,16 @@ from kafka.protocol.admin import (
     DescribeUserScramCredentialsRequest,
 )
 
+from maxbrod.kafka.access_names import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
 from maxbrod.kafka.cluster_state import Acl, Quota, QuotaEntity, ScramUser
 from maxbrod.kafka.error_codes import Code, answered_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from maxbrod.kafka.client import KafkaClient
     from maxbrod.kafka.deadline import Deadline
 
-# The library's own lists of these are some years behind Kafka's.
-RESOURCE_TYPES: Final = {
-    2: "TOPIC",
-    3: "GROUP",
-    4: "CLUSTER",
-    5: "TRANSACTIONAL_ID",
-    6: "DELEGATION_TOKEN",
-    7: "USER",
-}
-PATTERN_TYPES: Final = {3: "LITERAL", 4: "PREFIXED"}
-OPERATIONS: Final = {
-    2: "ALL",
-    3: "READ",
-    4: "WRITE",
-    5: "CREATE",
-    6: "DELETE",
-    7: "ALTER",
-    8: "DESCRIBE",
-    9: "CLUSTER_ACTION",
-    10: "DESCRIBE_CONFIGS",
-    11: "ALTER_CONFIGS",
-    12: "IDEMPOTENT_WRITE",
-    13: "CREATE_TOKENS",
-    14: "DESCRIBE_TOKENS",
-    15: "TWO_PHASE_COMMIT",
-}
-PERMISSIONS: Final = {2: "DENY", 3: "ALLOW"}
-MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _ANY: Final = 1
 _DESCRIBE: Final = 8
 
@@ -93,13 +66,13 @@ def _acls(answer: Any) -> Iterator[Acl]:  # noqa: ANN401 - kafka-python is untyp
     for resource in answer.resources:
         for each in resource.acls:
             yield Acl(
-                resource_type=_name(RESOURCE_TYPES, resource.resource_type),
+                resource_type=name_of(RESOURCE_TYPES, resource.resource_type),
                 resource_name=resource.resource_name,
-                pattern_type=_name(PATTERN_TYPES, resource.pattern_type),
+                pattern_type=name_of(PATTERN_TYPES, resource.pattern_type),
                 principal=each.principal,
                 host=each.host,
-                operation=_name(OPERATIONS, each.operation),
-                permission=_name(PERMISSIONS, each.permission_type),
+                operation=name_of(OPERATIONS, each.operation),
+                permission=name_of(PERMISSIONS, each.permission_type),
             )
 
 
@@ -120,7 +93,7 @@ def read_users(client: KafkaClient, *, deadline: Deadline) -> tuple[ScramUser, .
     # An empty list is all, too. Null is as well, but a broker stumbles over it when it has to refuse (Kafka 4.3).
     answer = _ask(client, lambda: DescribeUserScramCredentialsRequest(users=[]), "read SCRAM users", deadline)
     return tuple(
-        ScramUser(name=user.user, mechanism=_name(MECHANISMS, each.mechanism), iterations=each.iterations)
+        ScramUser(name=user.user, mechanism=name_of(MECHANISMS, each.mechanism), iterations=each.iterations)
         for user in answer.results
         for each in user.credential_infos
     )
@@ -133,7 +106,3 @@ def _ask(
     if answer.error_code not in {Code.NONE, accepted}:
         raise answered_with(answer.error_code, operation=operation, object_name="the cluster")
     return answer
-
-
-def _name(names: Mapping[int, str], number: int) -> str:
-    return names.get(number, str(number))

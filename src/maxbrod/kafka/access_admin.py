@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.protocol.admin import AlterClientQuotasRequest, CreateAclsRequest
 
 from maxbrod.errors import UnsupportedFormatError
-from maxbrod.kafka.access import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES
+from maxbrod.kafka.access_names import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES
 from maxbrod.kafka.cluster_state import Acl, QuotaEntity
 from maxbrod.kafka.outcomes import Outcome, change_each
 

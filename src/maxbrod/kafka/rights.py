@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka.protocol.admin import DescribeClusterRequest, DescribeGroupsRequest
 
 from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.access import OPERATIONS
+from maxbrod.kafka.access_names import OPERATIONS
 from maxbrod.kafka.coordinators import ask_coordinators
 from maxbrod.kafka.error_codes import Code, code_name
 from maxbrod.kafka.metadata import metadata_request

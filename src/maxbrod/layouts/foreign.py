@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.layouts.foreign_cluster import ForeignCluster
     from maxbrod.model import AbortedTransaction, TopicPartition
     from maxbrod.storage.interface import Storage
 
@@ -69,6 +70,8 @@ class ForeignTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
     topic_id: str | None = None
     """As Kafka prints it."""
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """The brokers that hold each partition. Whoever knows them knows all of the configs, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,8 @@ class Survey:
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The offset at which a backup of each partition would go on. Partitions without records are here, too."""
     cluster_id: str | None = None
+    cluster: ForeignCluster | None = None
+    """None: it knows nothing of access, quotas and users."""
     taken_at_ms: int | None = None
     faults: tuple[Fault, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)

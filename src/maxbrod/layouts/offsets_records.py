@@ -7,12 +7,12 @@ tagged fields may follow.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.fields import Fields
 from maxbrod.model import TopicPartition
 
 _OFFSET_KEYS: Final = frozenset({0, 1})
@@ -20,7 +20,6 @@ _GROUP_KEY: Final = 2
 _VALUE_VERSION_MAX: Final = 4
 _FLEXIBLE: Final = 4
 _TOPIC_ID_TAG: Final = 0
-_VARINT_BYTES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,7 @@ class GroupState:
 
 def decode_key(key: bytes) -> CommitKey | GroupKey | None:
     """None: a record of another protocol, which says nothing about offsets."""
-    fields = _Fields(key)
+    fields = Fields(key)
     kind = fields.number("h")
     if kind in _OFFSET_KEYS:
         group_id = fields.text()
@@ -89,7 +88,7 @@ def decode_key(key: bytes) -> CommitKey | GroupKey | None:
 
 
 def decode_commit(value: bytes) -> Commit:
-    fields = _Fields(value)
+    fields = Fields(value)
     version = _version(fields)
     offset = fields.number("q")
     leader_epoch = fields.number("i") if version >= 3 else -1
@@ -108,7 +107,7 @@ def decode_commit(value: bytes) -> Commit:
 
 
 def decode_group(value: bytes) -> GroupState:
-    fields = _Fields(value)
+    fields = Fields(value)
     version = _version(fields)
     protocol_type, generation = fields.text(), fields.number("i")
     protocol, leader = fields.text_or_none(), fields.text_or_none()
@@ -125,7 +124,7 @@ def decode_group(value: bytes) -> GroupState:
     )
 
 
-def _member(fields: _Fields, version: int) -> GroupMember:
+def _member(fields: Fields, version: int) -> GroupMember:
     member_id = fields.text()
     instance_id = fields.text_or_none() if version >= 3 else None
     client_id, client_host = fields.text(), fields.text()
@@ -145,70 +144,9 @@ def _member(fields: _Fields, version: int) -> GroupMember:
     )
 
 
-def _version(fields: _Fields) -> int:
+def _version(fields: Fields) -> int:
     version = fields.number("h")
     if not 0 <= version <= _VALUE_VERSION_MAX:
         raise UnsupportedFormatError(f"a value has the version {version}")
     fields.flexible = version >= _FLEXIBLE
     return version
-
-
-class _Fields:
-    """Kafka's own encoding, read from the front. `flexible`: lengths are varints, one more than they say."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-        self.flexible = False
-
-    def number(self, kind: str) -> int:
-        return int(struct.unpack(f">{kind}", self._take(struct.calcsize(f">{kind}")))[0])
-
-    def text(self) -> str:
-        found = self.text_or_none()
-        if found is None:
-            raise CorruptDataError("a text that must be there is null", position=self._at)
-        return found
-
-    def text_or_none(self) -> str | None:
-        size = self._varint() - 1 if self.flexible else self.number("h")
-        if size < 0:
-            return None
-        try:
-            return self._take(size).decode()
-        except UnicodeDecodeError as error:
-            raise CorruptDataError("a text is no UTF-8", position=self._at) from error
-
-    def blob(self) -> bytes:
-        return self._take(self.count())
-
-    def count(self) -> int:
-        """Of bytes or members. One that cannot be met by what is left ends the reading soon enough."""
-        found = self._varint() - 1 if self.flexible else self.number("i")
-        if not 0 <= found <= len(self._data) - self._at:
-            raise TruncatedDataError(f"{found} should follow where {len(self._data) - self._at} bytes are left")
-        return found
-
-    def tags(self) -> dict[int, bytes]:
-        """The tagged fields that may end a struct. Those of a later release are among them."""
-        if not self.flexible:
-            return {}
-        found = {}
-        for _ in range(self._varint()):
-            tag, size = self._varint(), self._varint()
-            found[tag] = self._take(size)
-        return found
-
-    def _varint(self) -> int:
-        value = 0
-        for index in range(_VARINT_BYTES_MAX):
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << 7 * index
-            if byte < 0x80:
-                return value
-        raise CorruptDataError("a number has more than 32 bits", position=self._at)
-
-    def _take(self, size: int) -> bytes:
-        if size > len(self._data) - self._at:
-            raise TruncatedDataError(f"{size} bytes should follow where {len(self._data) - self._at} are left")
-        self._at += size
-        return self._data[self._at - size : self._at]

@@ -14,11 +14,11 @@ from uuid import UUID
 
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
 from maxbrod.catalog.schema import GapReason
-from maxbrod.kafka.cluster_state import ClusterState, CommittedOffset, Group, TopicState, encode_state
-from maxbrod.kafka.cluster_state import Gap as Unknown
+from maxbrod.kafka.cluster_state import ClusterState, CommittedOffset, Group, encode_state
 from maxbrod.layouts.travelling import describe
 from maxbrod.model import topic_id_text
 from maxbrod.planning.snapshot import Snapshot
+from maxbrod.planning.surveyed_cluster import acls_of, brokers_of, gaps_of, quotas_of, topic_state, users_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,19 +67,13 @@ def snapshot_of(survey: Survey) -> Snapshot:
     state = ClusterState(
         cluster_id=survey.cluster_id,
         taken_at_ms=survey.taken_at_ms or 0,
-        brokers=(),
-        topics=tuple(_topic(survey, name, count) for name, count in counts.items()),
-        acls=None,
-        quotas=None,
-        users=None,
+        brokers=brokers_of(survey.cluster),
+        topics=tuple(topic_state(survey, name, topic_id_in(survey, name), count) for name, count in counts.items()),
+        acls=acls_of(survey.cluster),
+        quotas=quotas_of(survey.cluster),
+        users=users_of(survey.cluster),
         groups=tuple(_group(survey, each) for each in survey.groups),
-        gaps=(
-            Unknown(
-                what="ACLs, quotas and users",
-                why=f"the layout {survey.layout} does not keep them",
-                hint="back up with maxbrod's own layout to have them",
-            ),
-        ),
+        gaps=gaps_of(survey),
     )
     return Snapshot(
         run_id=RUN_ID,
@@ -159,21 +153,6 @@ def _segment(survey: Survey, segment: ForeignSegment, at: int) -> Segment:
         details=describe(survey.layout, segment),
         run_id=RUN_ID,
         written_at=at,
-    )
-
-
-def _topic(survey: Survey, name: str, count: int) -> TopicState:
-    known = survey.topics.get(name)
-    factor = 0 if known is None or known.replication_factor is None else known.replication_factor
-    configs = None if known is None or not known.configs else dict(known.configs)
-    return TopicState(
-        name=name,
-        topic_id=topic_id_in(survey, name),
-        internal=name == "__consumer_offsets",
-        # Without a factor there are no replicas: a restore then takes the default of its brokers.
-        replicas=(tuple(range(factor)),) * count,
-        configs=configs,
-        effective=configs,
     )
 
 

@@ -114,7 +114,6 @@ def test_files_that_a_broker_would_not_load_are_not_read(tmp_path: Path) -> None
     put_log(tmp_path, run(20, 1), base=20, suffix=".cleaned")
     put_log(tmp_path, run(0, 1), name=f"gone-0.{'a' * 32}-delete")
     put_log(tmp_path, run(0, 9), name=f"orders-0.{'b' * 32}-future")
-    put_log(tmp_path, run(0, 1), name="__cluster_metadata-0")
     found = survey(tmp_path)
     assert offsets(tmp_path, found) == list(range(10))
     assert set(found.topics) == {"orders"}

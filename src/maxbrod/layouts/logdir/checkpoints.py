@@ -10,6 +10,8 @@ from maxbrod.layouts.foreign import Fault
 from maxbrod.model import TopicPartition, topic_id_of
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from maxbrod.storage.interface import Storage
 
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
@@ -18,6 +20,7 @@ CLEANED: Final = "cleaner-offset-checkpoint"
 META: Final = "meta.properties"
 
 _TOPIC_ID: Final = re.compile(r"^topic_id:\s*(\S+)\s*$", re.MULTILINE)
+_DIRECTORY_ID: Final = re.compile(r"^directory\.id=(\S+)\s*$", re.MULTILINE)
 _CLUSTER_ID: Final = re.compile(r"^cluster\.id=(\S+)\s*$", re.MULTILINE)
 
 
@@ -59,6 +62,15 @@ def read_topic_id(storage: Storage, path: str, faults: list[Fault]) -> str | Non
 def read_cluster_id(storage: Storage, path: str) -> str | None:
     found = _CLUSTER_ID.search(_text(storage, path))
     return None if found is None else found[1]
+
+
+def read_directory_id(storage: Storage, path: str) -> UUID | None:
+    """Of releases that give their log directories ids."""
+    found = _DIRECTORY_ID.search(_text(storage, path))
+    try:
+        return None if found is None else topic_id_of(found[1])
+    except CorruptDataError:
+        return None
 
 
 def _text(storage: Storage, path: str) -> str:

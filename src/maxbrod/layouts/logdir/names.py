@@ -61,6 +61,14 @@ class Tree:
     """Folders of partitions that a broker had put aside, and as what: delete, future or stray."""
     roots: dict[str, set[str]]
     """By log directory, the names of the files that stand in it itself."""
+    metadata: list[PartitionFolder]
+    """Copies of the controllers' log. Those that only controllers have stand in directories of their own."""
+
+
+def folder_of(name: str) -> TopicPartition | None:
+    """The partition whose folder has this name; None if it is no partition's."""
+    found = _FOLDER.fullmatch(name)
+    return None if found is None else TopicPartition(topic=found["topic"], partition=int(found["partition"]))
 
 
 def is_log(path: str) -> bool:
@@ -79,7 +87,7 @@ def arrange(listed: Iterable[ObjectInfo]) -> Tree:
         above, _, folder = parent.rpartition("/")
         if (put := _ASIDE.fullmatch(folder)) is not None:
             aside[parent] = put["what"]
-        elif (found := _FOLDER.fullmatch(folder)) is not None and found["topic"] != CLUSTER_METADATA:
+        elif (found := _FOLDER.fullmatch(folder)) is not None:
             root = f"{above}/" if above else ""
             where = TopicPartition(topic=found["topic"], partition=int(found["partition"]))
             copy = folders.setdefault(parent, PartitionFolder(where=where, root=root, path=parent))
@@ -92,7 +100,8 @@ def arrange(listed: Iterable[ObjectInfo]) -> Tree:
         if copy.files or METADATA in copy.names or EPOCHS in copy.names:
             copies[copy.where].append(copy)
     roots = {copy.root: loose[copy.root] for found in copies.values() for copy in found}
-    return Tree(folders=dict(sorted(copies.items())), aside=aside, roots=roots)
+    metadata = [copy for where in list(copies) if where.topic == CLUSTER_METADATA for copy in copies.pop(where)]
+    return Tree(folders=dict(sorted(copies.items())), aside=aside, roots=roots, metadata=metadata)
 
 
 def _add(copy: PartitionFolder, info: ObjectInfo, name: str) -> None:

@@ -6,21 +6,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment
 from maxbrod.layouts.logdir.copies import agreed_until, furthest
-from maxbrod.layouts.logdir.scanning import OFFSET_MAX, scan
-from maxbrod.layouts.logdir.transactions import fold, touching
+from maxbrod.layouts.logdir.decisions import Verdict
+from maxbrod.layouts.logdir.scanning import ABORTED, COMMITTED, OFFSET_MAX, scan
+from maxbrod.layouts.logdir.transactions import fold, marker_after, touching
 from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from maxbrod.layouts.logdir.copies import Copy
     from maxbrod.layouts.logdir.scanning import ScannedLog
+    from maxbrod.layouts.logdir.transactions import OpenTransaction
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
+
+    Decide = Callable[[OpenTransaction], Verdict]
+
+_MARKED: Final = {COMMITTED: Verdict.COMMITTED, ABORTED: Verdict.ABORTED}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +37,19 @@ class Joined:
     end: int = 0
 
 
-def join(storage: Storage, where: TopicPartition, copies: Sequence[Copy], *, uncommitted_tail: bool) -> Joined:
+def nobody_knows(transaction: OpenTransaction) -> Verdict:
+    del transaction
+    return Verdict.UNKNOWN
+
+
+def join(
+    storage: Storage,
+    where: TopicPartition,
+    copies: Sequence[Copy],
+    *,
+    uncommitted_tail: bool,
+    decide: Decide = nobody_knows,
+) -> Joined:
     """The furthest copy, holes in it filled from those that agree, up to the high watermark or to the end."""
     joined = Joined()
     chosen = furthest(copies)
@@ -49,7 +67,8 @@ def join(storage: Storage, where: TopicPartition, copies: Sequence[Copy], *, unc
         message = f"the log ends at {chosen.end}, where its broker had committed up to {watermark}"
         joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=chosen.end))
     _tell_gaps(joined, where, chosen, logs)
-    _describe(joined, where, chosen, [each for each in logs if not each.empty])
+    logs = [each for each in logs if not each.empty]
+    _describe(joined, where, logs, _aborted(joined, chosen, logs, decide))
     return joined
 
 
@@ -173,16 +192,33 @@ def _tell_gaps(joined: Joined, where: TopicPartition, chosen: Copy, logs: Sequen
             joined.faults.append(Fault(path=before.file.path, message=message, offset=first))
 
 
-def _describe(joined: Joined, where: TopicPartition, chosen: Copy, logs: Sequence[ScannedLog]) -> None:
+def _aborted(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], decide: Decide) -> list[AbortedTransaction]:
+    """Those that were, and of those without an end all but the ones that were committed, which are told."""
     aborted, undecided = fold(logs)
     end = logs[-1].end_offset if logs else 0
-    for producer_id, first in sorted(undecided.items(), key=lambda item: item[1]):
-        aborted.append(AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=OFFSET_MAX))
-        message = (
-            f"a transaction of producer {producer_id} has no end in the log; its records from offset {first} on count "
-            f"as aborted, up to offset {end - 1}"
-        )
-        joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=first))
+    for each in undecided:
+        first, who = each.first_offset, f"a transaction of producer {each.producer_id}"
+        # Where the log is cut, its end may stand above.
+        marker = marker_after(chosen.logs, each.producer_id, end)
+        verdict = decide(each) if marker is None else _MARKED[marker]
+        said = "was prepared" if marker is None else "is marked above"
+        if verdict is Verdict.COMMITTED:
+            message = f"{who} {said} to commit, and has no end in the log; its records from offset {first} on count"
+        else:
+            aborted.append(AbortedTransaction(producer_id=each.producer_id, first_offset=first, last_offset=OFFSET_MAX))
+            lost = "" if verdict is Verdict.UNKNOWN else ", as it was not committed"
+            message = (
+                f"{who} has no end in the log; its records from offset {first} on count as aborted, up to offset "
+                f"{end - 1}{lost}"
+            )
+        fatal = verdict is Verdict.UNKNOWN
+        joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=first, fatal=fatal))
+    return aborted
+
+
+def _describe(
+    joined: Joined, where: TopicPartition, logs: Sequence[ScannedLog], aborted: Sequence[AbortedTransaction]
+) -> None:
     for each in logs:
         tally = each.tally
         joined.segments.append(

@@ -46,8 +46,8 @@ class ScannedLog:
     """Each leader epoch of the batches with the first offset that has it."""
     holes: list[tuple[int, int]] = field(default_factory=list)
     """Offsets [first, end) between two batches."""
-    events: list[tuple[int, int, int]] = field(default_factory=list)
-    """Producer id, offset, and what: the beginning of a transaction in this file, or its marker."""
+    events: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Producer id and epoch, offset, and what: the beginning of a transaction in this file, or its marker."""
     damage: Damage | None = None
 
     @property
@@ -138,13 +138,14 @@ def _note_transactions(found: ScannedLog, piece: Piece, begun: set[int]) -> None
     # What compaction has emptied is decided, and holds nothing: the cleaner stops before open transactions.
     for row in np.flatnonzero(headers.transactional & (headers["count"] > 0)).tolist():
         producer_id, offset = int(headers["producer_id"][row]), int(headers["base_offset"][row])
+        epoch = int(headers["producer_epoch"][row])
         if control[row]:
             begun.discard(producer_id)
             kind = ABORTED if (producer_id, offset) in aborts else COMMITTED
-            found.events.append((producer_id, offset, kind))
+            found.events.append((producer_id, epoch, offset, kind))
         elif producer_id not in begun:
             begun.add(producer_id)
-            found.events.append((producer_id, offset, DATA))
+            found.events.append((producer_id, epoch, offset, DATA))
 
 
 def _is_zero(storage: Storage, file: LogFile, position: int) -> bool:

@@ -5,51 +5,34 @@ has left it. Several files at a time.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.foreign import Fault, ForeignTopic, Survey
-from maxbrod.layouts.logdir.checkpoints import (
-    CLEANED,
-    HIGH_WATERMARKS,
-    LOG_STARTS,
-    META,
-    read_cluster_id,
-    read_epochs,
-    read_offsets,
-    read_topic_id,
-)
-from maxbrod.layouts.logdir.copies import Copy, lineage, swapped
-from maxbrod.layouts.logdir.names import EPOCHS, METADATA, arrange
+from maxbrod.layouts.foreign import Fault, Survey
+from maxbrod.layouts.logdir.checkpoints import META, read_cluster_id, read_directory_id
+from maxbrod.layouts.logdir.decisions import TOPIC as STATES
+from maxbrod.layouts.logdir.decisions import Verdict, read_decisions
+from maxbrod.layouts.logdir.loading import Notes, load_copy
+from maxbrod.layouts.logdir.metadata_log import read_metadata
+from maxbrod.layouts.logdir.names import arrange
 from maxbrod.layouts.logdir.partition import join
-from maxbrod.layouts.logdir.scanning import scan
+from maxbrod.layouts.logdir.topics import find_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from uuid import UUID
 
-    from maxbrod.layouts.foreign import ForeignGap, ForeignSegment
-    from maxbrod.layouts.logdir.names import PartitionFolder, Tree
+    from maxbrod.layouts.foreign import ForeignGap, ForeignSegment, ForeignTopic
+    from maxbrod.layouts.logdir.copies import Copy
+    from maxbrod.layouts.logdir.decisions import Decision
+    from maxbrod.layouts.logdir.names import Tree
+    from maxbrod.layouts.logdir.transactions import OpenTransaction
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
 NAME: Final = "logdir"
 _FILES_AT_A_TIME: Final = 4
-
-
-class _Notes:
-    """What brokers have noted for all partitions of each log directory."""
-
-    def __init__(self, storage: Storage, tree: Tree, faults: list[Fault]) -> None:
-        self._noted = {
-            name: {
-                root: read_offsets(storage, f"{root}{name}", faults) if name in names else {}
-                for root, names in tree.roots.items()
-            }
-            for name in (HIGH_WATERMARKS, LOG_STARTS, CLEANED)
-        }
-
-    def of(self, name: str, folder: PartitionFolder) -> int | None:
-        return self._noted[name][folder.root].get(folder.where)
 
 
 def survey(storage: Storage, *, uncommitted_tail: bool) -> Survey:
@@ -58,30 +41,33 @@ def survey(storage: Storage, *, uncommitted_tail: bool) -> Survey:
         Fault(path=path, message=f"its broker had put it aside ({what}); it is passed over", fatal=False)
         for path, what in sorted(tree.aside.items())
     ]
-    notes = _Notes(storage, tree, faults)
+    notes = Notes(storage, tree, faults)
     segments: list[ForeignSegment] = []
     gaps: list[ForeignGap] = []
     positions: dict[TopicPartition, int] = {}
     with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
-        folders = [each for found in tree.folders.values() for each in found]
+        folders = [*tree.metadata, *(each for found in tree.folders.values() for each in found)]
         read = dict(
             zip(
                 (each.path for each in folders),
-                pool.map(lambda each: _copy(storage, each, notes), folders),
+                pool.map(lambda each: load_copy(storage, each, notes), folders),
                 strict=True,
             )
         )
     faults += [fault for _, told in read.values() for fault in told]
     copies = {where: [read[each.path][0] for each in found] for where, found in tree.folders.items()}
-    topics = _topics(copies, faults)
-    for where, found in copies.items():
-        wanted = topics[where.topic].topic_id
-        joined = join(
-            storage,
-            where,
-            [each for each in found if each.topic_id in {None, wanted}] or found,
-            uncommitted_tail=uncommitted_tail,
-        )
+    image = read_metadata(storage, [read[each.path][0] for each in tree.metadata], faults)
+    topics = find_topics(copies, image, _directory_ids(storage, tree), faults)
+    meant = {
+        where: [each for each in found if each.topic_id in {None, topics[where.topic].topic_id}]
+        for where, found in copies.items()
+    }
+    coordinators = _Coordinators(storage, meant, topics, faults)
+    for where, mine in meant.items():
+        if not mine:
+            continue
+        decide = partial(coordinators.decide, where)
+        joined = join(storage, where, mine, uncommitted_tail=uncommitted_tail, decide=decide)
         segments += joined.segments
         gaps += joined.gaps
         faults += joined.faults
@@ -93,48 +79,41 @@ def survey(storage: Storage, *, uncommitted_tail: bool) -> Survey:
         gaps=tuple(gaps),
         positions=positions,
         cluster_id=_cluster_id(storage, tree),
+        cluster=None if image is None else image.cluster(),
         taken_at_ms=max((each.modified_ms for each in folders), default=None),
         faults=tuple(faults),
     )
 
 
-def _copy(storage: Storage, folder: PartitionFolder, notes: _Notes) -> tuple[Copy, list[Fault]]:
-    faults: list[Fault] = []
-    logs = swapped([scan(storage, each) for each in folder.loaded()])
-    logs.sort(key=lambda each: each.file.base_offset)
-    noted = read_epochs(storage, f"{folder.path}/{EPOCHS}", faults) if EPOCHS in folder.names else []
-    known = read_topic_id(storage, f"{folder.path}/{METADATA}", faults) if METADATA in folder.names else None
-    end = max((each.end_offset for each in logs), default=0)
-    copy = Copy(
-        folder=folder,
-        logs=tuple(logs),
-        topic_id=known,
-        epochs=lineage(noted, logs, end),
-        high_watermark=notes.of(HIGH_WATERMARKS, folder),
-        log_start=notes.of(LOG_STARTS, folder) or 0,
-        cleaned=notes.of(CLEANED, folder) or 0,
-    )
-    return copy, faults
+class _Coordinators:
+    """What they had decided of open transactions. Read when the first one is met: most logs have none."""
 
+    def __init__(
+        self,
+        storage: Storage,
+        copies: Mapping[TopicPartition, Sequence[Copy]],
+        topics: Mapping[str, ForeignTopic],
+        faults: list[Fault],
+    ) -> None:
+        self._storage, self._copies, self._topics, self._faults = storage, copies, topics, faults
 
-def _topics(copies: Mapping[TopicPartition, Sequence[Copy]], faults: list[Fault]) -> dict[str, ForeignTopic]:
-    """Of a name that stands for two topics, the one that was written to last; what is left of the other is told."""
-    by_name: dict[str, list[Copy]] = {}
-    counts: dict[str, int] = {}
-    for where, found in copies.items():
-        by_name.setdefault(where.topic, []).extend(found)
-        counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
-    topics = {}
-    for name, found in by_name.items():
-        known = [each for each in found if each.topic_id is not None]
-        newest = max(known, key=lambda each: each.folder.modified_ms, default=None)
-        wanted = None if newest is None else newest.topic_id
-        for each in known:
-            if each.topic_id != wanted:
-                message = f"is of another topic of this name ({each.topic_id}) and is passed over"
-                faults.append(Fault(path=each.folder.path, message=message, fatal=False))
-        topics[name] = ForeignTopic(name=name, partition_count=counts[name], topic_id=wanted)
-    return topics
+    def decide(self, where: TopicPartition, transaction: OpenTransaction) -> Verdict:
+        found = self._decisions.get(transaction.producer_id)
+        if found is None:
+            return Verdict.UNKNOWN
+        replicas = self._topics[where.topic].replicas[where.partition : where.partition + 1]
+        all_copies = any(replicas) and len(self._copies[where]) >= len(replicas[0])
+        return found.verdict(where, transaction.producer_epoch, all_copies=all_copies)
+
+    @cached_property
+    def _decisions(self) -> dict[int, Decision]:
+        """To the end of the log: a copy that would be elected decides, also by what stands above the watermark."""
+        partitions = [
+            join(self._storage, where, copies, uncommitted_tail=True).segments
+            for where, copies in self._copies.items()
+            if where.topic == STATES and copies
+        ]
+        return read_decisions(self._storage, partitions, self._faults)
 
 
 def _cluster_id(storage: Storage, tree: Tree) -> str | None:
@@ -147,3 +126,10 @@ def _cluster_id(storage: Storage, tree: Tree) -> str | None:
             hint="put those of one cluster under a folder of their own",
         )
     return next(iter(ids), None)
+
+
+def _directory_ids(storage: Storage, tree: Tree) -> Iterator[UUID]:
+    for root, names in tree.roots.items():
+        found = read_directory_id(storage, f"{root}{META}") if META in names else None
+        if found is not None:
+            yield found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from maxbrod.layouts.logdir.scanning import ABORTED, DATA
@@ -13,24 +14,41 @@ if TYPE_CHECKING:
     from maxbrod.layouts.logdir.scanning import ScannedLog
 
 
-def fold(logs: Sequence[ScannedLog]) -> tuple[list[AbortedTransaction], dict[int, int]]:
-    """Those that were aborted; and by producer the first offset of those that nothing says the end of.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """One that no marker in the log ends."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+
+
+def fold(logs: Sequence[ScannedLog]) -> tuple[list[AbortedTransaction], list[OpenTransaction]]:
+    """Those that were aborted; and those that nothing says the end of, in order.
 
     One that began before the log does counts from the log's first offset on.
     """
     first = next((each.base_offset for each in logs), 0)
-    open_since: dict[int, int] = {}
+    open_since: dict[int, OpenTransaction] = {}
     ended: dict[int, int] = {}
     aborted: list[AbortedTransaction] = []
-    for producer_id, offset, kind in (event for each in logs for event in each.events):
+    for producer_id, epoch, offset, kind in (event for each in logs for event in each.events):
         if kind == DATA:
-            open_since.setdefault(producer_id, offset)
+            begun = OpenTransaction(producer_id=producer_id, producer_epoch=epoch, first_offset=offset)
+            open_since.setdefault(producer_id, begun)
             continue
-        began = open_since.pop(producer_id, ended.get(producer_id, first))
+        begun_at = open_since.pop(producer_id, None)
+        began = ended.get(producer_id, first) if begun_at is None else begun_at.first_offset
         ended[producer_id] = offset + 1
         if kind == ABORTED:
             aborted.append(AbortedTransaction(producer_id=producer_id, first_offset=began, last_offset=offset))
-    return aborted, open_since
+    return aborted, sorted(open_since.values(), key=lambda each: each.first_offset)
+
+
+def marker_after(logs: Sequence[ScannedLog], producer_id: int, offset: int) -> int | None:
+    """What a producer's first marker from an offset on says; None: there is none."""
+    events = (event for each in logs if each.end_offset > offset for event in each.events)
+    return next((kind for who, _, at, kind in events if who == producer_id and at >= offset and kind != DATA), None)
 
 
 def touching(

@@ -1,0 +1,170 @@
+"""The state of the cluster out of the controllers' log: the newest checkpoint, and the log that follows it.
+
+The high watermark of this log is written down nowhere. So the copy is taken that an election among all of them would
+choose, to its end; and if something in it that matters stands in a minority of the copies only, that is told.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.decoding import decode_committed
+from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.logdir.copies import agreed_until
+from maxbrod.layouts.logdir.metadata_image import MetadataImage
+from maxbrod.layouts.logdir.metadata_records import decode_record
+from maxbrod.layouts.logdir.reading import batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.layouts.logdir.copies import Copy
+    from maxbrod.storage.interface import Storage
+
+_CHECKPOINT: Final = re.compile(r"(?P<end>\d{20})-(?P<epoch>\d{10})\.checkpoint")
+_COLUMNS: Final = ["offset", "value"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The state below an offset, as its node wrote it down: committed, all of it."""
+
+    path: str
+    end_offset: int
+    epoch: int
+
+
+def read_metadata(storage: Storage, copies: Sequence[Copy], faults: list[Fault]) -> MetadataImage | None:
+    """None: there is no such log, as of clusters with ZooKeeper, or none that is whole from its beginning."""
+    for copy in sorted(copies, key=_reach, reverse=True):
+        for found in (*_checkpoints(copy), None):
+            if _leads_on(copy, found):
+                image = _Reader(storage, copy, faults).read(found)
+                if image is not None:
+                    _tell_minority(image, copy, copies, faults)
+                    return image
+    if copies:
+        message = "no copy of the cluster's metadata is whole: settings, ACLs and quotas are lost"
+        faults.append(Fault(path=copies[0].folder.path, message=message))
+    return None
+
+
+def _checkpoints(copy: Copy) -> list[Checkpoint]:
+    """The newest first. Those that were still being written are named otherwise."""
+    named = ((name, _CHECKPOINT.fullmatch(name)) for name in copy.folder.names)
+    found = [
+        Checkpoint(path=f"{copy.folder.path}/{name}", end_offset=int(match["end"]), epoch=int(match["epoch"]))
+        for name, match in named
+        if match is not None
+    ]
+    return sorted(found, key=lambda each: (each.end_offset, each.epoch), reverse=True)
+
+
+def _reach(copy: Copy) -> tuple[int, int]:
+    """How far a copy goes: by epoch, then by offset. A node that has just loaded a checkpoint has nothing else."""
+    noted = ((each.epoch, each.end_offset) for each in _checkpoints(copy))
+    return max([(copy.last_epoch, copy.end), *noted])
+
+
+def _leads_on(copy: Copy, checkpoint: Checkpoint | None) -> bool:
+    """Whether the log goes on where a checkpoint ends, or has everything by itself."""
+    begins = copy.logs[0].base_offset if copy.logs else None
+    if checkpoint is None:
+        return begins == 0 and not copy.logs[0].empty
+    return begins is None or begins <= checkpoint.end_offset
+
+
+class _Reader:
+    """Reads one copy. What cannot be understood is told, once for each reason."""
+
+    def __init__(self, storage: Storage, copy: Copy, faults: list[Fault]) -> None:
+        self._storage, self._copy, self._faults = storage, copy, faults
+        self._told: set[str] = set()
+        self._image = MetadataImage()
+
+    def read(self, checkpoint: Checkpoint | None) -> MetadataImage | None:
+        """None: the checkpoint is damaged, which is told."""
+        start = 0
+        if checkpoint is not None:
+            start = checkpoint.end_offset
+            try:
+                self._load(checkpoint)
+            except (CorruptDataError, UnsupportedFormatError) as error:
+                message = f"the checkpoint is damaged ({error.message}) and is passed over"
+                self._faults.append(Fault(path=checkpoint.path, message=message, fatal=False))
+                return None
+            # What stands in a checkpoint was committed.
+            self._image.changed_at = -1
+        self._follow(start)
+        if self._image.unknown:
+            kinds = ", ".join(map(str, sorted(self._image.unknown)))
+            message = f"records of types that this release does not know ({kinds}) are passed over"
+            self._faults.append(Fault(path=self._copy.folder.path, message=message, fatal=False))
+        return self._image
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        """CorruptDataError also where its last record is missing, which says that it is complete."""
+        size, complete = self._storage.head(checkpoint.path).size, False
+        for data, headers in batches(self._storage, checkpoint.path, 0, size):
+            complete = bool(headers.control[-1])
+            self._add(checkpoint.path, data, headers, 0)
+        if not complete:
+            raise CorruptDataError("it has no end")
+
+    def _follow(self, start: int) -> None:
+        """The records from an offset on, up to where the log is whole."""
+        reached = start
+        for each in self._copy.logs:
+            if each.empty or each.end_offset <= reached:
+                continue
+            if each.base_offset > reached or each.holes:
+                self._tell_end(each.file.path, reached, "the next records are missing")
+                return
+            for data, headers in batches(self._storage, each.file.path, each.position, each.stop, check_crc=False):
+                self._add(each.file.path, data, headers, reached)
+            reached = each.end_offset
+            if each.damage is not None and each is not self._copy.logs[-1]:
+                self._tell_end(each.file.path, reached, each.damage.message)
+                return
+
+    def _tell_end(self, path: str, reached: int, why: str) -> None:
+        message = f"the cluster's metadata is read up to offset {reached} of {self._copy.end}: {why}"
+        self._faults.append(Fault(path=path, message=message, offset=reached))
+
+    def _add(self, path: str, data: NDArray[np.uint8], headers: BatchHeaders, start: int) -> None:
+        for records in decode_committed(data, headers, (), columns=_COLUMNS):
+            columns = (records.column(name).to_pylist() for name in _COLUMNS)
+            for offset, value in zip(*columns, strict=True):
+                if offset >= start and value is not None:
+                    self._add_record(path, offset, value)
+
+    def _add_record(self, path: str, offset: int, value: bytes) -> None:
+        try:
+            record = decode_record(value)
+        except (CorruptDataError, UnsupportedFormatError) as error:
+            if error.message not in self._told:
+                self._told.add(error.message)
+                message = f"{error.message}; what it says is lost"
+                self._faults.append(Fault(path=path, message=message, offset=offset))
+            return
+        if record is not None:
+            self._image.add(offset, record)
+
+
+def _tell_minority(image: MetadataImage, chosen: Copy, copies: Sequence[Copy], faults: list[Fault]) -> None:
+    """A majority is that of the copies that are here: who voted is not known of all releases."""
+    reached = sorted((chosen.end if each is chosen else agreed_until(each, chosen) for each in copies), reverse=True)
+    until = reached[len(copies) // 2]
+    if image.changed_at >= until:
+        message = (
+            f"metadata from offset {until} on stands in a minority of the {len(copies)} copies; it is taken, up to "
+            f"offset {chosen.end - 1}, and may never have been committed"
+        )
+        faults.append(Fault(path=chosen.folder.path, message=message, offset=until, fatal=False))

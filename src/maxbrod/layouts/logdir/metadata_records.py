@@ -1,0 +1,194 @@
+"""One record of `__cluster_metadata`: what a controller decided. Bytes and values only.
+
+A value is a frame: its version, the type and that type's version, each a varint, then the fields, always flexible.
+Types that say nothing of what an archive keeps are passed over. Of users' secrets nothing is taken out of the bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import UnsupportedFormatError
+from maxbrod.layouts.fields import Fields
+from maxbrod.layouts.foreign_cluster import ForeignAcl, ForeignBroker, ForeignUser
+from maxbrod.layouts.logdir.metadata_values import (
+    AclAdded,
+    AclRemoved,
+    BrokerChanged,
+    BrokerRegistered,
+    BrokerRemoved,
+    ConfigSet,
+    PartitionAssigned,
+    QuotaSet,
+    TopicAdded,
+    TopicRemoved,
+    TransactionAborted,
+    TransactionBegan,
+    TransactionEnded,
+    Unknown,
+    UserRemoved,
+    UserSet,
+)
+from maxbrod.model import topic_id_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+    from maxbrod.layouts.logdir.metadata_values import MetadataRecord
+
+_FRAME_VERSION: Final = 1
+_REPLICAS_TAG: Final = 2
+_LOG_DIRS_TAG: Final = 0
+_CHANGED_LOG_DIRS_TAG: Final = 2
+PASSED_OVER: Final = frozenset({7, 8, 10, 12, 15, 20, 21, 26, 27, 28})
+"""Fencing, tokens, features, producer ids, migration, controllers, eligible leaders: known, and of no use here."""
+
+
+def decode_record(value: bytes) -> MetadataRecord | None:
+    """None: a type of which nothing is kept. UnsupportedFormatError: a version that came after this release."""
+    fields = Fields(value, flexible=True)
+    frame = fields.varint()
+    if frame != _FRAME_VERSION:
+        raise UnsupportedFormatError(f"a record of the metadata has a frame of version {frame}")
+    kind, version = fields.varint(), fields.varint()
+    if kind in PASSED_OVER:
+        return None
+    if kind not in _DECODERS:
+        return Unknown(type=kind)
+    newest, decode = _DECODERS[kind]
+    if version > newest:
+        raise UnsupportedFormatError(f"a record of the metadata has the type {kind} in version {version}")
+    return decode(fields, version)
+
+
+def _register_broker(fields: Fields, version: int) -> BrokerRegistered:
+    node_id = fields.number("i")
+    if version >= 2:
+        fields.flag()
+    fields.uuid()
+    fields.number("q")
+    endpoints = [_endpoint(fields) for _ in range(fields.count())]
+    for _ in range(fields.count()):
+        fields.text(), fields.number("h"), fields.number("h"), fields.tags()
+    rack = fields.text_or_none()
+    fields.flag()
+    if version >= 1:
+        fields.flag()
+    host, port = endpoints[0] if endpoints else ("", 0)
+    log_dirs = fields.tags().get(_LOG_DIRS_TAG)
+    return BrokerRegistered(
+        broker=ForeignBroker(node_id=node_id, host=host, port=port, rack=rack),
+        log_dirs=() if log_dirs is None else _uuids(log_dirs),
+    )
+
+
+def _endpoint(fields: Fields) -> tuple[str, int]:
+    fields.text()
+    host, port = fields.text(), fields.number("H")
+    fields.number("h")
+    fields.tags()
+    return host, port
+
+
+def _change_broker(fields: Fields, version: int) -> BrokerChanged:
+    del version
+    node_id = fields.number("i")
+    fields.number("q")
+    log_dirs = fields.tags().get(_CHANGED_LOG_DIRS_TAG)
+    return BrokerChanged(node_id=node_id, log_dirs=None if log_dirs is None else _uuids(log_dirs))
+
+
+def _uuids(data: bytes) -> tuple[UUID, ...]:
+    fields = Fields(data, flexible=True)
+    return tuple(fields.uuid() for _ in range(fields.count()))
+
+
+def _add_topic(fields: Fields, version: int) -> TopicAdded:
+    del version
+    return TopicAdded(name=fields.text(), topic_id=topic_id_text(fields.uuid()))
+
+
+def _assign_partition(fields: Fields, version: int) -> PartitionAssigned:
+    del version
+    partition, topic_id = fields.number("i"), fields.uuid()
+    return PartitionAssigned(topic_id=topic_id_text(topic_id), partition=partition, replicas=fields.numbers("i"))
+
+
+def _change_partition(fields: Fields, version: int) -> PartitionAssigned:
+    del version
+    partition, topic_id = fields.number("i"), fields.uuid()
+    replicas = fields.tags().get(_REPLICAS_TAG)
+    return PartitionAssigned(
+        topic_id=topic_id_text(topic_id),
+        partition=partition,
+        replicas=None if replicas is None else Fields(replicas, flexible=True).numbers("i"),
+    )
+
+
+def _set_config(fields: Fields, version: int) -> ConfigSet:
+    del version
+    return ConfigSet(
+        resource_type=fields.number("b"),
+        resource_name=fields.text(),
+        name=fields.text(),
+        value=fields.text_or_none(),
+    )
+
+
+def _set_quota(fields: Fields, version: int) -> QuotaSet:
+    del version
+    entities = tuple(_entity(fields) for _ in range(fields.count()))
+    key, value, removed = fields.text(), fields.decimal(), fields.flag()
+    return QuotaSet(entities=entities, key=key, value=None if removed else value)
+
+
+def _entity(fields: Fields) -> tuple[str, str | None]:
+    found = fields.text(), fields.text_or_none()
+    fields.tags()
+    return found
+
+
+def _set_user(fields: Fields, version: int) -> UserSet:
+    del version
+    name, mechanism = fields.text(), fields.number("b")
+    for _ in ("salt", "stored key", "server key"):
+        fields.blob()
+    return UserSet(user=ForeignUser(name=name, mechanism=mechanism, iterations=fields.number("i")))
+
+
+def _add_acl(fields: Fields, version: int) -> AclAdded:
+    del version
+    return AclAdded(
+        id=fields.uuid(),
+        acl=ForeignAcl(
+            resource_type=fields.number("b"),
+            resource_name=fields.text(),
+            pattern_type=fields.number("b"),
+            principal=fields.text(),
+            host=fields.text(),
+            operation=fields.number("b"),
+            permission=fields.number("b"),
+        ),
+    )
+
+
+_DECODERS: Final[Mapping[int, tuple[int, Callable[[Fields, int], MetadataRecord]]]] = {
+    0: (4, _register_broker),
+    1: (0, lambda fields, _: BrokerRemoved(node_id=fields.number("i"))),
+    2: (0, _add_topic),
+    3: (2, _assign_partition),
+    4: (0, _set_config),
+    5: (2, _change_partition),
+    9: (0, lambda fields, _: TopicRemoved(topic_id=topic_id_text(fields.uuid()))),
+    11: (0, _set_user),
+    14: (0, _set_quota),
+    17: (3, _change_broker),
+    18: (0, _add_acl),
+    19: (0, lambda fields, _: AclRemoved(id=fields.uuid())),
+    22: (0, lambda fields, _: UserRemoved(name=fields.text(), mechanism=fields.number("b"))),
+    23: (0, lambda *_: TransactionBegan()),
+    24: (0, lambda *_: TransactionEnded()),
+    25: (0, lambda *_: TransactionAborted()),
+}
+"""By type: the newest version that is known, and what reads it."""
