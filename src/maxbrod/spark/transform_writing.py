@@ -43,7 +43,7 @@ _PACKED_BYTES: Final = 4 << 20
 def write_task(
     settings: TransformSettings, payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> list[Transformed]:
-    """Items share objects, so that what goes wrong with one spoils all: then it is all that is told."""
+    """Items share objects, so that what goes wrong with one spoils all: then it is told for each of them."""
     task = _Task(payloads)
     try:
         with _writer(settings) as archive:
@@ -53,9 +53,9 @@ def write_task(
             task.end()
         return task.outcome()
     except _ToldError as told:
-        return [Transformed(**task.place, failure=told.failure)]
+        return task.nothing(told.failure)
     except MaxbrodError as error:
-        return [Transformed(**task.place, failure=error.as_dict())]
+        return task.nothing(error.as_dict())
 
 
 class _ToldError(Exception):
@@ -71,7 +71,9 @@ def _writer(settings: TransformSettings) -> ArchiveWriter:
         open_storage(settings.target_url, settings.target),
         run_id=settings.run_id,
         compression=Compression.parse(settings.compression),
-        limits=SegmentLimits(bytes_max=settings.segment_bytes_max or SegmentLimits().bytes_max),
+        limits=SegmentLimits(
+            bytes_max=settings.segment_bytes_max or SegmentLimits().bytes_max, records_max=settings.segment_records_max
+        ),
     )
 
 
@@ -85,11 +87,10 @@ class _Task:
         self._done: list[_Item] = []
         self._open: _Item | None = None
 
-    @property
-    def place(self) -> dict[str, Any]:
-        """The item that is under way."""
-        number = min(len(self._done), len(self._items) - 1)
-        return {"topic": "", "topic_id": "", "partition": -1} if number < 0 else _place(self._items[number])
+    def nothing(self, failure: dict[str, Any]) -> list[Transformed]:
+        """Before the first row came, nobody knows whose task it is."""
+        places = [_place(item) for item in self._items] or [{"topic": "", "topic_id": "", "partition": -1, "start": 0}]
+        return [Transformed(**each, failure=failure) for each in places]
 
     def add(self, archive: ArchiveWriter, batch: pa.RecordBatch) -> None:
         task, item, kind = (number_column(batch.column(f"{PREFIX}{name}")) for name in ("task", "item", "kind"))
@@ -190,7 +191,8 @@ class _Item:
 
 
 def _place(item: TransferItem) -> dict[str, Any]:
-    return {"topic": item.where.topic, "topic_id": item.topic_id, "partition": item.where.partition}
+    where = item.where
+    return {"topic": where.topic, "topic_id": item.topic_id, "partition": where.partition, "start": item.start}
 
 
 def _as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
