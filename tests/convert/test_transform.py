@@ -8,6 +8,7 @@ import pytest
 from native_logs import data_batch, pack
 from reference import Record
 
+from backup.engine import back_up, config_of
 from datasource.archives import write
 from maxbrod.api.archives import open_archive
 from maxbrod.api.checking import check_archive
@@ -16,12 +17,15 @@ from maxbrod.api.foreign_target import TargetWish
 from maxbrod.config import SparkConfig, StorageConfig
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.planning.transform import Changes, Transform
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import numbered, produce
 from transform.stages import records_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.api.convert_report import ConvertReport
+    from maxbrod.sandbox.cluster import Cluster
 
 CLEAN = {"where": "key is null or key not like 'user-1%'", "select": "'-' as value"}
 
@@ -45,7 +49,7 @@ def source(tmp_path: Path) -> Path:
         Record(offset=at, timestamp=1000 + at, key=f"user-{at}".encode(), value=b"v", headers=[(b"h", None)])
         for at in range(20)
     ]
-    write(tmp_path / "archive", [pack(records)])
+    write(tmp_path / "archive", [pack(records[:15], leader_epoch=3) + pack(records[15:], leader_epoch=5)])
     return tmp_path / "archive"
 
 
@@ -64,6 +68,7 @@ def test_a_cleaned_archive_has_no_record_that_was_to_go_and_explains_each(
     assert report.changes == (Changes(topic="orders", read=20, kept=9, dropped=11, changed={"value": 9}),)
     assert report.topics[0].equal is None, "nobody claims that they are the same"
     assert records_in(open_archive(str(source))) == before
+    assert clean.catalog.positions() == open_archive(str(source)).catalog.positions(), "backups go on from there"
 
 
 def test_what_is_new_is_cleaned_too_and_never_mixed_with_what_went_through_something_else(
@@ -81,6 +86,21 @@ def test_what_is_new_is_cleaned_too_and_never_mixed_with_what_went_through_somet
     converted(source, tmp_path / "plain", spark)
     with pytest.raises(RefusedError, match="or through none"):
         converted(source, tmp_path / "plain", spark, **CLEAN)
+
+
+def test_a_backup_goes_on_in_a_cleaned_archive_and_brings_nothing_back(
+    cluster: Cluster, topic: str, tmp_path: Path, spark: Any
+) -> None:
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(30))
+    assert back_up(config_of(cluster, tmp_path / "archive", topic)).complete
+    converted(tmp_path / "archive", tmp_path / "clean", spark, where="offset % 3 = 0")
+    produce(cluster, topic, numbered(5))
+    report = back_up(config_of(cluster, tmp_path / "clean", topic))
+    assert (report.complete, [notice.kind for notice in report.notices]) == (True, [])
+    clean = open_archive(str(tmp_path / "clean"))
+    assert [each["offset"] for each in records_in(clean)] == [*range(0, 30, 3), *range(30, 35)]
+    assert check_archive(clean).exit_code == 0
 
 
 def test_what_is_wrong_is_told_before_there_is_anything_at_the_target(source: Path, tmp_path: Path, spark: Any) -> None:

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.batch.columns import headers_array, number_array, number_column
+from maxbrod.batch.fillers import emptied
+from maxbrod.batch.headers import walk
 from maxbrod.errors import MaxbrodError, RefusedError, UsageError, naming
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.records import append_records
@@ -139,6 +141,8 @@ class _Item:
         self._item = item
         self._ends = np.array([each.end_offset for each in item.slices], np.int64)
         self._reached = 0
+        self._written = -1
+        """The last offset."""
         self._counts: Counter[str] = Counter()
         self._part = archive.partition(
             topic=item.where.topic,
@@ -160,7 +164,9 @@ class _Item:
 
     def _append(self, records: pa.RecordBatch) -> None:
         """By the slices that they came from: each has its codec, and what lay between two stays a gap."""
-        place = self._ends.searchsorted(number_column(records.column("offset")), side="right")
+        offsets = number_column(records.column("offset"))
+        self._written = int(offsets[-1])
+        place = self._ends.searchsorted(offsets, side="right")
         edges = np.flatnonzero(np.diff(place)) + 1
         for first, end in zip([0, *edges.tolist()], [*edges.tolist(), records.num_rows], strict=True):
             number = int(place[first])
@@ -178,7 +184,18 @@ class _Item:
     def end(self, count: int) -> None:
         if count != self._counts["read"]:
             raise _mixed(f"{self._counts['read']:,} records of {self._item.where} came, of {count:,}")
+        self._keep_epoch()
         self._part.close()
+
+    def _keep_epoch(self) -> None:
+        """Of the source's last offset, where its record is dropped: a backup that goes on asks by it for a cut log."""
+        last = self._item.slices[-1] if self._item.slices else None
+        if last is None or last.last_leader_epoch < 0 or not self._written < last.end_offset - 1 < self._item.end:
+            return
+        if self._is_gap(self._reached, len(self._item.slices) - 1):
+            self._part.close()
+        data = emptied(last.end_offset - 1, leader_epoch=last.last_leader_epoch)
+        self._part.append(data, walk(data, check_crc=False))
 
     def outcome(self) -> Transformed:
         return Transformed(
