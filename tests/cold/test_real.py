@@ -278,8 +278,9 @@ def test_what_was_restored_outlives_leaders_and_crashes(restored: Restored) -> N
     assert gone is not None
     cluster.kill(gone)
     wait_for("another leader", lambda: replicas(cluster, "plain").leader not in {None, gone}, timeout_s=120)
-    assert read_all(cluster, "plain")[: len(before)] == before
     cluster.restart(gone)
     wait_for_in_sync(cluster, "plain", cluster.broker_ids)
+    assert replicas(cluster, "plain").leader != gone
+    assert read_all(cluster, "plain")[: len(before)] == before
     produce(cluster, "plain", numbered(5, first=6000))
     assert offsets(cluster, "plain") == (0, 2020)
