@@ -162,7 +162,7 @@ def _epochs(where: TopicPartition, target: ColdTarget, extent: Extent) -> Iterat
             kind=ObstacleKind.LEADER_EPOCHS,
             where=str(where),
             what=f"its batches have leader epochs up to {extent.last_epoch}, the target's is {max(known, 0)}: "
-            "consumers would see a log that was truncated, and followers would not copy it",
+            "followers would never copy them, and consumers would wait for such a leader",
             hint="say --leader-epochs lower: above the target's own they become its own, and nothing else changes",
             fatal=True,
         )
