@@ -207,7 +207,7 @@ def test_what_is_out_of_scope_counts_for_no_limit() -> None:
 
 
 def test_a_position_without_news_is_the_same_text() -> None:
-    rows = [data(0, 10), open_gap(10, 12), data(12, 20, 0), data(0, 5, 1)]
+    rows: list[Row] = [data(0, 10), open_gap(10, 12), data(12, 20, 0), data(0, 5, 1)]
     at = step(rows, NOTHING)
     assert step(rows, at) is at
     assert encode_position(decode_position(encode_position(at))) == encode_position(at)
@@ -281,7 +281,11 @@ def test_a_batch_is_never_planned_again_from_less() -> None:
 
 
 def test_what_was_pruned_before_a_stream_began_is_no_loss() -> None:
-    rows = [gap(0, 30, reason=GapReason.PRUNED), data(30, 40), gap(0, 9, partition=1, reason=GapReason.PRUNED)]
+    rows: list[Row] = [
+        gap(0, 30, reason=GapReason.PRUNED),
+        data(30, 40),
+        gap(0, 9, partition=1, reason=GapReason.PRUNED),
+    ]
     end = step(rows, NOTHING)
     assert offsets(rows, NOTHING, end) == [(0, offset) for offset in range(30, 40)]
     rows.append(data(9, 12, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -42,13 +43,16 @@ from maxbrod.cli.restore_options import (
     RangeOption,
     RateOption,
     RenameOption,
+    SelectOption,
     SinceOption,
+    StagingOption,
     StrictOption,
     SuffixOption,
     ToLogdirOption,
     TopicIdOption,
     TopicOption,
     UntilOption,
+    WhereOption,
     WithAclsOption,
     WithQuotasOption,
     YesOption,
@@ -81,6 +85,8 @@ def restore(
     until: UntilOption = None,
     as_of: AsOfOption = None,
     topic_id: TopicIdOption = None,
+    where: WhereOption = None,
+    select: SelectOption = None,
     rename: RenameOption = None,
     prefix: PrefixOption = "",
     suffix: SuffixOption = "",
@@ -97,6 +103,7 @@ def restore(
     force_groups: ForceGroupsOption = False,
     with_acls: WithAclsOption = False,
     with_quotas: WithQuotasOption = False,
+    staging: StagingOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     patience: PatienceOption = None,
@@ -118,6 +125,8 @@ def restore(
       maxbrod restore -a /backups/kafka --to-logdir /var/lib/kafka --topic orders
 
       maxbrod restore -c maxbrod.yaml --topic orders --until 2026-01-31T12:00:00Z --suffix -before
+
+      maxbrod restore -c test.yaml --topic orders --where "key != 'user-17'" --select "sha2(key, 256) as key"
     """
     place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     settings = with_flags(
@@ -146,6 +155,9 @@ def restore(
         provenance=provenance,
         with_acls=with_acls,
         with_quotas=with_quotas,
+        where=where,
+        select=select,
+        staging=staging,
     )
     if to_logdir:
         from maxbrod.cli.restore_logdir import restore_logdirs  # noqa: PLC0415 - Arrow and Delta: not for `--help`
@@ -171,14 +183,18 @@ def restore(
 
 def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool, as_json: bool) -> int:
     from maxbrod.api.restore import Restore  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
+    from maxbrod.api.restore_transform import transform_session  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.restore_summary import refusal_document  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
 
-    with showing_log(quiet=quiet):
-        with progress_bar(shown=not quiet) as on_progress, Restore(settings, wish, on_progress=on_progress) as work:
-            plan = work.plan()
+    with showing_log(quiet=quiet), ExitStack() as spark:
+        with progress_bar(shown=not quiet) as on_progress:
+            # Expressions are checked by Spark, and the session that did so goes on with the work.
+            session = spark.enter_context(transform_session(settings, wish, on_progress=on_progress))
+            with Restore(settings, wish, session=session, on_progress=on_progress) as work:
+                plan = work.plan()
         if dry_run:
             return show_plan(plan, quiet=quiet, as_json=as_json)
         refused = refusal_of(plan)
@@ -196,7 +212,7 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
         with (
             progress_bar(shown=not quiet) as on_progress,
             stopping_by_signals(stop, what=_MEANWHILE),
-            Restore(settings, wish, on_progress=on_progress, stop=stop) as work,
+            Restore(settings, wish, session=session, on_progress=on_progress, stop=stop) as work,
         ):
             report = work.run(plan)
     _show_report(report, quiet=quiet, as_json=as_json)
