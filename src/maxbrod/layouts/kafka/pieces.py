@@ -88,8 +88,9 @@ def refuse_unknown_codec(headers: BatchHeaders) -> None:
         headers.codec_at(int(unknown[0]))
 
 
-def _facts(data: NDArray[np.uint8], headers: BatchHeaders, codec: NDArray[np.int16] | None, *, exact: bool) -> Facts:
-    facts = Facts(
+def header_facts(headers: BatchHeaders, codec: NDArray[np.int16] | None = None) -> Facts:
+    """What the headers alone say. The lowest timestamps are those of the first records."""
+    return Facts(
         first_offset=headers["base_offset"].astype(np.int64),
         last_offset=headers.last_offset,
         records=headers["count"].astype(np.int64),
@@ -99,6 +100,10 @@ def _facts(data: NDArray[np.uint8], headers: BatchHeaders, codec: NDArray[np.int
         dated=(headers["count"] > 0) & (headers["magic"] > 0),
         codec=headers.codec if codec is None else codec,
     )
+
+
+def _facts(data: NDArray[np.uint8], headers: BatchHeaders, codec: NDArray[np.int16] | None, *, exact: bool) -> Facts:
+    facts = header_facts(headers, codec)
     _look_for_lowest(data, headers, facts, exact=exact)
     for row in np.flatnonzero(headers["count"] < 0).tolist():
         _look_inside(data, headers, row, facts)
