@@ -4,7 +4,8 @@
     assert report.complete
     maxbrod.restore(archive="s3://backups/kafka", bootstrap="broker1:9092", topics=["orders-*"], groups=["*"])
     maxbrod.register(spark)
-    spark.read.format("maxbrod").load("s3://backups/kafka")
+    frame = spark.read.format("maxbrod").load("s3://backups/kafka")
+    maxbrod.write(frame.where("topic = 'orders'"), "s3://backups/orders")
 
 Importing this is cheap: Kafka, Arrow and Spark are loaded when something is asked of them.
 """
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     from maxbrod.api.compare_report import CompareReport as CompareReport
     from maxbrod.api.functions import backup as backup
     from maxbrod.api.functions import compare as compare
+    from maxbrod.api.querying import query as query
+    from maxbrod.api.querying import views as views
     from maxbrod.api.reports import BackupReport as BackupReport
     from maxbrod.api.restore_report import RestoreReport as RestoreReport
     from maxbrod.api.restoring import restore as restore
     from maxbrod.datasource.registering import register as register
+    from maxbrod.datasource.writing import write as write
     from maxbrod.errors import MaxbrodError as MaxbrodError
 
 __all__ = [
@@ -34,8 +38,11 @@ __all__ = [
     "__version__",
     "backup",
     "compare",
+    "query",
     "register",
     "restore",
+    "views",
+    "write",
 ]
 
 __version__: Final = version("maxbrod")
@@ -47,8 +54,11 @@ _HOMES: Final = {
     "RestoreReport": "maxbrod.api.restore_report",
     "backup": "maxbrod.api.functions",
     "compare": "maxbrod.api.functions",
+    "query": "maxbrod.api.querying",
     "register": "maxbrod.datasource.registering",
     "restore": "maxbrod.api.restoring",
+    "views": "maxbrod.api.querying",
+    "write": "maxbrod.datasource.writing",
 }
 
 # Whoever wants to read along sets a handler up; without one, a library is silent.

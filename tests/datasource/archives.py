@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from native_logs import NAME, archive
+from native_logs import NAME, archive, logs
 
 from catalog.examples import run
 from fixtures_archives import put_snapshot
 from maxbrod.api.archives import open_for_writing
-from maxbrod.catalog.rows import PartitionId, Segment
+from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
 from maxbrod.datasource.source import ArchiveSource
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.storage.local import LocalStorage
@@ -59,6 +59,17 @@ def write(
     finished = run(run_id, finished_at=written_at)
     opened.catalog.commit([*rows, finished])
     return rows
+
+
+def compact(url: Path) -> None:
+    """All rows of a partition become one of a new object, and `gc` takes the old ones."""
+    opened = open_for_writing(str(url))
+    held = opened.catalog.rows()
+    rows = [row for row in decode_rows(held) if isinstance(row, Segment)]
+    (stored,) = archive(opened.storage, [logs(opened.storage, tuple(map(slice_of, rows)))])
+    values = {each.name: getattr(stored, each.name) for each in fields(Slice)}
+    opened.catalog.commit([replace(rows[0], **values, level=1)], replaced=held)
+    opened.storage.delete([row.path for row in rows])
 
 
 class Reads:

@@ -1,7 +1,6 @@
 """Opens an archive: its objects and its catalog together, to look at it or to write to it.
 
-Looking changes nothing and needs no right to write. Opening for writing makes sure of what every commit rests on: a
-store that keeps conditional puts, and a place that is an archive already or empty.
+Looking changes nothing and needs no right to write.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.opening import open_writable
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.config import StorageConfig
-from maxbrod.errors import RefusedError, UsageError
+from maxbrod.errors import UsageError
 from maxbrod.layouts.last_records import COLUMNS
 from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
 from maxbrod.layouts.offsets_topic import read_offsets_topic
@@ -23,7 +23,6 @@ from maxbrod.planning.surveyed import SNAPSHOT_PATH, rows_of, snapshot_of
 from maxbrod.storage.delta import delta_options, delta_url
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.overlay import OverlaidStorage
-from maxbrod.storage.probe import probe_conditional_puts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +36,6 @@ RESTORES: Final = "restores"
 """The folder of what restores remember."""
 DRILLS: Final = "drills"
 """The folder of what drills remember."""
-_PROBES: Final = "probes/"
-_LOG: Final = "catalog/segments/_delta_log/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,51 +112,5 @@ def open_for_writing(url: str, options: StorageConfig | None = None, *, single_w
     there are objects but no catalog.
     """
     options = options or StorageConfig()
-    storage = open_storage(url, options)
-    catalog = _existing(url, options)
-    if catalog is None:
-        _refuse_foreign_objects(storage)
-    if not probe_conditional_puts(storage) and not single_writer:
-        raise RefusedError(
-            "the store ignores conditional puts: two writers would overwrite each other's commits",
-            operation="open for writing",
-            object_name=storage.url,
-            hint="use another store, or make sure that nobody else ever writes to this archive and say --single-writer",
-        )
-    catalog = catalog or _created(url, options)
+    storage, catalog = open_writable(url, options, single_writer=single_writer)
     return Archive(url=storage.url, options=options, storage=storage, catalog=catalog)
-
-
-def _existing(url: str, options: StorageConfig) -> Catalog | None:
-    settings = delta_options(url, options)
-    try:
-        return Catalog.open(delta_url(url), settings)
-    except UsageError:
-        return None
-
-
-def _created(url: str, options: StorageConfig) -> Catalog:
-    place, settings = delta_url(url), delta_options(url, options)
-    try:
-        return Catalog.create(place, settings)
-    except RefusedError:
-        # Somebody else was faster; from here on it is like any other archive.
-        return Catalog.open(place, settings)
-
-
-def _refuse_foreign_objects(storage: Storage) -> None:
-    """A catalog beside objects that it does not name would make garbage of them, and `gc` would delete them."""
-    for found in storage.list():
-        if not _is_leftover(found.path):
-            raise RefusedError(
-                "there are objects here, but no catalog of an archive",
-                operation="open for writing",
-                object_name=storage.name_of(found.path),
-                hint="name an empty place; if this is an archive that lost its catalog, bring back its folder "
-                "'catalog' from a copy or from older object versions",
-            )
-
-
-def _is_leftover(path: str) -> bool:
-    """Of a first opening that was killed: a probe, or an entry of Delta's log that never got its name."""
-    return path.startswith(_PROBES) or (path.startswith(_LOG) and not path.endswith((".json", ".parquet")))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.api.reports import BackupReport, Notice, TopicReport
 from maxbrod.catalog.rows import Gap, PartitionId, Row, Segment
+from maxbrod.catalog.run_ids import new_run_id, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,14 +16,7 @@ if TYPE_CHECKING:
     from maxbrod.planning.findings import Finding
     from maxbrod.planning.states import PartitionPlan
 
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def new_run_id() -> str:
-    """In the order of time, and never the same twice."""
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
+__all__ = ["BackupRun", "new_run_id", "now_ms"]
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from maxbrod.catalog import queries
-from maxbrod.catalog.commits import overtaken, plan_rewrite, write_commit
+from maxbrod.catalog.commits import last_batch, overtaken, plan_rewrite, write_commit
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.rows import encode_rows
 from maxbrod.catalog.table import create_table, load_table, store_errors
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
+    from maxbrod.catalog.commits import StreamBatch
     from maxbrod.catalog.queries import Position
     from maxbrod.catalog.rows import Gap, PartitionId, Row, Run
     from maxbrod.catalog.schema import GapReason
@@ -68,6 +69,11 @@ class Catalog:
         self._table = load_table(self.url, self._options)
         self._version = self._table.version()
 
+    def is_newest(self) -> bool:
+        """Whether nobody has committed since this catalog was read: one look for a name, where all is quiet."""
+        with store_errors("look at the catalog", self.url):
+            return self._is_newest(self._files())
+
     def positions(self) -> dict[PartitionId, Position]:
         """How far each partition is archived."""
         with store_errors("read the catalog", self.url):
@@ -77,6 +83,15 @@ class Catalog:
         """Every run, oldest first."""
         with store_errors("read the catalog", self.url):
             return queries.find_runs(self._files())
+
+    def last_snapshot(self) -> str | None:
+        """The snapshot of the last run that recorded one, without looking into the others."""
+        with store_errors("read the catalog", self.url):
+            return queries.find_last_snapshot(self._files())
+
+    def last_batch(self, stream: str) -> int | None:
+        """The last micro-batch of a stream that was committed; None: there is none."""
+        return last_batch(self._loaded(), stream)
 
     def gaps(self, reasons: Collection[GapReason]) -> list[Gap]:
         """Every gap that has one of these reasons."""
@@ -129,9 +144,11 @@ class Catalog:
         *,
         replaced: Iterable[Row] | pa.Table = (),
         expected_version: int | None = None,
+        batch: StreamBatch | None = None,
     ) -> int:
         """Add rows, and remove those that they replace, all at once or not at all; the new version.
 
+        `batch` is the micro-batch of a stream that the rows are of; `last_batch` tells it from then on.
         RefusedError: somebody else has committed since this catalog was read (or since `expected_version`, where
         given), a replaced row is not there, or a row is nonsense; nothing is visible. UnavailableError: the store
         failed, and its message says if that leaves open whether the commit was carried out. After an error this
@@ -145,7 +162,8 @@ class Catalog:
             files = self._files()
             if expected_version not in {None, self._version} or not self._is_newest(files):
                 raise overtaken(self._version + 1, self.url)
-            write_commit(self._loaded(), files, plan_rewrite(files, added, gone), archive_url=self.url)
+            rewrite = plan_rewrite(files, added, gone)
+            write_commit(self._loaded(), files, rewrite, archive_url=self.url, batch=batch)
         self._advance()
         return self._version
 

@@ -38,6 +38,9 @@ APPLICATION_ID: Final = "maxbrod"
 NONCE_KEY: Final = "maxbrod.commit"
 """Where a commit carries its nonce, among Delta's commit information."""
 
+_STREAM_PREFIX: Final = "maxbrod-stream-"
+"""Of the application transactions that say how far a stream has come."""
+
 _IDENTITY: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind", "path", "position")
 """What makes a row to be replaced the same as one in the catalog."""
 
@@ -48,6 +51,20 @@ class Rewrite:
 
     rows: pa.Table
     removed: list[DataFile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamBatch:
+    """One micro-batch of a stream that writes into the archive: what tells a batch that comes twice."""
+
+    stream: str
+    batch_id: int
+
+
+def last_batch(table: DeltaTable, stream: str) -> int | None:
+    """The last batch of a stream that was committed. Delta keeps this as long as the table lives."""
+    found: int | None = table.transaction_version(f"{_STREAM_PREFIX}{stream}")
+    return found
 
 
 def plan_rewrite(files: DataFiles, added: pa.Table, replaced: pa.Table) -> Rewrite:
@@ -104,16 +121,21 @@ def _matches(rows: pa.Table, keys: pa.Table) -> pa.Table:
     return _keys(rows).join(keys.drop_columns(["row"]), list(_IDENTITY), join_type="left semi", use_threads=False)
 
 
-def write_commit(table: DeltaTable, files: DataFiles, rewrite: Rewrite, *, archive_url: str) -> None:
-    """Write the files, then the commit. Returns when it is there, and stays there."""
+def write_commit(
+    table: DeltaTable, files: DataFiles, rewrite: Rewrite, *, archive_url: str, batch: StreamBatch | None = None
+) -> None:
+    """Write the files, then the commit. Returns when it is there, and stays there. `batch` is committed with it."""
     now_ms, read_version, nonce = time.time_ns() // 1_000_000, table.version(), uuid.uuid4().hex
     adds = files.write(rewrite.rows, written_at=now_ms)
     sync_files(table_url(archive_url), [action.path for action in adds])
     removes = [RemoveAction(file.path, True, now_ms, size=file.bytes, partition_values={}) for file in rewrite.removed]
+    transactions = [Transaction(APPLICATION_ID, (table.transaction_version(APPLICATION_ID) or 0) + 1, now_ms)]
+    if batch is not None:
+        transactions.append(Transaction(f"{_STREAM_PREFIX}{batch.stream}", batch.batch_id, now_ms))
     properties = CommitProperties(
         custom_metadata={NONCE_KEY: nonce},
         max_commit_retries=0,
-        app_transactions=[Transaction(APPLICATION_ID, (table.transaction_version(APPLICATION_ID) or 0) + 1, now_ms)],
+        app_transactions=transactions,
     )
     try:
         table.create_write_transaction([*adds, *removes], "append", files.schema, commit_properties=properties)

@@ -62,6 +62,15 @@ def find_runs(files: Readable) -> list[Run]:
     return sorted((row for row in rows if isinstance(row, Run)), key=lambda run: (run.finished_at, run.run_id))
 
 
+def find_last_snapshot(files: Readable) -> str | None:
+    """Of the run that was written last; runs of a stream may be many, so that none is made a value of."""
+    condition = (pc.field("kind") == Kind.RUN) & pc.field("path").is_valid()
+    runs = files.read(["path", "written_at", "run_id"], condition)
+    newest = runs.sort_by([("written_at", "descending"), ("run_id", "descending")]).slice(0, 1)
+    found: list[str] = newest["path"].to_pylist()
+    return found[0] if found else None
+
+
 def find_gaps(files: Readable, reasons: Collection[GapReason]) -> list[Gap]:
     """Gaps of these reasons, by topic id, partition and offset."""
     wanted = pa.array(sorted(map(str, reasons)), pa.string())

@@ -20,6 +20,7 @@ from maxbrod.cli import (
     groups,
     ls,
     prune,
+    query,
     restore,
     sandbox,
     show,
@@ -41,6 +42,7 @@ app.add_typer(drill.app, name="drill")
 app.command(name="ls")(ls.ls)
 app.command(name="show")(show.show)
 app.command(name="check")(check.check)
+app.command(name="query")(query.query)
 app.command(name="convert")(convert.convert)
 app.command(name="gc")(gc.gc)
 app.command(name="prune")(prune.prune)

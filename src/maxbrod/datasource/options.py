@@ -59,7 +59,7 @@ def parse_options(options: Mapping[str, str]) -> TableOptions:
     end = get("endingOffset")
     return TableOptions(
         url=url,
-        storage=_storage(given),
+        storage=storage_of(given),
         layout=get("layout"),
         topics=tuple(word.strip() for word in (get("topics") or "").split(",") if word.strip()),
         scope=Scope(
@@ -77,6 +77,11 @@ def parse_options(options: Mapping[str, str]) -> TableOptions:
     )
 
 
+def wished_columns(options: Mapping[str, str]) -> str | None:
+    """The option of that name, in any case."""
+    return next((value for name, value in options.items() if name.lower() == "columns"), None)
+
+
 def _refuse_unknown(given: Mapping[str, str]) -> None:
     known = {name.lower() for name in _NAMES}
     unknown = sorted(name for name in given if name not in known and not name.startswith(_STORAGE))
@@ -86,7 +91,7 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
         )
 
 
-def _storage(given: Mapping[str, str]) -> StorageConfig:
+def storage_of(given: Mapping[str, str]) -> StorageConfig:
     """`storage.s3.endpoint` is the setting `endpoint` of the section `s3`, as in a configuration file."""
     settings: dict[str, Any] = {}
     for name, value in given.items():

@@ -1,26 +1,32 @@
-"""What Spark calls: the format `maxbrod`, and the reader that plans a query and reads its splits.
+"""What Spark calls: the format `maxbrod`, what writes it, and the reader that plans a query and reads its splits.
 
 Spark pickles both and sends them around, so that they hold options only. Archives are opened where they are read.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from maxbrod.datasource.columns import names_in, spark_schema
-from maxbrod.datasource.options import parse_options
+from maxbrod.datasource.columns import column_names, names_in, spark_schema
+from maxbrod.datasource.options import parse_options, wished_columns
+from maxbrod.datasource.pushing import if_asked
 from maxbrod.datasource.scope import narrow
+from maxbrod.datasource.stream import ArchiveStreamReader
+from maxbrod.datasource.stream_options import parse_stream_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
     from maxbrod.datasource.options import TableOptions
+
+_TO_KAFKA: Final = "kafka.bootstrap.servers"
+"""The option that says that a DataFrame goes into a cluster, not into an archive."""
 
 
 class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
@@ -29,10 +35,39 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
         return "maxbrod"
 
     def schema(self) -> StructType:
-        return spark_schema(parse_options(self.options).columns)
+        # Not all options are looked at: a stream has others than a read, and which it is, is not known yet.
+        return spark_schema(column_names(wished_columns(self.options)))
 
     def reader(self, schema: StructType) -> ArchiveReader:
         return ArchiveReader(parse_options(self.options), names_in(schema))
+
+    def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: N802 - Spark's name
+        return ArchiveStreamReader(parse_stream_options(self.options), names_in(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        if self._to_kafka():
+            from maxbrod.datasource.kafka_sink import kafka_writer  # noqa: PLC0415 - only who writes needs it
+
+            return kafka_writer(self.options, schema, overwrite=overwrite)
+        from maxbrod.datasource.archive_sink import archive_writer  # noqa: PLC0415 - as above
+
+        return archive_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's signature
+    ) -> DataSourceStreamWriter:
+        if self._to_kafka():
+            from maxbrod.datasource.kafka_sink import kafka_stream_writer  # noqa: PLC0415 - as above
+
+            return kafka_stream_writer(self.options, schema, overwrite=overwrite)
+        from maxbrod.datasource.archive_sink import archive_stream_writer  # noqa: PLC0415 - as above
+
+        return archive_stream_writer(self.options, schema, overwrite=overwrite)
+
+    def _to_kafka(self) -> bool:
+        return any(name.lower() == _TO_KAFKA for name in self.options)
 
 
 class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
@@ -41,6 +76,7 @@ class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
         self._names = tuple(names)
         self._scope = options.scope
 
+    @if_asked
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
         """All of them go back to Spark, which looks at what is left once more."""
         self._scope = narrow(self._scope, filters)

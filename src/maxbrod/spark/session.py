@@ -133,11 +133,13 @@ def open_session(
         yield opened
 
 
-def open_configured(config: SparkConfig, session: SparkSession | None = None) -> AbstractContextManager[SparkSession]:
+def open_configured(
+    config: SparkConfig, session: SparkSession | None = None, *, jvm_works: bool = False
+) -> AbstractContextManager[SparkSession]:
     """The session that was handed in, or one as configured. With nothing configured, one that is open will do."""
     if session is not None or config == SparkConfig():
-        return open_session(session=session)
-    return open_session(master=config.master, conf=config.conf)
+        return open_session(session=session, jvm_works=jvm_works)
+    return open_session(master=config.master, conf=config.conf, jvm_works=jvm_works)
 
 
 def parallelism_of(master: str, session: SparkSession | None = None) -> int:

@@ -43,6 +43,11 @@ def is_framed(path: str) -> bool:
     raise UsageError(f"{path} is no segment of the native layout", hint=f"its name ends in {_PLAIN} or {_FRAMED}")
 
 
+def check_topic(name: str) -> None:
+    """UsageError: no topic can have this name."""
+    _checked("topic", name)
+
+
 def new_nonce() -> str:
     return secrets.token_hex(_NONCE_BYTES)
 

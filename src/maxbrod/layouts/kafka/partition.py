@@ -72,6 +72,15 @@ class PartitionWriter:
         self._last_offset = -1
 
     @property
+    def name(self) -> PartitionName:
+        return self._name
+
+    @property
+    def hole_offsets_min(self) -> int:
+        """A hole this wide is shown by the catalog, and therefore must lie between two batches."""
+        return self._how.limits.hole_offsets_min
+
+    @property
     def slices(self) -> tuple[Slice, ...]:
         """What is to be committed to the catalog, once the archive's block has ended well."""
         return tuple(self._finished)

@@ -1,0 +1,118 @@
+"""SQL over an archive of any layout: `records`, a view for each topic, and the small tables beside them.
+
+Only what a query names is looked at, and only the columns that it uses are read.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from maxbrod.api.archives import open_archive
+from maxbrod.api.progress import Progress, silent
+from maxbrod.api.query_scope import RESERVED, QueryScope, Selected, select
+from maxbrod.errors import UsageError
+from maxbrod.spark.session import open_configured
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from maxbrod.api.archives import Archive
+    from maxbrod.api.progress import OnProgress
+    from maxbrod.config import Config
+    from maxbrod.datasource.showing import Collected
+    from maxbrod.spark.session import Session
+
+FORMS: Final = ("csv", "json", "parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A query that was looked at, and is ready to run."""
+
+    frame: Any
+    used: dict[str, frozenset[str]]
+    """The columns that are read of each view of records."""
+
+
+class Query:
+    """Opens an archive and a session of its own for the length of a `with` block; then asks."""
+
+    def __init__(
+        self,
+        config: Config,
+        scope: QueryScope,
+        *,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+    ) -> None:
+        if config.archive is None:
+            raise UsageError("no archive is named", operation="query", hint="give its URL")
+        self._config = config
+        self.scope: Final = scope
+        self._given = session
+        self._on_progress = on_progress
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            self._on_progress(Progress(phase="looking at the archive"))
+            config = self._config
+            self.archive: Archive = open_archive(str(config.archive), config.storage, layout=config.layout)
+            self.selected: Selected = select(self.archive, self.scope, layout=config.layout)
+            self._on_progress(Progress(phase="starting Spark"))
+            opened = undo.enter_context(open_configured(config.spark, self._given, jvm_works=True))
+            # Not before there is a JVM: this imports pyspark.
+            from maxbrod.api.query_views import Views  # noqa: PLC0415
+            from maxbrod.datasource.views import own_session  # noqa: PLC0415
+
+            self._spark = undo.enter_context(own_session(opened))
+            self._views = Views(self._spark, self.archive, self.selected, self.scope)
+            self._folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-query-")))
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.__exit__(kind, error, trace)
+
+    def ask(self, sql: str) -> Question:
+        """Plan a query; nothing is read of topics but a sample of what is to be decoded. UsageError: no query."""
+        from maxbrod.datasource.narrowing import find_usage  # noqa: PLC0415 - as above
+        from maxbrod.datasource.sql_errors import plain_errors  # noqa: PLC0415
+        from maxbrod.datasource.views import create_views  # noqa: PLC0415
+
+        views = self._views.named_in(sql)
+        self._on_progress(Progress(phase="planning"))
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        schemas = {each.name: each.schema for each in views}
+        usage = find_usage(self._spark, sql, schemas, folder, _HINTS)
+        create_views(self._spark, views, usage.columns if usage.known else {})
+        with plain_errors():
+            return Question(frame=self._spark.sql(sql.strip().rstrip(";")), used=dict(usage.columns))
+
+    def collect(self, question: Question, *, limit: int | None = None, form: str = "arrow") -> Collected:
+        """Run it, and bring its rows here. `form` is one of `maxbrod.datasource.showing`."""
+        from maxbrod.datasource.showing import collect  # noqa: PLC0415 - as above
+
+        self._on_progress(Progress(phase="querying"))
+        return collect(question.frame, limit=limit, form=form)
+
+    def write(self, question: Question, form: str, folder: str, *, limit: int | None = None) -> None:
+        """Run it, and let its tasks write the rows into a folder."""
+        from maxbrod.datasource.showing import write  # noqa: PLC0415 - as above
+
+        self._on_progress(Progress(phase="querying"))
+        write(question.frame if limit is None else question.frame.limit(limit), form, folder)
+
+
+_HINTS: Final = {
+    "TABLE_OR_VIEW_NOT_FOUND": f"there are {', '.join(RESERVED)}, and a view for each topic: 'maxbrod ls' has their "
+    "names; backticks go around a name with dashes or dots",
+    "PARSE_SYNTAX_ERROR": "only queries are run, such as SELECT … or WITH … SELECT; a name with dashes or dots needs "
+    "backticks around it",
+}

@@ -1,0 +1,102 @@
+"""What a query is about: which topics, up to when, in which isolation, and how keys and values are decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, SecretStr
+
+from maxbrod.api.snapshots import find_moment
+from maxbrod.errors import UsageError
+from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
+from maxbrod.planning.selection import select_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from maxbrod.api.archives import Archive
+    from maxbrod.api.snapshots import Moment
+
+RESERVED: Final = ("records", "segments", "runs", "groups", "gaps")
+"""Names of tables that no topic takes away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryScope:
+    """Words as the command line has them; empty means all."""
+
+    topics: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    partitions: str | None = None
+    since: str | None = None
+    until: str | None = None
+    as_of: str | None = None
+    isolation: str = "read_committed"
+    key: tuple[str, ...] = ()
+    """How keys are decoded: a format, or TOPIC=FORMAT for one topic."""
+    value: tuple[str, ...] = ()
+    permissive: bool = False
+    """What cannot be decoded is null, instead of ending the query."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """The topics of an archive that a query may see."""
+
+    moment: Moment
+    topics: frozenset[str]
+    newest: frozenset[str]
+    """Ids: of topics that were deleted and created again, the last one."""
+    options: Mapping[str, str] = field(repr=False)
+    """Of the table: where the archive is and what of it is meant, but for topics."""
+
+    def views(self) -> dict[str, str]:
+        """The view's name of each topic that has one. Spark's names know no case."""
+        taken: dict[str, list[str]] = {name: [name] for name in RESERVED}
+        for name in sorted(self.topics):
+            taken.setdefault(name.lower(), []).append(name)
+        return {names[0]: names[0] for key, names in taken.items() if len(names) == 1 and key not in RESERVED}
+
+
+def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Selected:
+    """UsageError: a topic or a run is not there."""
+    moment = find_moment(archive.storage, archive.catalog.runs(), scope.as_of)
+    rows = archive.catalog.rows(columns=("topic", "topic_id", "written_at"), as_of=moment.ends)
+    found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
+    known = [
+        Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
+        for each in found
+    ]
+    empty = set() if moment.snapshot is None else set(moment.snapshot.topics.values())
+    options = {
+        "path": archive.url,
+        "isolationLevel": scope.isolation,
+        **({} if layout is None else {"layout": layout}),
+        **_given(partitions=scope.partitions, since=scope.since, until=scope.until, asOf=scope.as_of),
+        **dict(_settings("storage", archive.options)),
+    }
+    names = select_names({each.topic for each in known} | empty, scope.topics)
+    chosen = select_topics(dict.fromkeys(names, False), exclude=scope.exclude, internal=True).chosen
+    if names and not chosen:
+        raise UsageError("no topic is left to ask about", operation="query", hint="exclude fewer; see 'maxbrod ls'")
+    if len(chosen) < len({each.topic for each in known} | empty):
+        # Names, not the patterns: those may have the comma in them that parts names.
+        options["topics"] = ",".join(chosen)
+    return Selected(
+        moment=moment, topics=frozenset(chosen), newest=frozenset(newest_ids(known, moment.present)), options=options
+    )
+
+
+def _given(**words: str | None) -> dict[str, str]:
+    return {name: word for name, word in words.items() if word is not None}
+
+
+def _settings(prefix: str, section: BaseModel) -> Iterable[tuple[str, str]]:
+    """What differs from the defaults, as options of the table. Keys too: tasks must be able to read."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _settings(f"{prefix}.{name}", value)
+        elif value != type(section).model_fields[name].default:
+            yield f"{prefix}.{name}", str(value.get_secret_value() if isinstance(value, SecretStr) else value)

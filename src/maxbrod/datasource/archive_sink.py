@@ -1,0 +1,152 @@
+"""A DataFrame into a native archive: what Spark calls to write it, as one job or as one micro-batch after another.
+
+Spark pickles the writers and sends them around. Tasks store objects that nobody knows; one commit on the driver makes
+them part of the archive. A micro-batch carries its stream's id and its number into that commit, so that one that Spark
+repeats, because it was killed before it had noted the first time, is recognized.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from maxbrod.catalog.commits import StreamBatch
+from maxbrod.catalog.opening import open_writable
+from maxbrod.datasource.archive_commit import commit_written, look
+from maxbrod.datasource.sink_columns import check_columns
+from maxbrod.datasource.sink_options import parse_sink_options
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.planning.surveyed import topic_id_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.datasource.sink_options import SinkOptions
+    from maxbrod.planning.appending import Stretch
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""Where Spark tells its tasks which query they are of: the id in the checkpoint, the same after every restart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPlan:
+    """What tasks and the commit of a write have to know."""
+
+    options: SinkOptions
+    numbered: bool
+    """Whether rows name no offsets."""
+    starts: Mapping[PartitionId, int]
+    """Where partitions go on, as far as that is known before the tasks run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not typed
+    """What one task has stored."""
+
+    stretches: tuple[Stretch, ...]
+    stream: str | None
+
+
+class ArchiveWriter(DataSourceArrowWriter):  # type: ignore[misc]  # as above
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return _write(self._plan, iterator)
+
+    def commit(self, messages: list[Written | None]) -> None:
+        commit_written(self._plan.options, _stretches(messages), numbered=self._plan.numbered)
+
+    def abort(self, messages: list[Written | None]) -> None:
+        """Nothing names what was stored, and `gc` finds it. It is not deleted here: Spark also aborts when a commit
+        failed without saying whether it was carried out.
+        """
+
+
+class ArchiveStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return _write(self._plan, iterator)
+
+    def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        stretches = _stretches(messages)
+        if stretches:
+            batch = StreamBatch(stream=_stream(messages), batch_id=batchId)
+            commit_written(self._plan.options, stretches, numbered=self._plan.numbered, batch=batch)
+
+    def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """As above."""
+
+
+def archive_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> ArchiveWriter:
+    return ArchiveWriter(_plan(options, schema, overwrite=overwrite))
+
+
+def archive_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> ArchiveStreamWriter:
+    return ArchiveStreamWriter(_plan(options, schema, overwrite=overwrite))
+
+
+def _plan(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkPlan:
+    """All that can be refused is refused here, before any task runs."""
+    parsed = parse_sink_options(options)
+    if overwrite:
+        raise RefusedError(
+            "an archive is never overwritten",
+            operation="write",
+            object_name=parsed.url,
+            hint='append to it (mode "append"; outputMode "append" of a stream), or name an empty place',
+        )
+    check_columns(schema, topic=parsed.topic)
+    names = schema.fieldNames()
+    if "partition" not in names and parsed.partitions is None:
+        raise UsageError(
+            "no partition is named",
+            hint="give a column 'partition', or the option 'partitions' (how many) to have rows go where their key "
+            "hashes to",
+        )
+    if "offset" in names and "partition" not in names:
+        raise UsageError("offsets mean nothing without partitions", hint="give a column 'partition', or drop 'offset'")
+    known = look(*open_writable(parsed.url, parsed.storage, single_writer=parsed.single_writer))
+    ours = {topic_id for topic_id, name in known.topics.items() if topic_id == topic_id_for(name)}
+    starts = {place: end for place, end in known.ends.items() if place.topic_id in ours}
+    return SinkPlan(options=parsed, numbered="offset" not in names, starts=starts)
+
+
+def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
+    from maxbrod.datasource.archive_task import write_task  # noqa: PLC0415 - numba, which the driver does not need
+
+    context = TaskContext.get()
+    return Written(
+        stretches=write_task(
+            plan.options,
+            batches,
+            starts=plan.starts,
+            numbered=plan.numbered,
+            task=0 if context is None else context.partitionId(),
+        ),
+        stream=None if context is None else context.getLocalProperty(_QUERY_ID),
+    )
+
+
+def _stretches(messages: Sequence[Written | None]) -> list[Stretch]:
+    return [stretch for message in messages if message is not None for stretch in message.stretches]
+
+
+def _stream(messages: Sequence[Written | None]) -> str:
+    streams = {message.stream for message in messages if message is not None}
+    if len(streams) != 1 or None in streams:
+        raise RefusedError(
+            "Spark does not say which stream a micro-batch is of, so that one that comes twice could not be told",
+            operation="write",
+            hint="write it with foreachBatch, or use another release of Spark",
+        )
+    return str(streams.pop())

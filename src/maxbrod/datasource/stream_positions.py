@@ -1,0 +1,142 @@
+"""Where a stream stands: for each partition how far it came, and what it passed over that may yet turn up. Pure.
+
+This is what Spark writes into a stream's checkpoint, as one line of JSON. It speaks of offsets and never of objects,
+rows or versions of the catalog, so that folding, compaction and `gc` change nothing about it, and a batch that is
+planned once more has the same records. See docs/table.md for the fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from maxbrod.catalog.rows import PartitionId
+from maxbrod.errors import UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+FORMAT_FIELD: Final = "maxbrod.stream"
+FORMAT_VERSION: Final = 1
+Range: TypeAlias = tuple[int, int]
+"""Offsets [first, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far one partition is read."""
+
+    end: int
+    epoch: int
+    """No leader epoch of what was read is higher. A log that was cut and written anew has higher ones."""
+    open: tuple[Range, ...] = ()
+    """Below `end`, but not read: gaps that a later run may mend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    marks: Mapping[PartitionId, Mark]
+    begins: Mapping[PartitionId, int] = field(default_factory=dict)
+    """Of the batch that ends here, where it did not begin at the marks before: of partitions that joined, say."""
+
+
+def encode_start(starting: str) -> dict[str, Any]:
+    """Where a new stream begins, before anybody looked. The first batch's end says what was found."""
+    return {FORMAT_FIELD: FORMAT_VERSION, "starting": starting}
+
+
+def is_start(document: Mapping[str, Any]) -> bool:
+    return "starting" in _checked(document)
+
+
+def encode_position(position: Position) -> dict[str, Any]:
+    """The same document for the same position, whatever the order in which it was found: Spark compares its text."""
+    marks = dict(sorted(position.marks.items()))
+    opened = {each: [list(gap) for gap in mark.open] for each, mark in marks.items() if mark.open}
+    document: dict[str, Any] = {
+        FORMAT_FIELD: FORMAT_VERSION,
+        "ends": _lists({each: [mark.end, mark.epoch] for each, mark in marks.items()}),
+    }
+    if opened:
+        document["open"] = _by_number(opened)
+    if position.begins:
+        document["from"] = _by_number(dict(sorted(position.begins.items())))
+    return document
+
+
+def decode_position(document: Mapping[str, Any]) -> Position:
+    """UnsupportedFormatError: not written by this source, or by a newer release."""
+    _checked(document)
+    opened = document.get("open", {})
+    marks = {
+        PartitionId(topic_id=topic_id, partition=number): Mark(
+            pair[0], pair[1], tuple((first, end) for first, end in opened.get(topic_id, {}).get(str(number), ()))
+        )
+        for topic_id, pairs in document["ends"].items()
+        for number, pair in enumerate(pairs)
+        if pair is not None
+    }
+    begins = {
+        PartitionId(topic_id=topic_id, partition=int(number)): offset
+        for topic_id, offsets in document.get("from", {}).items()
+        for number, offset in offsets.items()
+    }
+    return Position(marks=marks, begins=begins)
+
+
+def without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
+    """What is left of ranges that do not overlap each other, in order; nor do those that are taken away."""
+    left: list[Range] = []
+    for first, end in sorted(ranges):
+        at = first
+        for taken_first, taken_end in sorted(taken):
+            if taken_first >= end or taken_end <= at:
+                continue
+            if taken_first > at:
+                left.append((at, taken_first))
+            at = min(taken_end, end)
+        if at < end:
+            left.append((at, end))
+    return left
+
+
+def ranges_between(start: Position | None, end: Position) -> dict[PartitionId, list[Range]]:
+    """The offsets of the batch from `start` (None: the stream's beginning) to `end`, by partition."""
+    found: dict[PartitionId, list[Range]] = {}
+    for each, mark in end.marks.items():
+        before = None if start is None else start.marks.get(each)
+        first = end.begins[each] if before is None or each in end.begins else before.end
+        # What was passed over and lies beyond a cut belongs to a history that is no more.
+        again = [] if before is None else [(low, min(high, first)) for low, high in before.open if low < first]
+        fresh = [(first, mark.end)] if first < mark.end else []
+        if ranges := without([*again, *fresh], mark.open):
+            found[each] = ranges
+    return found
+
+
+def _checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    version = document.get(FORMAT_FIELD)
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise UnsupportedFormatError(
+            f"the checkpoint holds no position of this source that is known here, but version {version!r}",
+            operation="follow an archive",
+            hint="it is another query's checkpoint, or that of a newer release; give the stream one of its own",
+        )
+    return document
+
+
+def _lists(values: Mapping[PartitionId, list[int]]) -> dict[str, list[list[int] | None]]:
+    """By partition number; null for a partition that is not followed."""
+    lists: dict[str, list[list[int] | None]] = {}
+    for each, value in values.items():
+        numbers = lists.setdefault(each.topic_id, [])
+        numbers.extend([None] * (each.partition - len(numbers)))
+        numbers.append(value)
+    return lists
+
+
+def _by_number(values: Mapping[PartitionId, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for each, value in values.items():
+        found.setdefault(each.topic_id, {})[str(each.partition)] = value
+    return found

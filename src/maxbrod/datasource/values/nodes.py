@@ -1,0 +1,200 @@
+"""The columns of nested values, and how what a kernel wrote down of them becomes an Arrow array.
+
+A value's type is a tree of nodes. A kernel walks all values twice: first it counts how often each node occurs, then it
+writes two numbers for each occurrence on one tape: the value, or where it stands; and its length, -1 for null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch.columns import binary_array
+from maxbrod.errors import CorruptDataError
+from maxbrod.layouts.kernels import gather, running_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+
+class Shape(Enum):
+    """How occurrences of a node are written down."""
+
+    NUMBER = auto()
+    REAL = auto()
+    """Its bits."""
+    BLOB = auto()
+    SYMBOL = auto()
+    """Its number in a list of texts."""
+    DECIMAL = auto()
+    """Bytes of a number, the highest first."""
+    STRUCT = auto()
+    LIST = auto()
+    """How many items."""
+    NULL = auto()
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    number: int
+    shape: Shape
+    type: pa.DataType
+    name: str = ""
+    children: list[Node] = field(default_factory=list)
+    symbols: dict[int, str] = field(default_factory=dict)
+    per_us: int = 1
+    """Of a time: how many of its units are a microsecond; negative: how many microseconds are a unit."""
+    default: Any = None
+    """Of a field, as JSON: what it is in values of writers that do not know it."""
+
+    def every(self) -> Iterator[Node]:
+        """It and all below it, in the order of their numbers."""
+        yield self
+        for child in self.children:
+            yield from child.every()
+
+    def beside(self) -> Iterator[Node]:
+        """It and those below that occur exactly as often: all but the items of lists."""
+        yield self
+        if self.shape is Shape.STRUCT:
+            for child in self.children:
+                yield from child.beside()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A schema as its kernel runs it, and the tree of the columns that it fills."""
+
+    format: str
+    code: NDArray[np.int64]
+    root: Node
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tape:
+    """What a kernel wrote: occurrences of node `n` stand from `first[n]` to `first[n + 1]`."""
+
+    data: NDArray[np.uint8]
+    first: NDArray[np.int64]
+    value: NDArray[np.int64]
+    length: NDArray[np.int64]
+
+    def of(self, node: Node) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        rows = slice(self.first[node.number], self.first[node.number + 1])
+        return self.value[rows], self.length[rows]
+
+
+_REALS: Final = {4: (np.int32, np.float32), 8: (np.int64, np.float64)}
+_DECIMAL_BYTES: Final = 16
+
+
+def build(node: Node, tape: Tape) -> pa.Array:
+    """The column of a node, with all that is below it. CorruptDataError: more than Arrow or Spark can hold."""
+    value, length = tape.of(node)
+    valid = _bitmap(length)
+    count = len(value)
+    match node.shape:
+        case Shape.NUMBER:
+            return _numbers(value, node.type, valid) if node.per_us == 1 else _times(value, length, node)
+        case Shape.REAL:
+            bits, real = _REALS[node.type.bit_width // 8]
+            data = np.ascontiguousarray(value.astype(bits)).view(real)
+            return pa.Array.from_buffers(node.type, count, [valid, pa.py_buffer(data)])
+        case Shape.BLOB:
+            return _blobs(value, length, tape.data, node.type)
+        case Shape.SYMBOL:
+            return _symbols(value, length, node)
+        case Shape.DECIMAL:
+            return _decimals(value, length, tape.data, node.type)
+        case Shape.STRUCT:
+            children = [build(child, tape) for child in node.children]
+            return pa.Array.from_buffers(node.type, count, [valid], children=children)
+        case Shape.LIST:
+            return _lists(node, tape, value, valid)
+        case Shape.NULL:
+            return pa.nulls(count, node.type)
+
+
+def _bitmap(length: NDArray[np.int64]) -> pa.Buffer | None:
+    there = length >= 0
+    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+
+
+def _numbers(value: NDArray[np.int64], kind: pa.DataType, valid: pa.Buffer | None) -> pa.Array:
+    if pa.types.is_boolean(kind):
+        return pa.Array.from_buffers(
+            kind, len(value), [valid, pa.py_buffer(np.packbits(value != 0, bitorder="little"))]
+        )
+    if pa.types.is_decimal(kind):
+        # Unsigned 64 bits, which no integer of Spark's holds.
+        return pa.Array.from_buffers(pa.uint64(), len(value), [valid, pa.py_buffer(value.copy())]).cast(kind)
+    data = value.astype(np.int32 if kind.bit_width == 32 else np.int64)
+    return pa.Array.from_buffers(kind, len(value), [valid, pa.py_buffer(data)])
+
+
+def _times(value: NDArray[np.int64], length: NDArray[np.int64], node: Node) -> pa.Array:
+    """Null where microseconds do not reach."""
+    if node.per_us > 1:
+        return _numbers(value // node.per_us, node.type, _bitmap(length))
+    most = (2**63 - 1) // -node.per_us
+    fits = (value >= -most) & (value <= most)
+    return _numbers(np.where(fits, value, 0) * -node.per_us, node.type, _bitmap(np.where(fits, length, -1)))
+
+
+def _blobs(at: NDArray[np.int64], length: NDArray[np.int64], data: NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
+    ends = np.empty(len(at) + 1, np.int32)
+    if running_ends(length, ends) < 0:
+        raise CorruptDataError("decoded values take more than 2 GiB in one batch", hint="read smaller batches")
+    out = np.empty(int(ends[-1]), np.uint8)
+    gather(data, at, ends, out)
+    found = binary_array(ends, out, length >= 0)
+    if kind == pa.binary():
+        return found
+    try:
+        return found.cast(kind)
+    except pa.ArrowInvalid:
+        # Not UTF-8: a sign stands for what is none, as Java's own decoder has it. Once for each different text.
+        encoded = found.dictionary_encode()
+        words = [word.decode(errors="replace") for word in encoded.dictionary.to_pylist()]
+        return pa.array(words, pa.string()).take(encoded.indices)
+
+
+def _symbols(value: NDArray[np.int64], length: NDArray[np.int64], node: Node) -> pa.Array:
+    """A number that the schema does not name is shown as it is, as Protobuf's own JSON does."""
+    different = np.unique(value[length >= 0])
+    texts = pa.array([node.symbols.get(int(each), str(each)) for each in different], pa.string())
+    places = np.searchsorted(different, value).astype(np.int64)
+    return texts.take(pa.Array.from_buffers(pa.int64(), len(value), [_bitmap(length), pa.py_buffer(places)]))
+
+
+def _decimals(at: NDArray[np.int64], length: NDArray[np.int64], data: NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
+    if (length > _DECIMAL_BYTES).any():
+        raise CorruptDataError("a decimal has more than 38 digits")
+    out = np.zeros((len(at), _DECIMAL_BYTES), np.uint8)
+    for place in range(_DECIMAL_BYTES):
+        # From the lowest byte; above the highest stands its sign.
+        there = length > place
+        last = np.maximum(at + length - 1 - place, 0)
+        first = data[np.where(length > 0, at, 0)] if len(data) else np.zeros(len(at), np.uint8)
+        sign = np.where((length > 0) & (first >= 0x80), 0xFF, 0)
+        out[:, place] = np.where(there, data[np.where(there, last, 0)] if len(data) else 0, sign)
+    return pa.Array.from_buffers(kind, len(at), [_bitmap(length), pa.py_buffer(out)])
+
+
+def _lists(node: Node, tape: Tape, counts: NDArray[np.int64], valid: pa.Buffer | None) -> pa.Array:
+    ends = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=ends[1:])
+    items = [build(child, tape) for child in node.children]
+    if pa.types.is_map(node.type):
+        entry = pa.struct([node.type.key_field, node.type.item_field])
+        inner = pa.StructArray.from_arrays(items, fields=list(entry))
+    else:
+        (inner,) = items
+    return pa.Array.from_buffers(node.type, len(counts), [valid, pa.py_buffer(ends)], children=[inner])

@@ -1,0 +1,141 @@
+"""An archive's tables as views of a Spark session: `records`, one for each topic, and small ones made elsewhere.
+
+A view has all of its columns always, but reads only those that a query uses: the others are null, and never built.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as spark_functions
+from pyspark.sql.types import StructField, StructType
+
+from maxbrod.datasource.columns import USUAL, spark_schema
+from maxbrod.datasource.narrowing import quoted
+from maxbrod.datasource.registering import register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+RECORDS: Final = "records"
+CHEAPEST: Final = "partition"
+"""The column for queries that need none: every record of a slice has the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """What becomes of keys or values: a type, and the column that is made of the record's columns."""
+
+    type: DataType
+    make: Callable[[], Column]
+    needs: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordView:
+    """A view of records. `options` are those of the table."""
+
+    name: str
+    options: Mapping[str, str] = field(repr=False)
+    topic: str | None = None
+    """The one that it is of; None: all that the options have."""
+    decoded: Mapping[str, Decoded] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> StructType:
+        """The usual columns; those that are decoded have another type."""
+        fields = spark_schema(USUAL).fields
+        return StructType([StructField(each.name, self._type(each)) for each in fields])
+
+    def load(self, spark: SparkSession, used: Collection[str] = USUAL) -> DataFrame:
+        """The columns `used`, and nulls in place of the others."""
+        needed = {each for name in used for each in (self.decoded[name].needs if name in self.decoded else {name})}
+        columns = [name for name in USUAL if name in needed] or [CHEAPEST]
+        options = {**self.options, **({} if self.topic is None else {"topics": self.topic})}
+        reader = spark.read.format("maxbrod").options(**options, columns=",".join(columns))
+        return reader.load().select([self._column(each, used) for each in self.schema.fields])
+
+    def part_of(self, records: DataFrame) -> DataFrame:
+        """The same out of a frame that has all columns and all topics: Spark asks Python nothing for it."""
+        mine = records if self.topic is None else records.where(spark_functions.col("topic") == self.topic)
+        return mine.select([self._column(each, USUAL) for each in self.schema.fields])
+
+    def _type(self, each: StructField) -> DataType:
+        return self.decoded[each.name].type if each.name in self.decoded else each.dataType
+
+    def _column(self, each: StructField, used: Collection[str]) -> Column:
+        if each.name not in used:
+            return spark_functions.lit(None).cast(each.dataType).alias(each.name)
+        if each.name in self.decoded:
+            return self.decoded[each.name].make().alias(each.name)
+        return spark_functions.col(each.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallView:
+    """A view of a table that is made when somebody asks for it."""
+
+    name: str
+    arrow_schema: pa.Schema
+    make: Callable[[], pa.Table]
+
+    @property
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - pandas, by its name at least
+
+        found: StructType = from_arrow_schema(self.arrow_schema)
+        return found
+
+    def load(self, spark: SparkSession, used: Collection[str] = ()) -> DataFrame:
+        """All columns: the table is in memory already."""
+        del used
+        return spark.createDataFrame(self.make().cast(self.arrow_schema), schema=self.schema)
+
+
+View = RecordView | SmallView
+
+
+@contextmanager
+def own_session(spark: SparkSession) -> Iterator[Any]:
+    """Another session of the same Spark, whose views are nobody else's and whose times are in UTC."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.session.timeZone", "UTC")
+    if not hasattr(spark, "_jsparkSession"):
+        register(own)
+        yield own
+        return
+    # Spark looks for a format of this name in the active session, too, and would take it for one of its own there.
+    _activate(own)
+    try:
+        register(own)
+        yield own
+    finally:
+        _activate(spark)
+
+
+def _activate(spark: SparkSession) -> None:
+    """What PySpark does itself before it makes a frame of local rows."""
+    SparkSession._activeSession = spark  # noqa: SLF001 - there is no public way
+    spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001
+
+
+def create_views(spark: SparkSession, views: Iterable[View], used: Mapping[str, Collection[str]]) -> None:
+    """Register each; `used` are the columns of those of which only some are needed."""
+    for each in views:
+        frame = each.load(spark, used[each.name]) if each.name in used else each.load(spark)
+        frame.createOrReplaceTempView(quoted(each.name))
+
+
+def create_every_view(spark: SparkSession, views: Iterable[View], options: Mapping[str, str], prefix: str) -> None:
+    """Register each with all of its columns; `options` are those of all records. A thousand topics take seconds."""
+    records = RecordView(name=RECORDS, options=options).load(spark)
+    for each in views:
+        frame = each.part_of(records) if isinstance(each, RecordView) else each.load(spark)
+        frame.createOrReplaceTempView(quoted(prefix + each.name))

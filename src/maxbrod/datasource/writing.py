@@ -1,0 +1,28 @@
+"""Writes a DataFrame in the order in which an archive wants it: each partition in one task, offsets rising."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def write(frame: DataFrame, url: str, **options: str | int | bool) -> None:
+    """Append the rows of a DataFrame with Kafka's columns to the archive at `url`, which is made if need be.
+
+    Options are those of the format `maxbrod`. Rows that name their partition are brought together by it, and into the
+    order of their offsets if they name these; other rows stay in the tasks that they are in.
+    """
+    from maxbrod.datasource.registering import register  # noqa: PLC0415 - Spark, when something is asked of it
+
+    register(frame.sparkSession)
+    in_order(frame).write.format("maxbrod").options(**options).mode("append").save(url)
+
+
+def in_order(frame: DataFrame) -> DataFrame:
+    places = [name for name in ("topic", "partition") if name in frame.columns]
+    if "partition" not in places:
+        return frame
+    together = frame.repartition(*places)
+    return together.sortWithinPartitions(*places, "offset") if "offset" in frame.columns else together

@@ -1,0 +1,30 @@
+"""Lets Spark find the format `maxbrod` by itself.
+
+When a session meets the first format that it does not know, Spark imports every top-level module whose name begins with
+`pyspark_` and registers its `DefaultSource`. It does so for whatever format is asked for, so that this module loads
+nothing, and cannot fail: the source itself is imported when an archive is opened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
+    """Makes a `maxbrod.datasource.source.ArchiveSource`."""
+
+    def __new__(cls, options: MutableMapping[str, str]) -> Any:  # noqa: ANN401 - the source, not one of this class
+        from maxbrod.datasource.source import ArchiveSource  # noqa: PLC0415 - Arrow, storage, catalog
+
+        return ArchiveSource(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "maxbrod"
