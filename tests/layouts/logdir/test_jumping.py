@@ -16,9 +16,10 @@ from backup.oracle import read_archive
 from convert.engine import convert
 from maxbrod.api.archives import open_archive
 from maxbrod.catalog.rows import Gap, decode_rows
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError
 from maxbrod.layouts.logdir import jumping, scanning
 from maxbrod.planning import convert_parts
+from maxbrod.spark import copy_task
 from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from maxbrod.api.convert_report import ConvertReport
     from maxbrod.layouts.foreign import Survey
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.storage.interface import Storage
 
 FAST = {"check_crc": "false"}
 
@@ -151,3 +154,22 @@ def test_where_the_other_copy_is_cut_elsewhere_what_was_written_is_taken_back(tm
     report = back_up(disks, tmp_path / "archive", commit_bytes=1)
     assert read_archive(str(tmp_path / "archive")).logs == {(TOPIC_ID, 0): b"".join(log[:11])}
     assert report.exit_code == EXIT_DONE, report.notices
+
+
+def test_behind_a_file_that_could_not_be_copied_nothing_of_its_partition_counts(tmp_path: Path) -> None:
+    put_log(tmp_path / "disk", run(0, 3))
+    put_log(tmp_path / "disk", run(30, 3), base=30)
+    put_log(tmp_path / "disk", run(60, 3), base=60)
+    (tmp_path / "disk" / "orders-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}\n")
+    whole = copy_task.read_logs
+
+    def failing(storage: Storage, stored: Slice) -> Any:
+        if stored.base_offset == 30:
+            raise UnavailableError("the disk does not answer")
+        return whole(storage, stored)
+
+    with patch.object(copy_task, "read_logs", failing):
+        assert back_up(tmp_path / "disk", tmp_path / "archive").exit_code == UnavailableError.exit_code
+    assert list(read_archive(str(tmp_path / "archive")).records[TOPIC_ID, 0]) == list(range(30))
+    assert back_up(tmp_path / "disk", tmp_path / "archive").exit_code == EXIT_DONE
+    assert list(read_archive(str(tmp_path / "archive")).records[TOPIC_ID, 0]) == list(range(90))
