@@ -13,6 +13,7 @@ from deltalake.schema import PrimitiveType
 from catalog.archives import Archive, s3_archive
 from catalog.examples import TOPIC_ID, gap, run, segment
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.commits import StreamBatch
 from maxbrod.catalog.queries import Position
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows
 from maxbrod.catalog.schema import ADDED_COLUMNS, FORMAT_PROPERTY, SCHEMA, TABLE_PROPERTIES, GapReason
@@ -58,6 +59,25 @@ def test_rows_are_replaced_in_the_same_commit_as_their_successors(archive: Archi
     assert version == 3
     assert rows_of(archive) == [segment(0, 10), segment(10, 15), truncated, segment(0, 10, partition=1)]
     assert {each.run_id for each in archive.open().runs()} == {"run-1", "run-2", "run-3"}
+
+
+def test_a_streams_batch_is_known_with_its_commit_and_never_before(archive: Archive) -> None:
+    catalog, late = archive.create(), archive.open()
+    assert catalog.last_batch("one") is None
+    catalog.commit([segment(0, 10), run("run-1")], batch=StreamBatch(stream="one", batch_id=7))
+    with pytest.raises(RefusedError):
+        late.commit([segment(0, 10), run("run-2")], batch=StreamBatch(stream="two", batch_id=0))
+    catalog.commit([segment(10, 20), run("run-3")])
+    for each in (catalog, archive.open()):
+        assert (each.last_batch("one"), each.last_batch("two")) == (7, None)
+
+
+def test_the_last_snapshot_is_that_of_the_run_that_was_written_last(folder: Archive) -> None:
+    catalog = folder.create()
+    assert catalog.last_snapshot() is None
+    catalog.commit([run("run-2", snapshot="snapshots/b", written_at=9)])
+    catalog.commit([run("run-1", snapshot="snapshots/a", written_at=8), run("run-3", snapshot=None, written_at=10)])
+    assert catalog.last_snapshot() == "snapshots/b"
 
 
 @pytest.mark.parametrize(
