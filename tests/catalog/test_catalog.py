@@ -15,8 +15,8 @@ from catalog.examples import TOPIC_ID, gap, run, segment
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import StreamBatch
 from maxbrod.catalog.queries import Position
-from maxbrod.catalog.rows import PartitionId, decode_rows
-from maxbrod.catalog.schema import GapReason
+from maxbrod.catalog.rows import PartitionId, Segment, decode_rows
+from maxbrod.catalog.schema import ADDED_COLUMNS, FORMAT_PROPERTY, SCHEMA, TABLE_PROPERTIES, GapReason
 from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError, UsageError
 
 if TYPE_CHECKING:
@@ -167,3 +167,36 @@ def test_a_flipped_bit_in_the_catalog_is_not_believed(folder: Archive) -> None:
     path.write_bytes(content)
     with pytest.raises(CorruptDataError):
         catalog.rows()
+
+
+def test_an_archive_of_the_first_format_is_read_and_written_as_it_is(folder: Archive) -> None:
+    old = pa.schema([field for field in SCHEMA if field.name not in ADDED_COLUMNS])
+    properties = {**TABLE_PROPERTIES, FORMAT_PROPERTY: "1.0"}
+    DeltaTable.create(f"{folder.url}/catalog/segments", old, configuration=properties, raise_if_key_not_exists=False)
+    catalog = folder.open()
+    rows = [segment(0, 10, min_timestamp_exact=True), segment(10, 20), gap(20, 30), run("run-1")]
+    for row in rows:
+        catalog.commit([row])
+    # It has no column to say so, so nothing is left out by it.
+    assert rows_of(folder) == [segment(0, 10), *rows[1:3]]
+    assert catalog.rows(timestamps=(-1000, -900)).num_rows == 3
+    catalog.commit([segment(30, 40)], replaced=[rows[1]])
+    assert [row.base_offset for row in rows_of(folder) if isinstance(row, Segment)] == [0, 30]
+    assert pa.schema(table_of(folder).schema().to_arrow()).names == old.names
+
+
+def test_a_row_is_left_out_by_its_lowest_timestamp_only_where_that_is_exact(folder: Archive) -> None:
+    catalog = folder.create()
+    times = {"min_timestamp": 100, "max_timestamp": 200}
+    catalog.commit(
+        [segment(0, 10, min_timestamp_exact=True, **times), segment(10, 20, **times), gap(20, 30), run("run-1")]
+    )
+
+    def found(first: int, last: int) -> list[int]:
+        bases: list[int] = catalog.rows(timestamps=(first, last), columns=["base_offset"])["base_offset"].to_pylist()
+        return bases
+
+    assert found(0, 99) == [10, 20]
+    assert found(0, 100) == [0, 10, 20]
+    assert found(200, 900) == [0, 10, 20]
+    assert found(201, 900) == [20]
