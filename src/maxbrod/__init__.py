@@ -4,7 +4,8 @@
     assert report.complete
     maxbrod.restore(archive="s3://backups/kafka", bootstrap="broker1:9092", topics=["orders-*"], groups=["*"])
     maxbrod.register(spark)
-    spark.read.format("maxbrod").load("s3://backups/kafka")
+    frame = spark.read.format("maxbrod").load("s3://backups/kafka")
+    maxbrod.write(frame.where("topic = 'orders'"), "s3://backups/orders")
 
 Importing this is cheap: Kafka, Arrow and Spark are loaded when something is asked of them.
 """
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from maxbrod.api.restore_report import RestoreReport as RestoreReport
     from maxbrod.api.restoring import restore as restore
     from maxbrod.datasource.registering import register as register
+    from maxbrod.datasource.writing import write as write
     from maxbrod.errors import MaxbrodError as MaxbrodError
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "register",
     "restore",
     "views",
+    "write",
 ]
 
 __version__: Final = version("maxbrod")
@@ -55,6 +58,7 @@ _HOMES: Final = {
     "register": "maxbrod.datasource.registering",
     "restore": "maxbrod.api.restoring",
     "views": "maxbrod.api.querying",
+    "write": "maxbrod.datasource.writing",
 }
 
 # Whoever wants to read along sets a handler up; without one, a library is silent.

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
@@ -110,6 +110,20 @@ def naming(object_name: str | None) -> Iterator[None]:
 
 def _rebuild(cls: type[MaxbrodError], message: str, fields: dict[str, Any]) -> MaxbrodError:
     return cls(message, **fields)
+
+
+def error_of(document: Mapping[str, Any]) -> MaxbrodError:
+    """The error that `as_dict` has told of, elsewhere."""
+    names = ("operation", "object_name", "offset", "position", "hint")
+    kinds = {kind.__name__: kind for kind in _kinds(MaxbrodError)}
+    kind = kinds.get(str(document.get("error")), MaxbrodError)
+    return kind(str(document.get("message")), **{name: document.get(name) for name in names})
+
+
+def _kinds(root: type[MaxbrodError]) -> Iterator[type[MaxbrodError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _kinds(kind)
 
 
 class UsageError(MaxbrodError):

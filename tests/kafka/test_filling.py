@@ -16,6 +16,7 @@ from maxbrod.kafka.log_ends import log_end, log_ends
 from maxbrod.kafka.produce import produce_all
 from maxbrod.kafka.producer_ids import new_producer_id
 from maxbrod.kafka.topic_admin import delete_records
+from maxbrod.kafka.transactions import Transaction, end_request
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
 
@@ -73,16 +74,15 @@ def test_a_filling_that_died_within_a_transaction_is_finished_by_the_next(
     where = partition_of(topic)
     ended = []
 
-    def dies(self: filling._Filling) -> object:
-        ended.append(self)
+    def dies(transaction: Transaction, *, commit: bool) -> object:
+        ended.append(transaction)
         if len(ended) == 4:
             raise KeyboardInterrupt
-        return end_request(self)
+        return end_request(transaction, commit=commit)
 
-    end_request = filling._Filling._end_request
     with client_of(cluster) as client:
         with monkeypatch.context() as patched:
-            patched.setattr(filling._Filling, "_end_request", dies)
+            patched.setattr(filling, "end_request", dies)
             with pytest.raises(KeyboardInterrupt):
                 fill_by_transactions(client, {where: 9}, transactional_id=topic)
         fill_by_transactions(client, {where: 9}, transactional_id=topic)

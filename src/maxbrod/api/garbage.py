@@ -15,6 +15,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.api.staged_objects import stagings_left
 from maxbrod.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
         )
     now_ms = min(_own_clock_ms(), _store_clock_ms(archive.storage)) if delete else _own_clock_ms()
     listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]
+    listed += stagings_left(archive.storage)
     archive.catalog.refresh()
     named = _named_paths(archive.catalog)
     unnamed = [found for found in listed if found.path not in named]

@@ -35,7 +35,9 @@ from maxbrod.api.restore_state import (
     store_topics,
 )
 from maxbrod.api.restore_target import TargetTopics, look_at_target
+from maxbrod.api.restore_transform import as_staged, clear_staging, plan_transform, stage, transform_session
 from maxbrod.api.snapshots import find_moment, read_cluster
+from maxbrod.api.staging import open_staged
 from maxbrod.batch.provenance import Provenance
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import IncompleteError, UnavailableError, UsageError
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
+    from maxbrod.api.archives import Archive as AnyArchive
     from maxbrod.api.group_moves import GroupPosition
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import Config
@@ -109,6 +112,14 @@ class Restore:
 
     def plan(self) -> RestorePlan:
         """What would be done; or what was begun by the same command and not ended, as it was planned then."""
+        plan = self._plan(self._wish)
+        if self._wish.transform is None or plan.transform is not None:
+            return plan
+        transform = plan_transform(self._spark(), self._archive, self._wish, plan.restore_id)
+        return replace(plan, transform=transform)
+
+    def _plan(self, wish: Wish, staged: AnyArchive | None = None) -> RestorePlan:
+        """Of what was staged, where something was: it has the same partitions, and other records."""
         self._on_progress(Progress(phase="planning"))
         archive, storage = self._archive, self._archive.storage
         moment = find_moment(storage, archive.catalog.runs(), self._wish.as_of)
@@ -136,7 +147,7 @@ class Restore:
             # How fast is not what was planned: whoever goes on may be in more of a hurry, or in less.
             return replace(begun, rate_bytes_per_s=self._wish.rate_bytes_per_s)
         plan = plan_restore(
-            self._wish,
+            wish,
             restore_id=next_id(storage, command),
             archive=Archive(
                 url=archive.url,
@@ -144,7 +155,7 @@ class Restore:
                 run_id=None if moment.run is None else moment.run.run_id,
             ),
             chosen=chosen,
-            rows=rows,
+            rows=rows if staged is None else staged.catalog.rows(columns=SOURCE_COLUMNS),
             ends=ends,
             snapshot=self._snapshot,
             target=target,
@@ -160,7 +171,14 @@ class Restore:
         ]
         if not target.rights.get(Right.CLUSTER_ACTION):
             obstacles += missing_transactions(self._client, plan, patience_s=patience_s)
-        return replace(plan, obstacles=in_order(obstacles))
+        return replace(plan, command=command, obstacles=in_order(obstacles))
+
+    def _spark(self) -> Session:
+        """For expressions: opened once, and used for all that follows."""
+        if self._session is None:
+            opening = transform_session(self._config, self._wish, on_progress=self._on_progress)
+            self._session = self._undo.enter_context(opening)
+        return self._session
 
     def _begun_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
         storage = self._archive.storage
@@ -197,6 +215,7 @@ class Restore:
         if refused is not None:
             raise refused
         if not resumed:
+            plan = self._staged(plan)
             store_plan(storage, plan)
         topics = TargetTopics(self._client, patience_s=self._config.backup.patience)
         self._on_progress(Progress(phase="preparing topics"))
@@ -222,7 +241,27 @@ class Restore:
             self._on_progress(Progress(phase="moving groups"))
             report = replace(report, groups=self._move_groups(plan, report))
         store_report(storage, plan.restore_id, report.as_dict())
-        return report
+        left = None if plan.transform is None else clear_staging(self._config, plan.transform)
+        return report if left is None else replace(report, warnings=(*report.warnings, left))
+
+    def _staged(self, plan: RestorePlan) -> RestorePlan:
+        """Records are transformed before anything is touched; what is planned of them is planned anew."""
+        if plan.transform is None:
+            return plan
+        staged, transform = stage(
+            self._spark(),
+            self._config,
+            self._archive,
+            self._wish,
+            plan,
+            plan.transform,
+            on_progress=self._on_progress,
+            stop=self.stop,
+        )
+        again = self._plan(as_staged(self._wish, transform), staged)
+        if (refused := refusal(again.obstacles)) is not None:
+            raise refused
+        return replace(again, restore_id=plan.restore_id, transform=transform)
 
     def _move_groups(self, plan: RestorePlan, report: RestoreReport) -> tuple[GroupPosition, ...]:
         moves = plan_moves(self._archive, plan, report.partitions, plan.groups)
@@ -245,7 +284,7 @@ class Restore:
             rate = plan.rate_bytes_per_s
             settings = RestoreSettings(
                 restore_id=plan.restore_id,
-                archive_url=self._archive.url,
+                archive_url=self._archive.url if plan.transform is None else plan.transform.staging,
                 kafka=self._kafka,
                 storage=self._config.storage,
                 producer_id=producer_id,
@@ -320,9 +359,11 @@ class Restore:
         """Of all sources, in the order of offsets. The catalog is read once, however many partitions there are."""
         sources = [each.source for topic in plan.topics for each in topic.partitions]
         ids = {each.topic_id for each in sources}
-        rows = self._archive.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None)
+        staged = None if plan.transform is None else open_staged(plan.transform.staging, self._config.storage)
+        rows = (staged or self._archive).catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None)
+        wish = self._wish if plan.transform is None else as_staged(self._wish, plan.transform)
         found: dict[PartitionId, list[Slice]] = {}
-        for row in decode_rows(rows_to_read(rows, sources, self._wish)):
+        for row in decode_rows(rows_to_read(rows, sources, wish)):
             if isinstance(row, Segment):
                 found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
         return found

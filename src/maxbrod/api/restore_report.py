@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from maxbrod.api.group_moves import GroupPosition
     from maxbrod.planning.restore.access import AccessPlan
     from maxbrod.planning.restore.plan import RestorePlan, TopicPlan
+    from maxbrod.planning.transform import TransformPlan
     from maxbrod.spark.restore_task import Restored
 AGAIN: Final = "run the same command again: it goes on where the target is"
 
@@ -52,6 +53,8 @@ class RestoreReport:
     """Where groups were put, or why not; in the end, when all records are there."""
     access: AccessPlan | None = None
     """The ACLs and quotas that came back, once all records are there too."""
+    transform: TransformPlan | None = None
+    """What the records went through, and what that has changed."""
 
     @property
     def records(self) -> int:
@@ -109,6 +112,7 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         started_at_ms=started_at_ms,
         finished_at_ms=now_ms(),
         resumed=resumed,
+        transform=plan.transform,
         partitions=tuple(partitions),
         access=None if any(each.failure is not None for each in restored) else plan.access,
         warnings=tuple(each.what if each.where is None else f"{each.where}: {each.what}" for each in plan.obstacles),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -33,6 +34,7 @@ from maxbrod.cli.restore_options import (
     ExcludeOption,
     ForceGroupsOption,
     GroupsOption,
+    LeaderEpochsOption,
     OffsetsOption,
     PartitionCountOption,
     PartitionOption,
@@ -41,18 +43,22 @@ from maxbrod.cli.restore_options import (
     RangeOption,
     RateOption,
     RenameOption,
+    SelectOption,
     SinceOption,
+    StagingOption,
     StrictOption,
     SuffixOption,
+    ToLogdirOption,
     TopicIdOption,
     TopicOption,
     UntilOption,
+    WhereOption,
     WithAclsOption,
     WithQuotasOption,
     YesOption,
     wish_of,
 )
-from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError
+from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from maxbrod.api.restore_report import RestoreReport
@@ -79,9 +85,13 @@ def restore(
     until: UntilOption = None,
     as_of: AsOfOption = None,
     topic_id: TopicIdOption = None,
+    where: WhereOption = None,
+    select: SelectOption = None,
     rename: RenameOption = None,
     prefix: PrefixOption = "",
     suffix: SuffixOption = "",
+    to_logdir: ToLogdirOption = None,
+    leader_epochs: LeaderEpochsOption = "keep",
     partition_count: PartitionCountOption = None,
     config_set: ConfigSetOption = None,
     offsets: OffsetsOption = "auto",
@@ -93,6 +103,7 @@ def restore(
     force_groups: ForceGroupsOption = False,
     with_acls: WithAclsOption = False,
     with_quotas: WithQuotasOption = False,
+    staging: StagingOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     patience: PatienceOption = None,
@@ -111,7 +122,11 @@ def restore(
 
       maxbrod restore -a /backups/kafka --bootstrap broker1:9092 --topic orders --groups '*'
 
+      maxbrod restore -a /backups/kafka --to-logdir /var/lib/kafka --topic orders
+
       maxbrod restore -c maxbrod.yaml --topic orders --until 2026-01-31T12:00:00Z --suffix -before
+
+      maxbrod restore -c test.yaml --topic orders --where "key != 'user-17'" --select "sha2(key, 256) as key"
     """
     place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     settings = with_flags(
@@ -140,27 +155,52 @@ def restore(
         provenance=provenance,
         with_acls=with_acls,
         with_quotas=with_quotas,
+        where=where,
+        select=select,
+        staging=staging,
     )
+    if to_logdir:
+        from maxbrod.cli.restore_logdir import restore_logdirs  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+
+        if bootstrap is not None or command_config is not None:
+            raise UsageError("either a cluster is restored into, or log directories", hint="leave out --bootstrap")
+        code = restore_logdirs(
+            settings,
+            wish,
+            to_logdir,
+            leader_epochs=leader_epochs,
+            dry_run=dry_run,
+            yes=yes,
+            quiet=quiet,
+            as_json=as_json,
+        )
+        raise typer.Exit(code)
+    if leader_epochs != "keep":
+        raise UsageError("brokers give leader epochs themselves", hint="leave out --leader-epochs, or say --to-logdir")
     code = _run(settings, wish, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
     raise typer.Exit(code)
 
 
 def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool, as_json: bool) -> int:
     from maxbrod.api.restore import Restore  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
+    from maxbrod.api.restore_transform import transform_session  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.restore_summary import refusal_document  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
 
-    with showing_log(quiet=quiet):
-        with progress_bar(shown=not quiet) as on_progress, Restore(settings, wish, on_progress=on_progress) as work:
-            plan = work.plan()
+    with showing_log(quiet=quiet), ExitStack() as spark:
+        with progress_bar(shown=not quiet) as on_progress:
+            # Expressions are checked by Spark, and the session that did so goes on with the work.
+            session = spark.enter_context(transform_session(settings, wish, on_progress=on_progress))
+            with Restore(settings, wish, session=session, on_progress=on_progress) as work:
+                plan = work.plan()
         if dry_run:
-            return _show_plan(plan, quiet=quiet, as_json=as_json)
-        refused = _refusal(plan)
+            return show_plan(plan, quiet=quiet, as_json=as_json)
+        refused = refusal_of(plan)
         asks = out.is_terminal and not (yes or quiet or as_json)
         if not as_json:
-            _tell(plan, quiet=quiet, whole=asks)
+            tell(plan, quiet=quiet, whole=asks)
         if refused is not None and as_json:
             print_json(refusal_document(plan, refused))
             return refused.exit_code
@@ -172,17 +212,17 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
         with (
             progress_bar(shown=not quiet) as on_progress,
             stopping_by_signals(stop, what=_MEANWHILE),
-            Restore(settings, wish, on_progress=on_progress, stop=stop) as work,
+            Restore(settings, wish, session=session, on_progress=on_progress, stop=stop) as work,
         ):
             report = work.run(plan)
     _show_report(report, quiet=quiet, as_json=as_json)
     return report.exit_code
 
 
-def _show_plan(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:
+def show_plan(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:
     from maxbrod.cli.restore_summary import plan_document, print_obstacles, print_plan  # noqa: PLC0415
 
-    refused = _refusal(plan)
+    refused = refusal_of(plan)
     if as_json:
         print_json(plan_document(plan, refused))
     else:
@@ -194,7 +234,7 @@ def _show_plan(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:
     return EXIT_DONE if refused is None else refused.exit_code
 
 
-def _tell(plan: RestorePlan, *, quiet: bool, whole: bool) -> None:
+def tell(plan: RestorePlan, *, quiet: bool, whole: bool) -> None:
     """Before it runs: all of it where somebody is asked, else what may be wrong."""
     from maxbrod.cli.restore_summary import print_obstacles, print_plan  # noqa: PLC0415
 
@@ -214,7 +254,7 @@ def _show_report(report: RestoreReport, *, quiet: bool, as_json: bool) -> None:
         print_report(report)
 
 
-def _refusal(plan: RestorePlan) -> MaxbrodError | None:
+def refusal_of(plan: RestorePlan) -> MaxbrodError | None:
     from maxbrod.planning.restore.obstacles import refusal  # noqa: PLC0415
 
     return refusal(plan.obstacles)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -51,9 +52,47 @@ TopicIdOption = Annotated[
     list[str] | None,
     _option(_WHAT, "--topic-id", "Of a topic that was recreated, this incarnation; the newest without.", "ID"),
 ]
+WhereOption = Annotated[
+    str | None,
+    _option(
+        _WHAT,
+        "--where",
+        "Only records that this is true of: Spark SQL over key, value, headers, timestamp, topic, partition, offset "
+        "and the other columns of the table. Null counts as false.",
+        "SQL",
+    ),
+]
+SelectOption = Annotated[
+    str | None,
+    _option(
+        _WHAT,
+        "--select",
+        'Rewrite key, value, headers or timestamp: "sha2(key, 256) as key, …". What is not named stays as it is.',
+        "SQL",
+    ),
+]
 RenameOption = Annotated[
     list[str] | None,
     _option(_WHERE, "--rename", "Another name: old=new, or /regex/replacement/; may be repeated.", "OLD=NEW"),
+]
+ToLogdirOption = Annotated[
+    list[Path] | None,
+    _option(
+        _WHERE,
+        "--to-logdir",
+        "A log directory of a stopped broker: its empty partitions are written straight from the archive, without a "
+        "cluster; may be repeated, for every directory of every broker.",
+        "DIR",
+    ),
+]
+LeaderEpochsOption = Annotated[
+    str,
+    _option(
+        _HOW,
+        "--leader-epochs",
+        "With --to-logdir: keep them, or lower those above the target's own to it.",
+        "keep|lower",
+    ),
 ]
 PrefixOption = Annotated[str, _option(_WHERE, "--prefix", "Put before every name.", "TEXT")]
 SuffixOption = Annotated[str, _option(_WHERE, "--suffix", "Put after every name.", "TEXT")]
@@ -102,6 +141,15 @@ ProvenanceOption = Annotated[
     bool,
     _option(_HOW, "--provenance", "Headers in every record that say where it came from. All are encoded anew for it."),
 ]
+StagingOption = Annotated[
+    str | None,
+    _option(
+        _HOW,
+        "--staging",
+        "Where records stand between --where or --select and the cluster; in the archive without. Removed in the end.",
+        "URL",
+    ),
+]
 DryRunOption = Annotated[bool, _option(_HOW, "--dry-run", "Print the plan and what stands in its way; change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is changed.")]
 
@@ -130,6 +178,9 @@ def wish_of(
     provenance: bool,
     with_acls: bool,
     with_quotas: bool,
+    where: str | None,
+    select: str | None,
+    staging: str | None,
 ) -> Wish:
     """UsageError: words that mean nothing, or contradict each other."""
     from maxbrod.planning.restore import wish as words  # noqa: PLC0415 - numpy: not for `--help`
@@ -158,6 +209,9 @@ def wish_of(
         provenance=provenance,
         with_acls=with_acls,
         with_quotas=with_quotas,
+        where=where,
+        select=select,
+        staging=staging,
     )
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from maxbrod.api.restore_report import AGAIN
 from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
+from maxbrod.cli.transform_summary import print_transform
 from maxbrod.planning.restore.access_preflight import describe_acl, describe_quota
 from maxbrod.planning.restore.obstacles import ObstacleKind
 from maxbrod.planning.restore.plan import describe
@@ -47,6 +48,7 @@ def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, 
         "groups": list(plan.groups),
         "access": asdict(plan.access),
         "provenance": plan.provenance,
+        "transform": None if plan.transform is None else asdict(plan.transform),
         "obstacles": [asdict(each) for each in plan.obstacles],
         "refused": None if refused is None else refused.as_dict(),
     }
@@ -82,6 +84,7 @@ def print_plan(plan: RestorePlan) -> None:
         print_line(f"groups: {', '.join(plan.groups)}")
     if plan.provenance:
         print_line("every record gets headers 'maxbrod.source.…' that say where it came from")
+    print_transform(plan.transform)
     _print_access(plan.access, done=False)
 
 
@@ -142,7 +145,8 @@ def _print_obstacle(obstacle: Obstacle, console: Console) -> None:
 
 
 def print_report(report: RestoreReport) -> None:
-    _print_topics(report)
+    print_topics(report)
+    print_transform(report.transform)
     if report.groups:
         print_groups(report.groups)
     if report.access is not None:
@@ -154,7 +158,7 @@ def print_report(report: RestoreReport) -> None:
     out.print(verdict(report), soft_wrap=True)
 
 
-def _print_topics(report: RestoreReport) -> None:
+def print_topics(report: RestoreReport) -> None:
     shown = table("", "*topic", "*into", ">parts", ">records", "offsets")
     shown.title = None
 

@@ -26,11 +26,13 @@ _TIMES_TO_BELIEVE: Final = 3
 class Entry:
     """A batch or a hole with its place in the target, and what is known about it."""
 
-    __slots__ = ("append", "base_offset", "done", "landed", "log_append_time_ms")
+    __slots__ = ("append", "base_offset", "done", "found_offset", "landed", "log_append_time_ms")
 
     def __init__(self, append: Append, base_offset: int) -> None:
         self.append = append
         self.base_offset = base_offset
+        self.found_offset = -1
+        """Where the broker says that it is, if it does."""
         self.landed = 0
         """Of a hole: how many of its offsets are filled."""
         self.log_append_time_ms = -1
@@ -63,11 +65,16 @@ class AppendQueue:
         """Whether the last that was acknowledged is a hole: only where the next batch lands shows that it is filled."""
         self._waiting: deque[Entry] = deque()
         self._sent = 0
-        self._end = feed.first_offset
+        self._end = feed.first_offset or 0
         self._in_flight_max = in_flight_max
         self._patience_s = patience_s
         self._calm()
         self.renew_patience()
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether others may write to the partition, so that the offsets of entries are only counted from 0 on."""
+        return self.feed.first_offset is None
 
     @property
     def finished(self) -> bool:
@@ -139,14 +146,13 @@ class AppendQueue:
         while self._waiting and self._waiting[0].done:
             entry = self._waiting.popleft()
             append = entry.append
+            base_offset = entry.found_offset if self.anywhere else entry.base_offset
             if self._sent:
                 self._sent -= 1
             self.unproven = isinstance(append, Hole)
             self._known = self._known or not self.unproven
             found.append(
-                Acknowledged(
-                    self.where, entry.base_offset, append.count, append.source_offset, entry.log_append_time_ms
-                )
+                Acknowledged(self.where, base_offset, append.count, append.source_offset, entry.log_append_time_ms)
             )
         if found:
             self.renew_patience()

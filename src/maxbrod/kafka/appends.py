@@ -1,7 +1,7 @@
 """What is appended to partitions, and what comes back: batches, holes, acknowledgements. Values; nothing is sent.
 
-Owns what a batch must say so that a broker takes it from a client: base offset 0, no leader epoch, no transaction,
-and who its producer is with the sequence number of its first record.
+Owns what a batch must say so that a broker takes it from a client: base offset 0, no leader epoch, whether it is part
+of its producer's transaction, and who that producer is with the sequence number of its first record.
 """
 
 from __future__ import annotations
@@ -67,19 +67,22 @@ class Feed:
     """All that is to be appended to one partition, in order.
 
     `first_offset` is the log's end now: each batch must land exactly where the one before it ended, or somebody
-    else writes to the partition too, and that is refused. Feeds of one source may say LATER: they are asked again when
-    others have been acknowledged.
+    else writes to the partition too, and that is refused. None: others may write, and batches land anywhere, in order;
+    there are no holes then. Feeds of one source may say LATER: they are asked again when others have been acknowledged.
     """
 
     where: TopicPartition
     topic_id: UUID
-    first_offset: int
+    first_offset: int | None
     appends: Iterable[Append | Later]
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """All in-sync replicas have it. `log_append_time_ms` is -1 where the topic keeps the times of its producers."""
+    """All in-sync replicas have it. `log_append_time_ms` is -1 where the topic keeps the times of its producers.
+
+    `base_offset` is -1 where a batch may land anywhere and the broker no longer knows where this one did.
+    """
 
     where: TopicPartition
     base_offset: int
@@ -94,12 +97,17 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 def stamped(
-    data: NDArray[np.uint8], headers: BatchHeaders, identity: ProducerIdentity, *, first_sequence: int
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    identity: ProducerIdentity,
+    *,
+    first_sequence: int,
+    transactional: bool = False,
 ) -> list[Batch]:
     """The batches of `data` (changed in place, so it must be writable) as this producer's next ones.
 
     Batches that a broker takes from no client are refused: with control records, holes in their offsets, log-append
-    time, or of magic 0 and 1. Committed transactional batches become plain ones.
+    time, or of magic 0 and 1. Committed transactional batches become plain ones, unless all are to be `transactional`.
     """
     _refuse_unfit(headers)
     counts = headers["count"].astype(np.int64)
@@ -109,7 +117,7 @@ def stamped(
         headers,
         base_offset=0,
         leader_epoch=-1,
-        attributes=headers["attributes"] & ~np.int16(_DROPPED),
+        attributes=headers["attributes"] & ~np.int16(_DROPPED) | (ATTRIBUTE_TRANSACTIONAL if transactional else 0),
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         base_sequence=sequences & _SEQUENCE_MASK,

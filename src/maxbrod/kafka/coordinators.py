@@ -1,4 +1,4 @@
-"""Asks the coordinators of many groups at once, and again where one moves, loads or does not answer.
+"""Asks the coordinators of many groups, or of many transactional ids, and again where one moves or does not answer.
 
 Owns who coordinates what. What could not be had is told beside what could; nothing is raised.
 """
@@ -13,6 +13,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.client import retry
+from maxbrod.kafka.coordination import GROUP
 from maxbrod.kafka.error_codes import Reaction, code_name, reaction
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from maxbrod.kafka.deadline import Deadline
 
 Found = TypeVar("Found")
-_GROUP: Final = 0  # a type of coordinator
 _GROUPS_PER_REQUEST: Final = 200
 
 
@@ -49,15 +49,19 @@ def ask_coordinators(
     read: Callable[[Any], Iterable[tuple[str, int, Found]]],
     *,
     deadline: Deadline,
+    kind: int = GROUP,
 ) -> Answers[Found]:
-    """One request for each coordinator and 200 groups. `read` tells each group's error code and what was found."""
+    """One request for each coordinator and 200 groups. `read` tells each group's error code and what was found.
+
+    With the kind TRANSACTION, the ids are transactional ones.
+    """
     wanted = sorted(group_ids)
     answers: Answers[Found] = Answers()
 
     def once(limit: Deadline) -> None:
         failure = UnavailableError("a coordinator moves or loads")
         client.metadata([], deadline=limit)  # a coordinator may be a broker that was not there before
-        for node_id, portion in _by_coordinator(client, answers, answers.missing(wanted), limit):
+        for node_id, portion in _by_coordinator(client, answers, answers.missing(wanted), kind, limit):
             try:
                 _take(answers, read(client.ask_broker(node_id, request(portion), deadline=limit)))
             except UnavailableError as error:
@@ -67,7 +71,8 @@ def ask_coordinators(
 
     try:
         if wanted:
-            retry(once, deadline=deadline, what=f"the coordinators of {len(wanted)} groups", stop=client.stop)
+            what = f"the coordinators of {len(wanted)} {'groups' if kind == GROUP else 'transactional ids'}"
+            retry(once, deadline=deadline, what=what, stop=client.stop)
     except MaxbrodError as error:
         answers.refused |= dict.fromkeys(answers.missing(wanted), str(error))
     return answers
@@ -82,11 +87,11 @@ def _take(answers: Answers[Found], answered: Iterable[tuple[str, int, Found]]) -
 
 
 def _by_coordinator(
-    client: KafkaClient, answers: Answers[Found], group_ids: Sequence[str], deadline: Deadline
+    client: KafkaClient, answers: Answers[Found], group_ids: Sequence[str], kind: int, deadline: Deadline
 ) -> Iterator[tuple[int, Sequence[str]]]:
     coordinated: dict[int, list[str]] = defaultdict(list)
     for portion in _portions(group_ids):
-        answer = client.ask_any(partial(_request, portion), deadline=deadline)
+        answer = client.ask_any(partial(_request, kind, portion), deadline=deadline)
         for each in answer.coordinators:
             if each.error_code:
                 answers.refuse(each.key, each.error_code)
@@ -96,8 +101,8 @@ def _by_coordinator(
         yield from ((node_id, portion) for portion in _portions(groups))
 
 
-def _request(group_ids: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
-    return FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=list(group_ids))
+def _request(kind: int, group_ids: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    return FindCoordinatorRequest(key_type=kind, coordinator_keys=list(group_ids))
 
 
 def _portions(group_ids: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
-
 from maxbrod.batch.fillers import FILLER_RECORDS_MAX, filler
 from maxbrod.batch.headers import walk
 from maxbrod.errors import UnavailableError, UsageError
@@ -23,6 +21,7 @@ from maxbrod.kafka.error_codes import Code, answered_with, code_name
 from maxbrod.kafka.log_ends import log_ends
 from maxbrod.kafka.produce_errors import misplaced
 from maxbrod.kafka.producer_ids import transactional_producer_id
+from maxbrod.kafka.transactions import Transaction, add_request, added, end_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,13 +91,14 @@ class _Filling:
         self.deadline = Deadline.after(patience_s)
 
     def take_over(self) -> None:
-        self._identity = transactional_producer_id(self._client, self._transactional_id, deadline=self.deadline)
+        identity = transactional_producer_id(self._client, self._transactional_id, deadline=self.deadline)
+        self._transaction = Transaction(transactional_id=self._transactional_id, identity=identity)
 
     def one(self, partitions: Sequence[TopicPartition]) -> None:
         """One transaction; the markers of the one before are written when it begins."""
         self.deadline = Deadline.after(self._patience_s)
-        self._ask(lambda: self._add_request(partitions), _added)
-        self._ask(self._end_request, lambda answer: int(answer.error_code))
+        self._ask(lambda: add_request(self._transaction, partitions), added)
+        self._ask(lambda: end_request(self._transaction, commit=True), lambda answer: int(answer.error_code))
 
     def wait_until(self, ends: Mapping[TopicPartition, int]) -> None:
         def once(limit: Deadline) -> None:
@@ -138,34 +138,3 @@ class _Filling:
         except UnavailableError:
             self._coordinator = None
             raise
-
-    def _add_request(self, partitions: Sequence[TopicPartition]) -> Any:  # noqa: ANN401 - kafka-python is untyped
-        topics: dict[str, list[int]] = {}
-        for where in partitions:
-            topics.setdefault(where.topic, []).append(where.partition)
-        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
-        return AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self._transactional_id,
-            v3_and_below_producer_id=self._identity.producer_id,
-            v3_and_below_producer_epoch=self._identity.epoch,
-            v3_and_below_topics=[topic(name=name, partitions=indexes) for name, indexes in topics.items()],
-        )
-
-    def _end_request(self) -> Any:  # noqa: ANN401 - kafka-python is untyped
-        return EndTxnRequest(
-            transactional_id=self._transactional_id,
-            producer_id=self._identity.producer_id,
-            producer_epoch=self._identity.epoch,
-            committed=True,
-        )
-
-
-def _added(answer: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
-    """The first error of any partition that is not merely the consequence of another's."""
-    codes = [
-        each.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
-        for each in topic.results_by_partition
-        if each.partition_error_code
-    ]
-    return next((code for code in codes if code != Code.OPERATION_NOT_ATTEMPTED), codes[0] if codes else 0)

@@ -17,7 +17,7 @@ from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.appends import Batch
 from maxbrod.kafka.error_codes import Code
 from maxbrod.kafka.produce_answer import Answer, read_produce_answer
-from maxbrod.kafka.produce_request import TOPIC_IDS_SINCE, RecordsTo, markers_body, produce_body
+from maxbrod.kafka.produce_request import TOPIC_IDS_SINCE, TRANSACTIONS_MAX, RecordsTo, markers_body, produce_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,13 +51,23 @@ class Flight:
 
 
 class Lane:
-    def __init__(self, connection: Connection, node_id: int, *, in_flight_max: int, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        node_id: int,
+        *,
+        in_flight_max: int,
+        timeout_ms: int,
+        transactional_id: str | None = None,
+    ) -> None:
         self.connection = connection
         self.node_id = node_id
         self.flights: deque[Flight] = deque()
         self._in_flight_max = in_flight_max
         self._timeout_ms = timeout_ms
-        self._produce_version = connection.versions.choose(ProduceRequest)
+        self._transactional_id = transactional_id
+        newest = connection.versions.choose(ProduceRequest)
+        self._produce_version = newest if transactional_id is None else min(newest, TRANSACTIONS_MAX)
 
     @property
     def room(self) -> bool:
@@ -77,7 +87,9 @@ class Lane:
             for queue, entry in entries
             if isinstance(entry.append, Batch)
         ]
-        body = produce_body(records, version=version, timeout_ms=self._timeout_ms)
+        body = produce_body(
+            records, version=version, timeout_ms=self._timeout_ms, transactional_id=self._transactional_id
+        )
         ticket = self.connection.put_pieces(_PRODUCE, version, body, deadline)
         self.flights.append(Flight(ticket, version, time.monotonic(), entries))
 

@@ -71,6 +71,7 @@ def produce_all(
     at_once: int | None = None,
     request_bytes: int = REQUEST_BYTES,
     patience_s: float = PATIENCE_S,
+    transactional_id: str | None = None,
 ) -> Iterator[Acknowledged]:
     """Append all feeds side by side; what is acknowledged comes out, in order for each partition.
 
@@ -78,12 +79,20 @@ def produce_all(
     Batches are sent again, with their sequence numbers, until they are acknowledged, so that each stands in the log
     once. Raises UnavailableError when for `patience_s` seconds a partition takes nothing, TopicGoneError when a topic
     is deleted or recreated, RefusedError when something else is where a batch should be, and what `produce_errors`
-    has for refusals of brokers. What was yielded before stands in the log.
+    has for refusals of brokers. What was yielded before stands in the log. With `transactional_id` all batches are part
+    of its open transaction, which has the partitions already.
     """
     if not 1 <= in_flight <= IN_FLIGHT_MAX:
         raise UsageError(f"from 1 to {IN_FLIGHT_MAX} requests may be under way, not {in_flight}")
     queues = (AppendQueue(feed, in_flight_max=in_flight, patience_s=patience_s) for feed in feeds)
-    stream = ProduceStream(client, queues, in_flight_max=in_flight, at_once=at_once, request_bytes=request_bytes)
+    stream = ProduceStream(
+        client,
+        queues,
+        in_flight_max=in_flight,
+        at_once=at_once,
+        request_bytes=request_bytes,
+        transactional_id=transactional_id,
+    )
     with closing(stream):
         while stream.busy:
             done = stream.step()
@@ -115,6 +124,7 @@ class ProduceStream:
         in_flight_max: int,
         at_once: int | None,
         request_bytes: int,
+        transactional_id: str | None,
     ) -> None:
         self._client = client
         self._waiting = iter(queues)
@@ -123,6 +133,7 @@ class ProduceStream:
         self._lanes: dict[int, Lane] = {}
         self._in_flight_max = in_flight_max
         self._request_bytes = request_bytes
+        self._transactional_id = transactional_id
         self._marker_identity: ProducerIdentity | None = None
         self._coordinator_epoch = 0
         self._proven_at: dict[str, float] = {}
@@ -240,7 +251,13 @@ class ProduceStream:
             self._fail_all(queues, error)
             return None
         timeout_ms = int(self._client.request_timeout_s * _BROKER_SHARE * 1000)
-        lane = Lane(connection, node_id, in_flight_max=self._in_flight_max, timeout_ms=timeout_ms)
+        lane = Lane(
+            connection,
+            node_id,
+            in_flight_max=self._in_flight_max,
+            timeout_ms=timeout_ms,
+            transactional_id=self._transactional_id,
+        )
         self._lanes[node_id] = lane
         return lane
 
@@ -313,7 +330,8 @@ class ProduceStream:
             # It is in the log, further back than the broker remembers where; and there is one place it can have.
             entry.done = True
         elif not answer.code:
-            if answer.base_offset != entry.base_offset:
+            entry.found_offset = answer.base_offset
+            if answer.base_offset != entry.base_offset and not queue.anywhere:
                 raise misplaced(
                     queue.where, entry.append.source_offset, landed=answer.base_offset, expected=entry.base_offset
                 )
@@ -336,11 +354,16 @@ class ProduceStream:
         elif answer.code == Code.CORRUPT_MESSAGE and not (entry is queue.head and queue.believe("it is damaged")):
             pass  # on the way perhaps, and then not the next time
         elif reaction(answer.code) is Reaction.FATAL:
-            raise refusal(answer.code, answer.details, queue.where, entry.append.source_offset)
+            transactional = self._transactional_id is not None
+            offset = entry.append.source_offset
+            raise refusal(answer.code, answer.details, queue.where, offset, transactional=transactional)
         self._client.forget(queue.where.topic)
         queue.fail(error)
 
     def _gap(self, queue: AppendQueue, entry: Entry) -> Exception:
+        if queue.anywhere:
+            code = Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+            return refusal(code, None, queue.where, entry.append.source_offset, transactional=True)
         end = log_end(self._client, queue.where, deadline=queue.deadline)
         offset = entry.append.source_offset
         return gap_in_sequence(queue.where, offset, acknowledged_to=queue.acknowledged_to, log_end=end)

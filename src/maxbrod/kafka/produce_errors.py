@@ -66,11 +66,42 @@ _REFUSALS: Final[dict[int, tuple[type[MaxbrodError], str, str]]] = {
     Code.PRODUCER_FENCED: (RefusedError, "another producer has taken over this producer id", _AGAIN),
     Code.UNKNOWN_PRODUCER_ID: (RefusedError, "the broker has forgotten this producer", _AGAIN),
 }
+_OVER: Final = "the transaction is over: another attempt took its place, or it was open for longer than its timeout"
+_ATTEMPT: Final = "nothing of this attempt counts; a longer timeout of the transaction may help the next one"
+_IN_TRANSACTION: Final[dict[int, tuple[type[MaxbrodError], str, str]]] = {
+    Code.INVALID_RECORD: (
+        RefusedError,
+        "the topic does not take a record of the batch",
+        "a compacted topic takes no record without a key",
+    ),
+    Code.CORRUPT_MESSAGE: (
+        RefusedError,
+        "the broker finds the batch damaged",
+        "a compacted topic takes no record without a key",
+    ),
+    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        UsageError,
+        "this user may not use the transactional id",
+        "this user needs an ACL that allows it to Write the transactional id",
+    ),
+    Code.OUT_OF_ORDER_SEQUENCE_NUMBER: (RefusedError, "the broker misses records before this batch", _ATTEMPT),
+    Code.UNKNOWN_PRODUCER_ID: (RefusedError, "the broker has forgotten this producer", _ATTEMPT),
+    Code.INVALID_PRODUCER_EPOCH: (RefusedError, _OVER, _ATTEMPT),
+    Code.PRODUCER_FENCED: (RefusedError, _OVER, _ATTEMPT),
+    Code.INVALID_TXN_STATE: (RefusedError, _OVER, _ATTEMPT),
+    Code.INVALID_PRODUCER_ID_MAPPING: (RefusedError, _OVER, _ATTEMPT),
+    Code.TRANSACTION_ABORTABLE: (RefusedError, "the broker ends the transaction", _ATTEMPT),
+}
+_UNKNOWN: Final = (MaxbrodError, "the broker refuses the batch", "its own log says more")
 
 
-def refusal(code: int, details: str | None, where: TopicPartition, source_offset: int) -> MaxbrodError:
+def refusal(
+    code: int, details: str | None, where: TopicPartition, source_offset: int, *, transactional: bool = False
+) -> MaxbrodError:
     """The error for a code that no retry can mend. `details` is what the broker says about it, if anything."""
-    kind, meaning, hint = _REFUSALS.get(code, (MaxbrodError, "the broker refuses the batch", "its own log says more"))
+    kind, meaning, hint = _REFUSALS.get(code, _UNKNOWN)
+    if transactional:
+        kind, meaning, hint = _IN_TRANSACTION.get(code, (kind, meaning, hint))
     words = f": {details}" if details else ""
     message = f"{meaning} ({code_name(code)}{words})"
     return kind(message, operation=OPERATION, object_name=str(where), offset=source_offset, hint=hint)

@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 TOPIC_IDS_SINCE: Final = 13
 """The version of Produce from which on a topic is named by its id."""
+TRANSACTIONS_MAX: Final = 11
+"""The last version of Produce that leaves it to the producer to add partitions to its transaction."""
 TRANSACTION_VERSION_SINCE: Final = 2
 """The version of WriteTxnMarkers from which on a marker tells the version of its transaction."""
 _ALL_IN_SYNC: Final = -1
-_START: Final = struct.Struct(">xhi")  # no transactional id, acks, timeout
+_START: Final = struct.Struct(">hi")  # acks, timeout
 _INDEX: Final = struct.Struct(">i")
 _PRODUCER: Final = struct.Struct(">qhb")  # producer id, producer epoch, whether it is a commit
 _NO_TAGS: Final = b"\0"
+_NULL: Final = b"\0"
 
 
 class RecordsTo(NamedTuple):
@@ -41,13 +44,16 @@ class RecordsTo(NamedTuple):
     records: NDArray[np.uint8]
 
 
-def produce_body(entries: Iterable[RecordsTo], *, version: int, timeout_ms: int) -> list[Piece]:
+def produce_body(
+    entries: Iterable[RecordsTo], *, version: int, timeout_ms: int, transactional_id: str | None = None
+) -> list[Piece]:
     """To be acknowledged by all in-sync replicas. The records stand in the pieces as they were given."""
     topics: dict[int, list[RecordsTo]] = defaultdict(list)
     for entry in entries:
         topics[entry.topic_id.int].append(entry)
     pieces: list[Piece] = []
-    small = _START.pack(_ALL_IN_SYNC, timeout_ms) + _length(len(topics))
+    small = _NULL if transactional_id is None else _string(transactional_id)
+    small += _START.pack(_ALL_IN_SYNC, timeout_ms) + _length(len(topics))
     for each in topics.values():
         where, topic_id, _ = each[0]
         small += (topic_id.bytes if version >= TOPIC_IDS_SINCE else _string(where.topic)) + _length(len(each))

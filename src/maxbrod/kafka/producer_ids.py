@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 _OPERATION: Final = "get a producer id"
-_DENIED: Final[dict[int, str]] = {
+_WAYS_OUT: Final[dict[int, str]] = {
     Code.CLUSTER_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write to the topic",
     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write the transactional id",
+    Code.TOPIC_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write to the topic",
+    Code.INVALID_TRANSACTION_TIMEOUT: "the brokers allow no more than their transaction.max.timeout.ms",
 }
 
 
@@ -103,7 +105,7 @@ def _identity(answer: Any, object_name: str) -> ProducerIdentity:  # noqa: ANN40
 def _refusal(code: int, operation: str, object_name: str) -> MaxbrodError:
     if reaction(code) is not Reaction.FATAL:
         return UnavailableError(f"the broker answered {code_name(code)}", operation=operation, object_name=object_name)
-    if code in _DENIED:
+    if code in _WAYS_OUT:
         message = f"the broker answered {code_name(code)}"
-        return UsageError(message, operation=operation, object_name=object_name, hint=_DENIED[code])
+        return UsageError(message, operation=operation, object_name=object_name, hint=_WAYS_OUT[code])
     return answered_with(code, operation=operation, object_name=object_name)

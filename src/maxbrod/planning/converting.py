@@ -14,24 +14,31 @@ if TYPE_CHECKING:
 
 
 def convert_rows(
-    source: Sequence[Segment | Gap], written: Sequence[Slice], *, run_id: str, written_at: int
+    source: Sequence[Segment | Gap],
+    written: Sequence[Slice],
+    *,
+    run_id: str,
+    written_at: int,
+    otherwise: GapReason | None = None,
 ) -> list[Segment | Gap]:
     """Rows that tile the offsets of `source`, which are those of one partition in order and without holes.
 
     `written` holds the batches of all its segments, cut where the writer thought best. What lies between two slices was
-    a gap before, or a hole within a segment: it becomes a gap for the reason that the source gives.
+    a gap before, or a hole within a segment: it becomes a gap for the reason that the source gives, or `otherwise`.
     """
     rows: list[Segment | Gap] = []
     reached = source[0].base_offset
     end = source[-1].end_offset
     for each in written:
-        rows += _gaps(source, reached, min(each.base_offset, end), run_id, written_at)
-        rows.append(_segment(source, each, run_id, written_at))
+        rows += _gaps(source, reached, min(each.base_offset, end), run_id, written_at, otherwise)
+        rows.append(_segment(source, each, run_id, written_at, otherwise))
         reached = max(reached, each.end_offset)
-    return [*rows, *_gaps(source, reached, end, run_id, written_at)]
+    return [*rows, *_gaps(source, reached, end, run_id, written_at, otherwise)]
 
 
-def _gaps(source: Sequence[Segment | Gap], first: int, end: int, run_id: str, written_at: int) -> Iterator[Gap]:
+def _gaps(
+    source: Sequence[Segment | Gap], first: int, end: int, run_id: str, written_at: int, otherwise: GapReason | None
+) -> Iterator[Gap]:
     """Offsets [first, end) without data, each part for the reason that its row in the source gives."""
     for row in source:
         low, high = max(row.base_offset, first), min(row.end_offset, end)
@@ -42,13 +49,15 @@ def _gaps(source: Sequence[Segment | Gap], first: int, end: int, run_id: str, wr
                 partition=row.partition,
                 base_offset=low,
                 end_offset=high,
-                reason=row.reason or GapReason.UNEXPLAINED,
+                reason=row.reason or otherwise or GapReason.UNEXPLAINED,
                 run_id=run_id,
                 written_at=written_at,
             )
 
 
-def _segment(source: Sequence[Segment | Gap], written: Slice, run_id: str, written_at: int) -> Segment:
+def _segment(
+    source: Sequence[Segment | Gap], written: Slice, run_id: str, written_at: int, otherwise: GapReason | None
+) -> Segment:
     first = source[0]
     reason = None
     if written.records < written.end_offset - written.base_offset:
@@ -57,7 +66,7 @@ def _segment(source: Sequence[Segment | Gap], written: Slice, run_id: str, writt
             for row in source
             if row.base_offset < written.end_offset and row.end_offset > written.base_offset and row.reason is not None
         )
-        reason = next(overlapping, None)
+        reason = next(overlapping, otherwise)
     return Segment(
         topic=first.topic,
         topic_id=first.topic_id,

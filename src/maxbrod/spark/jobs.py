@@ -20,7 +20,7 @@ from maxbrod.errors import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     TasksDone = Callable[[int], None]
 
@@ -51,10 +51,23 @@ def run_tasks(
         return []
     with _errors_of_spark():
         job = session.range(0, count, 1, count).mapInArrow(partial(_answer, function, tuple(payloads)), _SCHEMA)
-        with _watched(session, name, on_done, stop):
-            table = job.toArrow()
+    table = collect(session, job, name=name, on_done=on_done, stop=stop)
     answers = dict(zip(table["task"].to_pylist(), table["answer"].to_pylist(), strict=True))
     return [answers[number] for number in range(count)]
+
+
+def collect(
+    session: SparkSession,
+    frame: DataFrame,
+    *,
+    name: str,
+    on_done: TasksDone | None = None,
+    stop: threading.Event | None = None,
+    passed_on: Callable[[Exception], bool] = lambda _: False,
+) -> pa.Table:
+    """The rows of a DataFrame, watched and cancelled as above. Errors that are `passed_on` stay Spark's."""
+    with _errors_of_spark(passed_on), _watched(session, name, on_done, stop):
+        return frame.toArrow()
 
 
 @contextmanager
@@ -106,12 +119,12 @@ def _settle() -> None:
 
 
 @contextmanager
-def _errors_of_spark() -> Iterator[None]:
+def _errors_of_spark(passed_on: Callable[[Exception], bool] = lambda _: False) -> Iterator[None]:
     """Whatever Spark raises, classic or Connect, means that a task failed as often as it may, or that Spark is gone."""
     try:
         yield
     except Exception as error:
-        if not _is_of_spark(error):
+        if not _is_of_spark(error) or passed_on(error):
             raise
         raise UnavailableError(
             f"Spark gave the job up: {_reason(error)}",

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import TopicPartition
-from maxbrod.spark.backup import decode_slice
 from maxbrod.spark.copy_task import run_copy_task
 from maxbrod.spark.jobs import run_tasks
-from maxbrod.spark.transfer_task import TransferItem, Transferred, TransferSettings, run_transfer_task
+from maxbrod.spark.transfer_items import decode_item
+from maxbrod.spark.transfer_task import Transferred, TransferSettings, run_transfer_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
+
+    from maxbrod.spark.transfer_task import TransferItem
 
 
 def run_transfer_job(
@@ -34,14 +36,9 @@ def run_transfer_job(
 
 
 def _work(settings: TransferSettings, payload: str) -> str:
-    items = [_item(values) for values in json.loads(payload)]
+    items = [decode_item(values) for values in json.loads(payload)]
     run = run_copy_task if settings.layout == NATIVE else run_transfer_task
     return json.dumps([asdict(each) for each in run(settings, items)])
-
-
-def _item(values: dict[str, Any]) -> TransferItem:
-    slices = tuple(decode_slice(each) for each in values["slices"])
-    return TransferItem(**{**values, "where": TopicPartition(**values["where"]), "slices": slices})
 
 
 def _transferred(values: dict[str, Any]) -> Transferred:

@@ -101,6 +101,7 @@ def test_what_the_controllers_decided_is_in_the_snapshot(tmp_path: Path) -> None
 def test_a_secret_never_leaves_the_metadata(tmp_path: Path) -> None:
     put_orders(tmp_path)
     secrets = [user("alice", b"s3cret"), config("ssl.key.password", "s3cret", topic_name="1", kind=4)]
+    secrets.append(config("ssl.key.password", "s3cret", topic_name="", kind=4))
     put_metadata(tmp_path, [batch(0, *BASE, *secrets)])
     assert "s3cret" not in repr(survey(tmp_path))
     archive = open_archive(str(tmp_path))
@@ -236,6 +237,13 @@ def test_folders_of_topics_that_the_metadata_does_not_know_are_read_and_told(tmp
     }
     assert not found.topics["gone"].configs
     assert offsets(tmp_path, found) == list(range(10)) * 3
+
+
+def test_a_topic_that_was_created_again_never_has_the_settings_of_the_old_one(tmp_path: Path) -> None:
+    put_orders(tmp_path)
+    old = [topic("orders", GONE), config("cleanup.policy", "compact"), removal(GONE)]
+    put_metadata(tmp_path, [batch(0, *old, *BASE)])
+    assert survey(tmp_path).topics["orders"].configs == {"retention.ms": "5"}
 
 
 def test_of_two_topics_of_a_name_the_metadata_tells_which_one_is_meant(tmp_path: Path) -> None:

@@ -65,6 +65,12 @@ class Tree:
     """Copies of the controllers' log. Those that only controllers have stand in directories of their own."""
 
 
+def folder_of(name: str) -> TopicPartition | None:
+    """The partition whose folder has this name; None if it is no partition's."""
+    found = _FOLDER.fullmatch(name)
+    return None if found is None else TopicPartition(topic=found["topic"], partition=int(found["partition"]))
+
+
 def is_log(path: str) -> bool:
     """Whether it is named like a log of a partition."""
     parts = path.rsplit("/", 2)

@@ -23,6 +23,7 @@ from maxbrod.planning.restore.plan import Archive, PartitionPlan, RestorePlan, T
 from maxbrod.planning.restore.sources import Source, Trouble
 from maxbrod.planning.restore.targets import TargetTopic
 from maxbrod.planning.restore.wish import OffsetsMode
+from maxbrod.planning.transform import Changes, TransformPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -112,7 +113,12 @@ def _plan(document: Mapping[str, Any]) -> RestorePlan:
         groups=tuple,
         obstacles=lambda each: tuple(_make(Obstacle, one, kind=ObstacleKind) for one in each),
         access=_access,
+        transform=lambda each: None if each is None else _transform(each),
     )
+
+
+def _transform(document: Mapping[str, Any]) -> TransformPlan:
+    return _make(TransformPlan, document, fields=tuple, topics=lambda each: tuple(_make(Changes, one) for one in each))
 
 
 def _access(document: Mapping[str, Any]) -> AccessPlan:

@@ -29,6 +29,8 @@ class ObstacleKind(StrEnum):
     TARGET_NOT_EMPTY = "target not empty"
     PARTITION_COUNT = "partition count"
     OFFSETS = "offsets"
+    LEADER_EPOCHS = "leader epochs"
+    SPACE = "disk space"
     BROKERS = "brokers"
     PERMISSION = "permission"
     RIGHT_UNKNOWN = "right unknown"

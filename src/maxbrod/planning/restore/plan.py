@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from maxbrod.planning.restore.choosing import Chosen
     from maxbrod.planning.restore.targets import TargetState
     from maxbrod.planning.restore.wish import Wish
+    from maxbrod.planning.transform import TransformPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,8 @@ class RestorePlan:
     provenance: bool = False
     source_cluster_id: str | None = None
     """Of the cluster that was archived, where its snapshot knows it."""
+    transform: TransformPlan | None = None
+    """What records go through before they are restored."""
 
     @property
     def records(self) -> int:

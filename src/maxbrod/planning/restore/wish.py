@@ -18,6 +18,7 @@ from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.rename import Rename, is_topic_name
 from maxbrod.planning.selection import select_topics
+from maxbrod.planning.transform import Transform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -84,9 +85,22 @@ class Wish:
     """Tell in headers of every record where it came from."""
     with_acls: bool = False
     with_quotas: bool = False
+    where: str | None = None
+    """Only records that this is true of, in Spark SQL."""
+    select: str | None = None
+    """Fields of records that are rewritten, in Spark SQL."""
+    staging: str | None = None
+    """Where transformed records stand until they are restored; in the archive otherwise."""
 
     def __post_init__(self) -> None:
         _check(self)
+
+    @property
+    def transform(self) -> Transform | None:
+        """What records go through on their way; None: they stay as they are."""
+        if self.where is None and self.select is None:
+            return None
+        return Transform(where=self.where, select=self.select)
 
     def partition_count_of(self, topic: str) -> int | None:
         """Of the target of this topic of the archive; None: as many as it has."""
@@ -171,10 +185,11 @@ def encode_wish(wish: Wish) -> dict[str, Any]:
         [each.where.topic, each.where.partition, _or(each.first, 0), _or(each.end, INT64_MAX)] for each in wish.ranges
     )
     # How is no part of what.
-    del fields["rate_bytes_per_s"], fields["force_groups"]
+    del fields["rate_bytes_per_s"], fields["force_groups"], fields["staging"]
     # What nobody asks for is left out, so that what an earlier release began is still found.
-    if not wish.partition_counts:
-        del fields["partition_counts"]
+    for name in ("partition_counts", "where", "select"):
+        if not fields[name]:
+            del fields[name]
     return fields
 
 
@@ -198,6 +213,8 @@ def _check(wish: Wish) -> None:
         raise _wrong("a restore that may not write anything never ends", "give a rate above 0")
     if wish.force_groups and not wish.groups:
         raise _wrong("no group is named that could be forced", "name groups with --groups, '*' for all")
+    if wish.transform is None and wish.staging is not None:
+        raise _wrong("nothing is transformed that could be staged", "give --where or --select, or leave --staging out")
     for patterns in ((*wish.topics, *wish.exclude), wish.groups):
         select_topics({}, patterns)  # refuses those that cannot be read
     _check_ranges(wish.ranges)

@@ -1,0 +1,101 @@
+"""`maxbrod restore --to-logdir`: the archive's logs, straight onto the disks of brokers that are stopped."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import typer
+from rich.text import Text
+
+from maxbrod.api.cold_restore import ColdRestore
+from maxbrod.cli.log import showing_log
+from maxbrod.cli.output import err, human_bytes, out, print_json, print_line
+from maxbrod.cli.progress import progress_bar
+from maxbrod.cli.restore import refusal_of, show_plan, tell
+from maxbrod.cli.restore_summary import print_failures, print_topics, refusal_document
+from maxbrod.cli.signals import stopping_by_signals
+from maxbrod.errors import RefusedError
+from maxbrod.planning.restore.cold import parse_leader_epochs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from maxbrod.api.cold_report import ColdReport
+    from maxbrod.config import Config
+    from maxbrod.planning.restore.wish import Wish
+
+_MEANWHILE: Final = "the directories stay as they were"
+
+
+def restore_logdirs(
+    settings: Config,
+    wish: Wish,
+    directories: Sequence[Path],
+    *,
+    leader_epochs: str,
+    dry_run: bool,
+    yes: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """The exit code."""
+    stop = threading.Event()
+    with showing_log(quiet=quiet):
+        with progress_bar(shown=not quiet) as on_progress:
+            work = ColdRestore(
+                settings,
+                wish,
+                directories,
+                leader_epochs=parse_leader_epochs(leader_epochs),
+                on_progress=on_progress,
+                stop=stop,
+            )
+            plan = work.plan()
+        if dry_run:
+            return show_plan(plan, quiet=quiet, as_json=as_json)
+        refused = refusal_of(plan)
+        asks = out.is_terminal and not (yes or quiet or as_json)
+        if not as_json:
+            tell(plan, quiet=quiet, whole=asks)
+        if refused is not None and as_json:
+            print_json(refusal_document(plan, refused))
+            return refused.exit_code
+        if refused is not None:
+            raise refused
+        if asks and not typer.confirm("Restore this?", default=False):
+            raise RefusedError("nothing was changed", hint="say --yes to be asked no more")
+        with progress_bar(shown=not quiet) as on_progress, stopping_by_signals(stop, what=_MEANWHILE):
+            work.on_progress = on_progress
+            report = work.run(plan)
+    _show(report, quiet=quiet, as_json=as_json)
+    return report.exit_code
+
+
+def _show(report: ColdReport, *, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(report.as_dict())
+        return
+    print_failures(report.restore, err if quiet else out)
+    if quiet:
+        return
+    told = report.restore
+    if told.complete:
+        print_topics(told)
+    took_s = max((told.finished_at_ms - told.started_at_ms) / 1000, 0.001)
+    resumed = ", gone on with what was begun" if told.resumed else ""
+    print_line(
+        f"{told.records:,} records, {report.segments:,} segments, {human_bytes(report.bytes)} of log, "
+        f"{took_s:,.1f} s; restore {told.restore_id}{resumed}"
+    )
+    if report.batches_lowered:
+        print_line(f"{report.batches_lowered:,} batches have a lower leader epoch than they had")
+    out.print(_verdict(report), soft_wrap=True)
+
+
+def _verdict(report: ColdReport) -> Text:
+    if not report.complete:
+        return Text.assemble(("not complete", "bold red"), "; the directories are as they were")
+    groups = f"then groups: maxbrod groups apply --restore {report.restore.restore_id}" if report.remembered else ""
+    return Text.assemble(("complete", "bold green"), f": start the brokers; {groups}".rstrip("; "))

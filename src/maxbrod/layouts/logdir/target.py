@@ -1,0 +1,165 @@
+"""A stopped broker's log directory that partitions are to be written into: what stands in it, and its lock. Only looks.
+
+A partition's folder has been made by the broker itself. A link is none: nothing is ever written outside the directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.layouts.logdir.checkpoints import META, read_epochs, read_topic_id
+from maxbrod.layouts.logdir.names import CLUSTER_METADATA, EPOCHS, METADATA, folder_of
+from maxbrod.storage.failures import translate_os
+from maxbrod.storage.local import LocalStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from maxbrod.layouts.foreign import Fault
+    from maxbrod.model import TopicPartition
+
+_OPERATION: Final = "look at a log directory"
+_LOCK: Final = ".lock"
+_EMPTY_LOG: Final = "00000000000000000000.log"
+_SETTING: Final = re.compile(r"^(cluster\.id|node\.id|broker\.id|directory\.id)=(\S+)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFolder:
+    """A partition, as its broker has left it."""
+
+    where: TopicPartition
+    topic_id: str | None
+    """None where the broker has noted none."""
+    held: str | None
+    """What it holds, in words; None: nothing."""
+    leader_epoch: int
+    """The last that the broker has noted; -1 where it has led no one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetDirectory:
+    path: Path
+    cluster_id: str | None
+    node_id: int
+    folders: Mapping[TopicPartition, TargetFolder]
+    device: int
+    """The file system that it stands on, which it may share."""
+    free_bytes: int
+
+
+def look_at(path: Path, begun: Mapping[TopicPartition, str] | None = None) -> TargetDirectory:
+    """UsageError: this is no log directory of a broker.
+
+    `begun` are folders that are about to take a partition's place, which may be vacant at the moment.
+    """
+    directory = path.resolve()
+    if not (directory / META).is_file():
+        raise UsageError(
+            f"there is no {META}: this is no log directory of a broker",
+            operation=_OPERATION,
+            object_name=str(path),
+            hint="name a directory of log.dirs whose broker has run once",
+        )
+    settings: dict[str, str] = dict(_SETTING.findall((directory / META).read_text(errors="replace")))
+    node_id = settings.get("node.id") or settings.get("broker.id") or ""
+    if not node_id.isdecimal():
+        raise UsageError(f"{META} names no node", operation=_OPERATION, object_name=str(path))
+    names = {
+        **{where: name for where, name in (begun or {}).items() if (directory / name).is_dir()},
+        **{where: str(where) for where in _partitions(directory)},
+    }
+    folders = (_folder(directory, where, name) for where, name in names.items())
+    space = os.statvfs(directory)
+    return TargetDirectory(
+        path=directory,
+        device=directory.stat().st_dev,
+        free_bytes=space.f_bavail * space.f_frsize,
+        cluster_id=settings.get("cluster.id"),
+        node_id=int(node_id),
+        folders={each.where: each for each in folders},
+    )
+
+
+@contextmanager
+def locked(directories: Sequence[Path]) -> Iterator[None]:
+    """Within the block no broker starts on them. RefusedError: one runs, or another restore does."""
+    with ExitStack() as undo:
+        for directory in directories:
+            undo.enter_context(_locked(directory))
+        yield
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    path = directory / _LOCK
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise translate_os(error, _OPERATION, str(path)) from error
+    try:
+        if not _is_free(descriptor):
+            raise RefusedError(
+                "a broker runs on this directory, or another restore into it",
+                operation=_OPERATION,
+                object_name=str(directory),
+                hint="stop it first: a running broker would not see what is written, and would write over it",
+            )
+        try:
+            yield
+        finally:
+            # As a broker does it: the file is there while somebody holds it.
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    """Takes the lock, of the kind that Java takes. A file that its last holder has just removed is no lock any more."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return os.fstat(descriptor).st_nlink > 0
+
+
+def _partitions(directory: Path) -> list[TopicPartition]:
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    found = {name: folder_of(name) for name in names}
+    return sorted(
+        where
+        for name, where in found.items()
+        if where is not None and where.topic != CLUSTER_METADATA and str(where) == name
+    )
+
+
+def _folder(directory: Path, where: TopicPartition, name: str) -> TargetFolder:
+    storage, path = LocalStorage(directory), directory / name
+    faults: list[Fault] = []
+    epochs = read_epochs(storage, f"{name}/{EPOCHS}", faults) if (path / EPOCHS).is_file() else []
+    known = read_topic_id(storage, f"{name}/{METADATA}", faults) if (path / METADATA).is_file() else None
+    return TargetFolder(
+        where=where,
+        topic_id=known,
+        held=held_in(path),
+        leader_epoch=max((epoch for epoch, _ in epochs), default=-1),
+    )
+
+
+def held_in(path: Path) -> str | None:
+    """What a partition's folder holds, in words; None: nothing, as a broker has made it."""
+    logs = sorted(path.glob("*.log"))
+    size = sum(each.stat().st_size for each in logs)
+    if size:
+        return f"{size} bytes of log"
+    if logs and logs[-1].name != _EMPTY_LOG:
+        return f"an empty log that goes on at offset {int(logs[-1].stem)}"
+    return None

@@ -1,0 +1,110 @@
+"""Small archives whose records are staged by a real Spark, without a cluster; and the same without Spark."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from native_logs import NAME
+
+from datasource.archives import write
+from maxbrod.api.archives import open_archive
+from maxbrod.api.progress import silent
+from maxbrod.api.staging import Staging
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.config import StorageConfig
+from maxbrod.layouts.reading import read_records
+from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.sources import Source
+from maxbrod.planning.transform import Transform
+from maxbrod.spark.transfer_task import TransferItem
+from maxbrod.spark.transform_columns import FLAGS, PREFIX
+from maxbrod.spark.transform_task import TransformSettings, read_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maxbrod.api.archives import Archive
+
+WHERE = TopicPartition(topic=NAME.topic, partition=NAME.partition)
+
+
+def staging_of(source: Path, target: Path, **transform: str) -> Staging:
+    return Staging(
+        source=open_archive(str(source)),
+        url=str(target),
+        storage=StorageConfig(),
+        transform=Transform(**transform),
+        since_ms=None,
+        until_ms=None,
+    )
+
+
+def asked(archive: Archive) -> list[Source]:
+    """All that an archive has."""
+    found = archive.catalog.positions()
+    return [
+        Source(
+            topic=position.topic,
+            topic_id=each.topic_id,
+            partition=each.partition,
+            asked_first=0,
+            asked_end=position.end_offset,
+            first_offset=0,
+        )
+        for each, position in found.items()
+    ]
+
+
+def stage(spark: Any, staging: Staging, **options: Any) -> Archive:
+    return staging.run(
+        spark,
+        asked(staging.source),
+        **{"parallelism": 2, "on_progress": silent, "stop": threading.Event(), **options},
+    )
+
+
+def records_in(archive: Archive) -> list[dict[str, Any]]:
+    """As an application sees them, in the order of offsets."""
+    rows = [row for row in decode_rows(archive.catalog.rows()) if isinstance(row, Segment)]
+    return [
+        record
+        for row in rows
+        for records in read_records(archive.storage, slice_of(row))
+        for record in records.to_pylist()
+    ]
+
+
+def task_of(source: Path, target: Path, chunks: list[bytes]) -> tuple[TransformSettings, list[str]]:
+    """An archive of these batches, and one task that transforms all of it."""
+    rows = write(source, chunks)
+    item = TransferItem(
+        where=WHERE,
+        topic_id=NAME.topic_id,
+        start=0,
+        end=rows[-1].end_offset,
+        survey="",
+        slices=tuple(slice_of(row) for row in rows),
+    )
+    nothing = StorageConfig()
+    settings = TransformSettings(
+        run_id="run-2", source_url=str(source), source=nothing, target_url=str(target), target=nothing
+    )
+    return settings, [json.dumps([asdict(item)])]
+
+
+def rows_of(settings: TransformSettings, payloads: list[str]) -> list[pa.RecordBatch]:
+    """What goes from one task to the other where expressions keep everything and change nothing."""
+    first = pa.RecordBatch.from_pydict({"id": [0]})
+    return [_flagged(batch) for batch in read_rows(settings, payloads, [first])]
+
+
+def _flagged(batch: pa.RecordBatch) -> pa.RecordBatch:
+    kept = batch.column(f"{PREFIX}kind").to_pylist()
+    for name in FLAGS:
+        flags = [name == "keep" and kind == 0 for kind in kept]
+        batch = batch.append_column(f"{PREFIX}{name}", pa.array(flags, pa.bool_()))
+    return batch
