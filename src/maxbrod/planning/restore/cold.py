@@ -44,6 +44,9 @@ _NOT_COLD: Final = {
     "provenance": "--provenance",
     "with_acls": "--with-acls",
     "with_quotas": "--with-quotas",
+    "where": "--where",
+    "select": "--select",
+    "staging": "--staging",
 }
 
 
@@ -78,7 +81,9 @@ def check_cold(wish: Wish) -> None:
         if getattr(wish, name) != getattr(usual, name):
             raise UsageError(
                 f"{flag} and --to-logdir do not go together: logs are written as they were",
-                hint="restore into a running cluster, with --bootstrap",
+                hint="restore into a running cluster, with --bootstrap"
+                if wish.transform is None
+                else "convert the archive with --where and --select, and restore what comes of it",
             )
     if wish.offsets is OffsetsMode.APPEND:
         raise UsageError("--to-logdir keeps all offsets", hint="leave out --offsets append")
