@@ -346,6 +346,8 @@ def test_a_plan_changes_nothing_and_says_what_it_would_do(
         ["--range", "orders:0:0..5"],
         ["--offsets", "append"],
         ["--provenance"],
+        ["--where", "offset > 5"],
+        ["--select", "null as value"],
         ["--with-acls"],
         ["--config-set", "a=b"],
         ["--master", "spark://elsewhere:7077"],
