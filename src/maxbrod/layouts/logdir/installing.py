@@ -29,6 +29,7 @@ JOURNAL: Final = ".maxbrod-restore.json"
 _FORMAT: Final = "maxbrod-cold-restore/1"
 _MARK: Final = b"maxbrod".hex()
 _NAME_MAX: Final = 255
+_BLOCK_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +63,18 @@ def stage(directory: Path, where: TopicPartition) -> Path:
 
 def discard_staged(directory: Path) -> None:
     """Removes what was written aside and is in no journal."""
-    for folder in sorted(directory.glob(f"*.{_MARK}*-delete")):
-        if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
+    for folder in _aside_in(directory):
+        shutil.rmtree(folder)
+
+
+def staged_bytes(directory: Path) -> int:
+    """What removing it would free."""
+    return sum(each.stat().st_blocks * _BLOCK_BYTES for folder in _aside_in(directory) for each in folder.iterdir())
+
+
+def _aside_in(directory: Path) -> list[Path]:
+    found = sorted(directory.glob(f"*.{_MARK}*-delete"))
+    return [each for each in found if each.is_dir() and not each.is_symlink()]
 
 
 def read_journal(directory: Path) -> Journal | None:

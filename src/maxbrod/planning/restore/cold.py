@@ -39,7 +39,7 @@ _COLD: Final = frozenset(
         *("offsets", "groups", "force_groups"),
     }
 )
-"""What may be wished for, or is refused in words of its own. All else looks at records, or needs a cluster that runs."""
+"""What may be wished for, or is refused in words of its own. All else looks at records, or needs a running cluster."""
 _FLAGS: Final = {
     "since_ms": "since",
     "until_ms": "until",
