@@ -19,8 +19,10 @@ from native_logs import data_batch
 
 from cold.directories import LOGS, TARGET_ID, put_empty, put_source, put_target
 from cold.engine import Cold, contents, log_of, refused, restore, run_job_here, without_spark
+from maxbrod.api.cold_meter import ColdMeter
 from maxbrod.api.cold_placing import Placing
 from maxbrod.api.cold_restore import ColdRestore
+from maxbrod.api.progress import Progress
 from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UnavailableError
@@ -393,6 +395,19 @@ def test_what_needs_a_cluster_is_refused(
 def test_on_spark_it_is_the_same(source: Path, disk: Path, tmp_path: Path, spark: Any) -> None:
     whole = put_target(tmp_path / "whole")
     restore(source, whole)
-    work = ColdRestore(Config(archive=str(source)), Wish(), [disk], session=spark)
+    steps: list[Progress] = []
+    work = ColdRestore(Config(archive=str(source)), Wish(), [disk], session=spark, on_progress=steps.append)
     assert work.run(work.plan()).complete
     assert contents(disk) == contents(whole)
+    assert [each.phase for each in steps if each.phase != "restoring"] == [
+        *("planning", "starting Spark", "putting in place"),
+    ]
+
+
+def test_progress_is_what_has_been_written_aside(disk: Path) -> None:
+    folder = disk / "orders-0.6d617862726f64aaaaaaaaaaaaaaaaaa-delete"
+    folder.mkdir()
+    (folder / "00000000000000000000.log").write_bytes(bytes(1 << 20))
+    steps: list[Progress] = []
+    ColdMeter([disk], steps.append, bytes_total=4 << 20, tasks=3).tasks_done(1)
+    assert [(each.bytes_done, each.bytes_total, each.tasks_done) for each in steps] == [(1 << 20, 4 << 20, 1)]
