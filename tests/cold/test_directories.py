@@ -22,7 +22,6 @@ from cold.engine import Cold, contents, log_of, refused, restore, run_job_here, 
 from maxbrod.api.cold_meter import ColdMeter
 from maxbrod.api.cold_placing import Placing
 from maxbrod.api.cold_restore import ColdRestore
-from maxbrod.api.progress import Progress
 from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UnavailableError
@@ -32,6 +31,7 @@ from maxbrod.planning.restore.wish import Wish
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maxbrod.api.progress import Progress
     from maxbrod.spark.cold_restore_task import ColdItem, ColdSettings, ColdWritten
 
 HOLDER = """

@@ -29,7 +29,6 @@ JOURNAL: Final = ".maxbrod-restore.json"
 _FORMAT: Final = "maxbrod-cold-restore/1"
 _MARK: Final = b"maxbrod".hex()
 _NAME_MAX: Final = 255
-_BLOCK_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +68,7 @@ def discard_staged(directory: Path) -> None:
 
 def staged_bytes(directory: Path) -> int:
     """What removing it would free."""
-    return sum(each.stat().st_blocks * _BLOCK_BYTES for folder in _aside_in(directory) for each in folder.iterdir())
+    return sum(each.stat().st_size for folder in _aside_in(directory) for each in folder.iterdir())
 
 
 def _aside_in(directory: Path) -> list[Path]:
