@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from maxbrod.api import cold_restore as engine
 from maxbrod.batch.headers import walk
 from maxbrod.cli.main import run
+from maxbrod.config import Config
+from maxbrod.errors import MaxbrodError
+from maxbrod.planning.restore.wish import Wish
 from maxbrod.spark.cold_restore import _work, _written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-
-    import pytest
 
     from maxbrod.spark.cold_restore_task import ColdItem, ColdSettings, ColdWritten
 
@@ -44,6 +46,21 @@ def without_spark(job: Callable[..., list[ColdWritten]] = run_job_here) -> Itera
         patch.object(engine, "parallelism_of", lambda *_: 2),
     ):
         yield
+
+
+def restore(source: Path, *directories: Path, **wish: Any) -> dict[str, Any]:
+    work = engine.ColdRestore(Config(archive=str(source)), Wish(**wish), directories)
+    with without_spark():
+        return work.run(work.plan()).as_dict()
+
+
+def refused(source: Path, *directories: Path) -> MaxbrodError:
+    """Nothing is changed by it."""
+    before = [contents(each) for each in directories]
+    with pytest.raises(MaxbrodError) as caught:
+        restore(source, *directories)
+    assert [contents(each) for each in directories] == before
+    return caught.value
 
 
 class Cold:

@@ -17,12 +17,12 @@ import pytest
 from native_logs import data_batch
 
 from cold.directories import LOGS, TARGET_ID, put_empty, put_source, put_target
-from cold.engine import Cold, contents, log_of, without_spark
+from cold.engine import Cold, contents, log_of, refused, restore, without_spark
 from maxbrod.api.cold_placing import Placing
 from maxbrod.api.cold_restore import ColdRestore
 from maxbrod.cli.main import run
 from maxbrod.config import Config
-from maxbrod.errors import CorruptDataError, IncompleteError, MaxbrodError, RefusedError, UnavailableError
+from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UnavailableError
 from maxbrod.layouts.logdir.installing import JOURNAL
 from maxbrod.planning.restore.wish import Wish
 
@@ -50,21 +50,6 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
     return put_target(tmp_path / "disk")
-
-
-def restore(source: Path, *directories: Path, **wish: Any) -> dict[str, Any]:
-    work = ColdRestore(Config(archive=str(source)), Wish(**wish), directories)
-    with without_spark():
-        return work.run(work.plan()).as_dict()
-
-
-def refused(source: Path, *directories: Path) -> MaxbrodError:
-    """Nothing is changed by it."""
-    before = [contents(each) for each in directories]
-    with pytest.raises(MaxbrodError) as caught:
-        restore(source, *directories)
-    assert [contents(each) for each in directories] == before
-    return caught.value
 
 
 def test_partitions_are_written_as_they_were_and_others_stay(source: Path, disk: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +131,8 @@ def test_a_stream_whose_driver_is_killed_loses_nothing_and_doubles_nothing(sessi
         finally:
             family = psutil.Process(driver.pid)
             for each in [family, *family.children(recursive=True)]:
-                each.kill()
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
     assert third.exists()
 
     start(session, lines, checkpoint, archive, availableNow=True).awaitTermination()

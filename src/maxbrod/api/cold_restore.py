@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
+from maxbrod.api.cold_items import cold_items, sources_of
 from maxbrod.api.cold_placing import Placing
 from maxbrod.api.cold_report import ColdReport, cold_report_of
 from maxbrod.api.progress import Progress, silent
@@ -21,11 +22,9 @@ from maxbrod.api.restore_damage import damage
 from maxbrod.api.restore_report import AGAIN
 from maxbrod.api.restore_state import next_id, store_plan, store_report
 from maxbrod.api.snapshots import find_moment, read_cluster
-from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
-from maxbrod.errors import IncompleteError, MaxbrodError, RefusedError, UnavailableError, UsageError
-from maxbrod.layouts.logdir.log_writing import SEGMENT_BYTES
+from maxbrod.errors import IncompleteError, MaxbrodError, UnavailableError, UsageError
 from maxbrod.layouts.logdir.target import locked, look_at
-from maxbrod.model import TopicPartition
+from maxbrod.layouts.logdir.target_metadata import read_assignments
 from maxbrod.planning.incarnations import Incarnation, newest_ids
 from maxbrod.planning.restore.choosing import choose_incarnations
 from maxbrod.planning.restore.cold import (
@@ -34,7 +33,6 @@ from maxbrod.planning.restore.cold import (
     check_cold,
     cold_state,
     measure_extents,
-    rows_to_write,
 )
 from maxbrod.planning.restore.cold_preflight import ColdTarget, find_cold_obstacles
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
@@ -43,7 +41,7 @@ from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 from maxbrod.planning.windows import spread
 from maxbrod.spark.cold_restore import run_cold_job
-from maxbrod.spark.cold_restore_task import ColdItem, ColdSettings
+from maxbrod.spark.cold_restore_task import ColdSettings
 from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
@@ -52,14 +50,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from maxbrod.api.cold_items import Done
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
-    from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.planning.restore.plan import TopicPlan
-    from maxbrod.planning.restore.sources import Source
+    from maxbrod.model import TopicPartition
     from maxbrod.planning.restore.wish import Wish
-    from maxbrod.spark.cold_restore_task import ColdWritten
+    from maxbrod.spark.cold_restore_task import ColdItem, ColdWritten
     from maxbrod.spark.session import Session
 
 _WHERE = "log directories"
@@ -105,7 +102,10 @@ class ColdRestore:
         cluster_id = look_at(self._paths[0]).cluster_id
         with locked(self._paths):
             placing = Placing(self._paths, self._command(cluster_id))
-            return self._plan(ColdTarget(directories=placing.look(), done=placing.begun()))
+            target = ColdTarget(
+                directories=placing.look(), assignments=read_assignments(self._paths), done=placing.begun()
+            )
+            return self._plan(target)
 
     def run(self, plan: RestorePlan) -> ColdReport:
         """Do what the plan says. Run again after any failure.
@@ -137,7 +137,7 @@ class ColdRestore:
         topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
         topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
         chosen = choose_incarnations(wish, topics, _newest(rows, topics, snapshot))
-        state = cold_state(target.directories, wish.rename, snapshot, now_ms=now_ms())
+        state = cold_state(target.directories, wish.rename, snapshot, target.assignments, now_ms=now_ms())
         command = self._command(state.cluster.cluster_id)
         plan = plan_restore(
             wish,
@@ -154,42 +154,15 @@ class ColdRestore:
             target=state,
             now_ms=now_ms(),
         )
-        extents = measure_extents(rows, _sources(plan))
+        extents = measure_extents(rows, sources_of(plan))
         obstacles = [
             *find_cold_obstacles(plan, target, extents, self._leader_epochs),
             *damage(archive.survey, chosen.topics.values(), accepted=wish.accept_gaps),
         ]
         return replace(plan, command=command, obstacles=in_order(obstacles))
 
-    def _items(
-        self, plan: RestorePlan, done: Mapping[tuple[Path, TopicPartition], object]
-    ) -> list[tuple[int, ColdItem]]:
-        """Of every partition that is not yet everywhere, with its size."""
-        target = ColdTarget(directories=list(map(look_at, self._paths)), done=done.keys())
-        rows = self._archive.catalog.rows()
-        extents, slices = measure_extents(rows, _sources(plan)), _slices(rows, plan)
-        moment = find_moment(self._archive.storage, self._archive.catalog.runs(), plan.archive.run_id)
-        cluster = None if moment.snapshot is None else read_cluster(moment.snapshot)
-        items = []
-        for topic in plan.topics:
-            for source in (each.source for each in topic.partitions):
-                where = TopicPartition(topic=topic.target.name, partition=source.partition)
-                directories = _open(target, where)
-                if directories:
-                    item = ColdItem(
-                        where=where,
-                        directories=tuple(map(str, directories)),
-                        start=extents[source.id].start,
-                        end=source.asked_end,
-                        epoch_max=self._epoch_max(target, where),
-                        segment_bytes=_segment_bytes(topic, cluster),
-                        slices=tuple(slices.get(source.id, ())),
-                    )
-                    items.append((source.raw_bytes, item))
-        return items
-
-    def _epoch_max(self, target: ColdTarget, where: TopicPartition) -> int | None:
-        return max(target.leader_epoch(where), 0) if self._leader_epochs is LeaderEpochs.LOWER else None
+    def _items(self, plan: RestorePlan, done: Done) -> list[tuple[int, ColdItem]]:
+        return cold_items(self._archive, plan, self._wish, self._paths, done=done, leader_epochs=self._leader_epochs)
 
     def _write(self, plan: RestorePlan, items: Sequence[tuple[int, ColdItem]]) -> list[ColdWritten]:
         if not items:
@@ -262,44 +235,6 @@ def _newest(rows: pa.Table, topics: Mapping[str, str], snapshot: ClusterState | 
     ]
     present = set() if snapshot is None else {each.topic_id for each in snapshot.topics}
     return frozenset(newest_ids(incarnations, present))
-
-
-def _sources(plan: RestorePlan) -> list[Source]:
-    return [each.source for topic in plan.topics for each in topic.partitions]
-
-
-def _slices(rows: pa.Table, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
-    found: dict[PartitionId, list[Slice]] = {}
-    for row in decode_rows(rows_to_write(rows, _sources(plan))):
-        if isinstance(row, Segment):
-            found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
-    return found
-
-
-def _open(target: ColdTarget, where: TopicPartition) -> list[Path]:
-    """The directories that still lack it. RefusedError: one has got something since it was planned."""
-    found = []
-    for directory, folder in target.folders(where):
-        if (directory.path, where) in target.done:
-            continue
-        if folder.held is not None:
-            raise RefusedError(
-                f"it is not empty any more: {folder.held}",
-                operation="restore",
-                object_name=str(directory.path / str(where)),
-                hint="nothing was changed; see what has written there",
-            )
-        found.append(directory.path)
-    return found
-
-
-def _segment_bytes(topic: TopicPlan, cluster: ClusterState | None) -> int:
-    """As it was configured when it was archived."""
-    archived = None if cluster is None else cluster.topic(topic.target.source_topic)
-    effective = {} if archived is None else archived.effective or {}
-    with suppress(KeyError, ValueError):
-        return int(effective["segment.bytes"])
-    return SEGMENT_BYTES
 
 
 def _size_aside(directory: Path) -> int:

@@ -18,16 +18,20 @@ from maxbrod.api.convert_proof import prove
 from maxbrod.api.convert_report import ConvertReport, TopicCounts, failed
 from maxbrod.api.convert_source import ConvertSource
 from maxbrod.api.convert_targets import NativeTarget, OtherTarget
+from maxbrod.api.convert_transform import as_transferred, refuse_layout, settings_of
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import Notice
 from maxbrod.catalog.rows import PartitionId, Segment, slice_of
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.planning.convert_parts import Part, shares, waves
+from maxbrod.planning.transform import add_changes
 from maxbrod.planning.windows import spread
 from maxbrod.spark.session import open_configured, parallelism_of
 from maxbrod.spark.transfer import run_transfer_job
 from maxbrod.spark.transfer_task import TransferItem, Transferred, TransferSettings
+from maxbrod.spark.transform import run_transform_job
+from maxbrod.spark.transform_frame import check_transform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from maxbrod.api.foreign_target import TargetWish
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import SparkConfig, StorageConfig
+    from maxbrod.planning.transform import Changes, Transform
     from maxbrod.spark.session import Session
 
 
@@ -53,6 +58,8 @@ class ConvertWish:
     source_extra: Mapping[str, str] = field(default_factory=dict)
     """Options of the source's layout, for reading."""
     topics: tuple[str, ...] = ()
+    transform: Transform | None = None
+    """What records go through on their way; into our own layout only."""
     verify: bool = True
     commit_bytes: int = 4 << 30
 
@@ -72,14 +79,16 @@ class Convert:
         self._wish, self._spark_config = wish, spark
         self._source = ConvertSource(wish)
         self._run_id = new_run_id()
-        self._target = self._open_target()
+        refuse_layout(wish.transform, wish.to.layout)
         self._given_session = session
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
         self._undo = ExitStack()
+        self._target = self._open_target()
         self._notices: list[Notice] = []
         self._failures: list[Notice] = []
         self._counts: dict[str, TopicCounts] = defaultdict(TopicCounts)
+        self._changes: list[Changes] = []
         self._stuck: set[PartitionId] = set()
         """Partitions of which a part failed: what follows it would hide that it is missing."""
 
@@ -114,7 +123,8 @@ class Convert:
             self._counts[part.topic].partitions += 1
         if ended:
             self._target.finish(self._source.told(whole), started_at_ms=started_at_ms)
-            if self._wish.verify and whole:
+            # What was changed on purpose is not the same.
+            if self._wish.verify and whole and self._wish.transform is None:
                 self._prove(whole)
         return ConvertReport(
             run_id=self._run_id,
@@ -126,6 +136,7 @@ class Convert:
             finished_at_ms=now_ms(),
             topics=tuple(each.report(name) for name, each in sorted(self._counts.items())),
             losses=tuple(each.what for each in self._target.losses),
+            changes=add_changes(self._changes),
             notices=(*self._source.faults(), *self._source.notices, *self._notices, *self._failures),
         )
 
@@ -133,9 +144,21 @@ class Convert:
 
     def _open_target(self) -> NativeTarget | OtherTarget:
         wish = self._wish
+        if wish.transform is not None:
+            self._check(wish.transform)
         if wish.to.layout == NATIVE:
-            return NativeTarget(wish.target_url, wish.target, wish.to.options(), run_id=self._run_id)
+            return NativeTarget(
+                wish.target_url, wish.target, wish.to.options(), run_id=self._run_id, transform=wish.transform
+            )
         return OtherTarget(wish.target_url, wish.target, wish.to, self._source.moment)
+
+    def _check(self, transform: Transform) -> None:
+        """Before there is anything at the target."""
+        try:
+            check_transform(self._spark(), transform)
+        except BaseException:
+            self._undo.close()
+            raise
 
     def _look_again(self) -> list[Part]:
         """Damage was met that nobody knew of. What was written of such partitions may begin otherwise by then."""
@@ -180,7 +203,13 @@ class Convert:
         parts = shares(wave, parallelism) if self._wish.to.layout == NATIVE else wave
         items = [(part, self._item(part)) for part in parts]
         tasks = spread([(part.bytes, item) for part, item in items], parallelism)
-        answers = {_key(each): each for each in run_transfer_job(session, settings, tasks)}
+        if self._wish.transform is None:
+            answers = {_key(each): each for each in run_transfer_job(session, settings, tasks)}
+        else:
+            transform = self._wish.transform
+            transformed = run_transform_job(session, settings_of(settings, transform), transform, tasks)
+            answers = {_key(each): each for each in as_transferred([item for _, item in items], transformed)}
+            self._changes += [each.changes for each in transformed if each.failure is None]
         self._take([(part, answers[_key(item)]) for part, item in items])
 
     def _take(self, answered: Sequence[tuple[Part, Transferred]]) -> None:
@@ -226,7 +255,8 @@ class Convert:
     def _spark(self) -> Session:
         if self._given_session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            self._given_session = self._undo.enter_context(open_configured(self._spark_config, None))
+            works = {} if self._wish.transform is None else {"jvm_works": True}
+            self._given_session = self._undo.enter_context(open_configured(self._spark_config, None, **works))
         return self._given_session
 
 

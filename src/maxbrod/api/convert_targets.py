@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow.compute as pc
 
 from maxbrod.api.archives import open_for_writing
-from maxbrod.api.backup_run import now_ms
+from maxbrod.api.backup_run import new_run_id, now_ms
+from maxbrod.api.convert_transform import refuse_other, run_of_wave
 from maxbrod.api.foreign_target import ForeignTarget, facts_of
 from maxbrod.api.snapshots import last_snapshot_run
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows
+from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from maxbrod.config import StorageConfig
     from maxbrod.layouts.foreign import Loss
     from maxbrod.planning.convert_parts import Part
+    from maxbrod.planning.transform import Transform
     from maxbrod.spark.transfer_task import Transferred
 
 
@@ -60,8 +63,18 @@ class Target(Protocol):
 class NativeTarget:
     """An archive of our own. Every wave is a commit; the run's row and its snapshot come last."""
 
-    def __init__(self, url: str, storage: StorageConfig, options: WriteOptions, *, run_id: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        storage: StorageConfig,
+        options: WriteOptions,
+        *,
+        run_id: str,
+        transform: Transform | None = None,
+    ) -> None:
         self._archive = open_for_writing(url, storage)
+        refuse_other(self._archive, transform)
+        self._transform = transform
         self._run_id = run_id
         self.url = self._archive.url
         self.options = options
@@ -97,10 +110,13 @@ class NativeTarget:
         rows: list[Row] = []
         for part, each in done:
             slices = [decode_slice(fields) for fields in each.segments]
-            rows += convert_rows(part.rows, slices, run_id=self._run_id, written_at=now_ms())
+            otherwise = None if self._transform is None else GapReason.PRUNED
+            rows += convert_rows(part.rows, slices, run_id=self._run_id, written_at=now_ms(), otherwise=otherwise)
             self._positions[part.id] = part.end
             self._names[part.topic_id] = part.topic
         if rows:
+            if self._transform is not None:
+                rows.append(run_of_wave(new_run_id(), self._transform))
             self._archive.catalog.commit(rows)
             self._committed = True
 

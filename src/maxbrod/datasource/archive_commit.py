@@ -16,7 +16,14 @@ from maxbrod.batch.patch import patch
 from maxbrod.catalog.opening import open_writable
 from maxbrod.catalog.rows import PartitionId, Run, Segment
 from maxbrod.catalog.run_ids import new_run_id, now_ms
-from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UnsupportedFormatError
+from maxbrod.errors import (
+    EXIT_DONE,
+    CorruptDataError,
+    MaxbrodError,
+    ObjectNotFoundError,
+    RefusedError,
+    UnsupportedFormatError,
+)
 from maxbrod.kafka.cluster_state import decode_state, encode_state
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.writing import ArchiveWriter
@@ -68,13 +75,17 @@ def look(storage: Storage, catalog: Catalog) -> Known:
 
 
 def commit_written(
-    options: SinkOptions, stretches: Sequence[Stretch], *, numbered: bool, batch: StreamBatch | None = None
+    options: SinkOptions,
+    stretches: Sequence[Stretch],
+    *,
+    numbered: bool,
+    began_ms: int,
+    batch: StreamBatch | None = None,
 ) -> None:
-    """`stretches` in the order of tasks. Without any there is nothing to commit.
+    """`stretches` in the order of tasks, the first of which began at `began_ms`. Without any nothing is committed.
 
     RefusedError: they overlap each other or what the archive has, or the stream was set back; nothing has changed.
     """
-    started_at = now_ms()
     storage, catalog = open_writable(options.url, options.storage, single_writer=options.single_writer)
     written = _paths(stretches)
     for attempt in range(_ATTEMPTS):
@@ -89,7 +100,7 @@ def commit_written(
         rows = rows_of(stretches, known.ends, run)
         told = _put_snapshot(storage, known, run, rows, options)
         try:
-            catalog.commit([*rows, replace(told, started_at=started_at)], batch=batch)
+            catalog.commit([*rows, replace(told, started_at=began_ms)], batch=batch)
         except RefusedError:
             version = catalog.version
             catalog.refresh()
@@ -175,6 +186,7 @@ def _put_snapshot(
         "records": sum(row.records for row in data),
         "bytes": sum(row.bytes for row in data),
         "raw_bytes": sum(row.raw_bytes for row in data),
+        "exit_code": EXIT_DONE,
     }
     if cluster.brokers:
         # Of a cluster that is backed up here, too, nothing is fresher by this run.

@@ -18,6 +18,7 @@ from maxbrod.api.archives import open_archive
 from maxbrod.catalog.rows import Gap, decode_rows
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError
 from maxbrod.layouts.logdir import jumping, scanning
+from maxbrod.layouts.reading import read_logs
 from maxbrod.planning import convert_parts
 from maxbrod.spark import copy_task
 from maxbrod.storage.local import LocalStorage
@@ -161,7 +162,7 @@ def test_behind_a_file_that_could_not_be_copied_nothing_of_its_partition_counts(
     put_log(tmp_path / "disk", run(30, 3), base=30)
     put_log(tmp_path / "disk", run(60, 3), base=60)
     (tmp_path / "disk" / "orders-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}\n")
-    whole = copy_task.read_logs
+    whole = read_logs
 
     def failing(storage: Storage, stored: Slice) -> Any:
         if stored.base_offset == 30:

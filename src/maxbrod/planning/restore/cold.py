@@ -18,17 +18,19 @@ from maxbrod.planning.restore.targets import LogExtent, Right, TargetState
 from maxbrod.planning.restore.wish import OffsetsMode, Wish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
     from maxbrod.catalog.rows import PartitionId
     from maxbrod.layouts.logdir.target import TargetDirectory
+    from maxbrod.layouts.logdir.target_metadata import Assignments
     from maxbrod.planning.restore.rename import Rename
     from maxbrod.planning.restore.sources import Source
 
 COLD_COLUMNS: Final = ("last_leader_epoch",)
 """What is read of a row besides what every restore reads."""
+_KAFKA_DEFAULTS: Final = {"retention.ms": "604800000", "segment.bytes": "1073741824"}
 _REASONS: Final = tuple(GapReason)
 _COMPACTED: Final = _REASONS.index(GapReason.COMPACTED)
 _NOT_COLD: Final = {
@@ -88,13 +90,15 @@ def check_cold(wish: Wish) -> None:
 
 
 def cold_state(
-    directories: Sequence[TargetDirectory], rename: Rename, snapshot: ClusterState | None, *, now_ms: int
+    directories: Sequence[TargetDirectory],
+    rename: Rename,
+    snapshot: ClusterState | None,
+    assignments: Assignments | None,
+    *,
+    now_ms: int,
 ) -> TargetState:
-    """The directories as a cluster. That nothing stands in a log is looked at elsewhere; here each is empty.
-
-    A topic is taken to be configured as it was archived: what it is like now, only its brokers could tell.
-    """
-    archived = {} if snapshot is None else {rename.apply(each.name): each for each in snapshot.topics}
+    """The directories as a cluster. That nothing stands in a log is looked at elsewhere; here each is empty."""
+    effective = cold_configs(rename, snapshot, assignments)
     partitions: dict[str, dict[int, list[int]]] = {}
     ids: dict[str, str] = {}
     for directory in directories:
@@ -109,7 +113,7 @@ def cold_state(
             internal=False,
             replicas=tuple(tuple(found.get(each, ())) for each in range(max(found) + 1)),
             configs=None,
-            effective=archived[name].effective if name in archived else None,
+            effective=effective.get(name),
         )
         for name, found in partitions.items()
     ]
@@ -130,6 +134,16 @@ def cold_state(
         extents={where: LogExtent(start=0, end=0) for where in everywhere},
         rights=dict.fromkeys(Right, True),
     )
+
+
+def cold_configs(
+    rename: Rename, snapshot: ClusterState | None, assignments: Assignments | None
+) -> dict[str, Mapping[str, str]]:
+    """Of the target's topics by name: as they are set, or if nobody knows that, as they were archived."""
+    if assignments is not None:
+        return {name: {**_KAFKA_DEFAULTS, **configs} for name, configs in assignments.configs.items()}
+    topics = () if snapshot is None else snapshot.topics
+    return {rename.apply(each.name): each.effective for each in topics if each.effective is not None}
 
 
 def rows_to_write(rows: pa.Table, sources: Iterable[Source]) -> pa.Table:

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.rows import PartitionId
     from maxbrod.layouts.logdir.target import TargetDirectory, TargetFolder
+    from maxbrod.layouts.logdir.target_metadata import Assignments
     from maxbrod.planning.restore.cold import Extent
     from maxbrod.planning.restore.plan import RestorePlan, TopicPlan
 
 _INDEX_SHARE: Final = 256
 """A log of 4 KiB has an entry of 8 bytes in one index and of 12 in the other, at most."""
+_NAMED_MAX: Final = 5
 _NOT_HERE: Final = frozenset({ObstacleKind.CONFIG, ObstacleKind.PARTITION_COUNT, ObstacleKind.OFFSETS})
 """Of a restore through brokers: nothing is configured here, and what cannot be is told in other words."""
 
@@ -29,6 +31,8 @@ class ColdTarget:
     """The directories, and which of their partitions a restore that was interrupted has already put in place."""
 
     directories: Sequence[TargetDirectory]
+    assignments: Assignments | None = None
+    """What their cluster knows of its topics; None where nobody can tell."""
     done: Collection[tuple[Path, TopicPartition]] = field(default=frozenset())
 
     def folders(self, where: TopicPartition) -> list[tuple[TargetDirectory, TargetFolder]]:
@@ -47,6 +51,7 @@ def find_cold_obstacles(
     yield from _clusters(target)
     for topic in plan.topics:
         yield from _partitions(topic, target)
+        yield from _replicas(topic, target)
         yield from _identity(topic, target)
         for each in topic.partitions:
             where = TopicPartition(topic=topic.target.name, partition=each.source.partition)
@@ -64,11 +69,16 @@ def _clusters(target: ColdTarget) -> Iterator[Obstacle]:
         yield Obstacle(kind=ObstacleKind.BROKERS, where=None, what=what, hint=hint, fatal=True)
 
 
+def _wanted(topic: TopicPlan) -> list[TopicPartition]:
+    return [TopicPartition(topic=topic.target.name, partition=each.source.partition) for each in topic.partitions]
+
+
 def _partitions(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
-    name = topic.target.name
-    wanted = [TopicPartition(topic=name, partition=each.source.partition) for each in topic.partitions]
-    there, archived = topic.target.partition_count, topic.target.source_partition_count
-    if topic.target.exists and there > archived:
+    name, archived = topic.target.name, topic.target.source_partition_count
+    there = topic.target.partition_count if topic.target.exists else 0
+    if target.assignments is not None:
+        there = max(there, target.assignments.partition_count(name))
+    if there > archived:
         yield Obstacle(
             kind=ObstacleKind.PARTITION_COUNT,
             where=name,
@@ -76,26 +86,43 @@ def _partitions(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
             hint="restore under another name, or delete the topic and create it with as many as it had",
             fatal=True,
         )
-    missing = [where for where in wanted if not target.folders(where)]
+    missing = [where for where in _wanted(topic) if not target.folders(where)]
     if missing:
-        some = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
         yield Obstacle(
             kind=ObstacleKind.PARTITION_COUNT,
             where=name,
-            what=f"no directory has {some}",
+            what=f"no directory has {_some(missing)}",
             hint="create the topic with as many partitions while the brokers run, stop them, and name the log "
             "directories of every one of them",
             fatal=True,
         )
-    if len({len(target.folders(where)) for where in wanted} - {0}) > 1:
-        yield Obstacle(
-            kind=ObstacleKind.BROKERS,
-            where=name,
-            what="some of its partitions stand in more of these directories than others",
-            hint="name the log directories of every broker: a replica that stays empty may become the leader, and "
-            "then what was restored is truncated",
-            fatal=True,
-        )
+
+
+def _replicas(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
+    """A replica that stays empty may become the leader, and then what was restored is truncated."""
+    name, held = topic.target.name, {where: target.folders(where) for where in _wanted(topic)}
+    what: str | None = None
+    if target.assignments is None:
+        if len({len(each) for each in held.values()} - {0}) > 1:
+            what = "some of its partitions stand in more of these directories than others"
+    else:
+        nodes = {where: {directory.node_id for directory, _ in each} for where, each in held.items() if each}
+        lacking = {where: set(target.assignments.replicas.get(where, ())) - found for where, found in nodes.items()}
+        absent = sorted({node for each in lacking.values() for node in each})
+        if absent:
+            some = _some([where for where, each in lacking.items() if each])
+            what = f"no directory of broker {', '.join(map(str, absent))} is named, which has replicas of {some}"
+    if what is not None:
+        hint = "name the log directories of every broker: one that stays empty may lead, and truncate the others"
+        yield Obstacle(kind=ObstacleKind.BROKERS, where=name, what=what, hint=hint, fatal=True)
+    elif target.assignments is None:
+        what = "nothing here says which brokers have replicas of it"
+        hint = "name the log directories of every broker that has one: what stays empty may truncate the others"
+        yield Obstacle(kind=ObstacleKind.BROKERS, where=name, what=what, hint=hint, fatal=False)
+
+
+def _some(partitions: Sequence[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions[:_NAMED_MAX])) + (", …" if len(partitions) > _NAMED_MAX else "")
 
 
 def _identity(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
@@ -106,8 +133,12 @@ def _identity(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
         for where, folder in directory.folders.items()
         if where.topic == name
     }
+    known = None if target.assignments is None else target.assignments.ids.get(name)
+    if known is not None:
+        ids.add(known)
     if len(ids) > 1:
-        what = f"its folders are of several topics: {', '.join(sorted(each or 'none' for each in ids))}"
+        named = ", ".join(sorted(each or "none" for each in ids))
+        what = f"its folders, and the cluster's metadata, are of several topics: {named}"
         hint = "start the brokers once: they put aside what is left of a topic that was deleted"
         yield Obstacle(kind=ObstacleKind.NAME, where=name, what=what, hint=hint, fatal=True)
 
@@ -131,7 +162,7 @@ def _epochs(where: TopicPartition, target: ColdTarget, extent: Extent) -> Iterat
             kind=ObstacleKind.LEADER_EPOCHS,
             where=str(where),
             what=f"its batches have leader epochs up to {extent.last_epoch}, the target's is {max(known, 0)}: "
-            "consumers would see a log that was truncated, and followers would not copy it",
+            "followers would never copy them, and consumers would wait for such a leader",
             hint="say --leader-epochs lower: above the target's own they become its own, and nothing else changes",
             fatal=True,
         )
