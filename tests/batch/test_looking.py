@@ -12,7 +12,7 @@ from native_logs import pack
 from reference import Record
 
 from maxbrod.batch.headers import walk
-from maxbrod.batch.looking import Look
+from maxbrod.batch.looking import LOOKED_INTO_BYTES, Look, look_into
 from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 
@@ -80,6 +80,10 @@ def test_a_batch_that_holds_more_than_its_records_is_never_sound_by_a_look() -> 
     log[57:61] = (2).to_bytes(4, "big")
     data = np.frombuffer(log, np.uint8)
     assert Look().lowest_timestamps(data, walk(data, check_crc=False))[1].tolist() == [False]
+
+
+def test_a_large_task_is_not_looked_into() -> None:
+    assert (look_into(LOOKED_INTO_BYTES) is not None, look_into(LOOKED_INTO_BYTES + 1)) == (True, None)
 
 
 def test_a_look_ends_when_it_has_cost_enough() -> None:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from native_logs import ABORT, COMMIT, NAME, data_batch, marker
 
+import maxbrod
 from datasource.archives import Reads, query, write
+from maxbrod.api.query import Query
+from maxbrod.api.query_scope import QueryScope
+from maxbrod.config import Config
 from maxbrod.datasource.counting import Count, count_records
 from maxbrod.datasource.options import parse_options
 from maxbrod.layouts.kafka.slices import SegmentLimits
@@ -101,3 +105,15 @@ def test_counts_are_told_by_partition_and_as_of_a_run(tmp_path: Path) -> None:
         Count(topic=NAME.topic, partition=NAME.partition, topic_id=topic_id, records=records)
         for topic_id, records in ((NAME.topic_id, 9), (again, 2))
     }
+
+
+def test_counting_on_spark_and_in_sql_opens_no_object(spark: Any, tmp_path: Path) -> None:
+    url = str(tmp_path / "archive")
+    rows = write(tmp_path / "archive", [data_batch(base, 10) for base in range(0, 200_000, 10_000)])
+    for row in rows:
+        (tmp_path / "archive" / row.path).unlink(missing_ok=True)
+    maxbrod.register(spark)
+    assert spark.read.format("maxbrod").option("columns", "partition").load(url).count() == 200
+    with Query(Config(archive=url), QueryScope(), session=spark) as opened:
+        for sql in ("SELECT count(*) FROM records", "SELECT count(*) FROM records GROUP BY topic, partition"):
+            assert opened.collect(opened.ask(sql)).table.columns[0].to_pylist() == [200]

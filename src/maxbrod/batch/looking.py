@@ -19,6 +19,8 @@ from maxbrod.model import Codec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+LOOKED_INTO_BYTES: Final = 16 << 20
+"""Of a task, as they come. Archives of many segments come of small runs, and in large ones a look would not last."""
 STEPS: Final = 2048
 """About 40 microseconds each."""
 UNPACKED_BYTES: Final = 64 << 20
@@ -37,6 +39,11 @@ _FOLDS: Final = tuple(
     )
 )
 _ONE: Final = np.uint64(1)
+
+
+def look_into(bytes_expected: int) -> Look | None:
+    """For a task that writes about so many bytes; None if they are too many."""
+    return Look() if bytes_expected <= LOOKED_INTO_BYTES else None
 
 
 class Look:

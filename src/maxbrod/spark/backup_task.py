@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.batch.looking import Look
+from maxbrod.batch.looking import look_into
 from maxbrod.errors import (
     AccessDeniedError,
     CorruptDataError,
@@ -51,8 +51,6 @@ _TROUBLES: Final[tuple[tuple[type[MaxbrodError], Trouble], ...]] = (
 
 _GATHER_BYTES: Final = 16 << 20
 _GATHER_RANGES: Final = 500
-_LOOKED_INTO_BYTES: Final = 16 << 20
-"""Tasks with no more than this look for the lowest times of batches: archives of many segments come of small runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,7 @@ def run_backup_task(settings: TaskSettings, task: Task) -> tuple[Outcome, ...]:
             compression=settings.compression,
             limits=settings.limits,
             exact_timestamps=settings.exact_timestamps,
-            look=Look() if task.bytes_estimate <= _LOOKED_INTO_BYTES else None,
+            look=look_into(task.bytes_estimate),
         )
         with KafkaClient(settings.kafka) as client, writer as archive:
             readings = [

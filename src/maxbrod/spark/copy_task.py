@@ -9,6 +9,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.batch.looking import look_into
 from maxbrod.errors import MaxbrodError, UsageError, naming
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
@@ -42,6 +43,7 @@ def run_copy_task(settings: TransferSettings, items: Sequence[TransferItem]) -> 
         limits=SegmentLimits(
             bytes_max=options.segment_bytes_max or SegmentLimits().bytes_max, records_max=options.segment_records_max
         ),
+        look=look_into(sum(each.raw_bytes for item in items for each in item.slices)),
     )
     try:
         with writer as archive:
