@@ -131,7 +131,7 @@ def no_checkpoint() -> UsageError:
     """For one that Spark can reach and we cannot."""
     return UsageError(
         "what is decided cannot be kept in the checkpoint, which cannot be reached from here",
-        hint="as the option state, give a URL of s3://, gs://, az:// or file:// that every driver of the query can reach",
+        hint="as the option state, give a URL of s3://, gs://, az:// or file:// that every driver can reach",
     )
 
 
