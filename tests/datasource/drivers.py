@@ -32,7 +32,7 @@ def serve() -> None:
 
 
 def connect(port: str, whole: str, sparse: str, scratch: str) -> None:
-    """Read and write over Spark Connect, and print what was found. Of `sparse` only the segment with offset 57 is there."""
+    """Read and write over Spark Connect, and print what was found. `sparse` has only the segment with offset 57."""
     with open_session(master=f"sc://127.0.0.1:{port}") as session:
         found = {"unregistered": session.read.format("maxbrod").load(whole).where("offset >= 90").count()}
         maxbrod.register(session)

@@ -99,17 +99,11 @@ def refuse_unknown_codec(headers: BatchHeaders) -> None:
         headers.codec_at(int(unknown[0]))
 
 
-def _facts(
-    data: NDArray[np.uint8],
-    headers: BatchHeaders,
-    codec: NDArray[np.int16] | None,
-    look: Look | None,
-    *,
-    exact: bool,
-) -> Facts:
+def header_facts(headers: BatchHeaders, codec: NDArray[np.int16] | None = None) -> Facts:
+    """What the headers alone say. The lowest timestamps are those of the first records, where nothing else is told."""
     # One record's time is the highest as well, which brokers keep true.
     told = headers.log_append | (headers["count"] == 1)
-    facts = Facts(
+    return Facts(
         first_offset=headers["base_offset"].astype(np.int64),
         last_offset=headers.last_offset,
         records=headers["count"].astype(np.int64),
@@ -120,6 +114,17 @@ def _facts(
         dated=(headers["count"] > 0) & (headers["magic"] > 0),
         codec=headers.codec if codec is None else codec,
     )
+
+
+def _facts(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    codec: NDArray[np.int16] | None,
+    look: Look | None,
+    *,
+    exact: bool,
+) -> Facts:
+    facts = header_facts(headers, codec)
     _look_for_lowest(data, headers, facts, look, exact=exact)
     for row in np.flatnonzero(headers["count"] < 0).tolist():
         _look_inside(data, headers, row, facts)
