@@ -20,9 +20,9 @@ from maxbrod.api.query import Query
 from maxbrod.api.query_scope import QueryScope
 from maxbrod.config import Config
 from maxbrod.datasource.decoding import as_ddl
-from maxbrod.datasource.formats import parse_formats
 from maxbrod.datasource.values.proto_files import compile_files
 from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.planning.formats import parse_formats
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce
 
