@@ -75,6 +75,13 @@ def test_damaged_records_are_never_sound_by_a_look(codec: Codec) -> None:
     assert not all(sounds)
 
 
+def test_a_batch_that_holds_more_than_its_records_is_never_sound_by_a_look() -> None:
+    log = bytearray(log_of([[NOW, NOW - 1, NOW - 2]], Codec.NONE))
+    log[57:61] = (2).to_bytes(4, "big")
+    data = np.frombuffer(log, np.uint8)
+    assert Look().lowest_timestamps(data, walk(data, check_crc=False))[1].tolist() == [False]
+
+
 def test_a_look_ends_when_it_has_cost_enough() -> None:
     def looks(look: Look, batches: list[list[int]], codec: Codec = Codec.NONE) -> list[bool]:
         data = np.frombuffer(log_of(batches, codec), np.uint8)

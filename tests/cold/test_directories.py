@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ import pytest
 from native_logs import data_batch
 
 from cold.directories import LOGS, TARGET_ID, put_empty, put_source, put_target
-from cold.engine import Cold, contents, log_of, refused, restore, without_spark
+from cold.engine import Cold, contents, log_of, refused, restore, run_job_here, without_spark
+from maxbrod.api.cold_meter import ColdMeter
 from maxbrod.api.cold_placing import Placing
 from maxbrod.api.cold_restore import ColdRestore
 from maxbrod.cli.main import run
@@ -28,6 +30,9 @@ from maxbrod.planning.restore.wish import Wish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maxbrod.api.progress import Progress
+    from maxbrod.spark.cold_restore_task import ColdItem, ColdSettings, ColdWritten
 
 HOLDER = """
 import fcntl, os, sys
@@ -170,6 +175,17 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(source: 
         assert "are free" in refused(source, disk).message
 
 
+def test_what_a_killed_restore_has_left_is_not_in_the_way_of_the_next(source: Path, disk: Path) -> None:
+    folder = disk / "orders-0.6d617862726f64aaaaaaaaaaaaaaaaaa-delete"
+    folder.mkdir()
+    (folder / "00000000000000000000.log").write_bytes(bytes(1 << 20))
+    space = os.statvfs(disk)
+    full = os.statvfs_result((*space[:4], 0, *space[5:]))
+    with patch.object(os, "statvfs", lambda _: full):
+        assert restore(source, disk)["complete"]
+    assert not folder.exists()
+
+
 def test_epochs_above_the_targets_own_are_refused_or_lowered(tmp_path: Path, disk: Path) -> None:
     batches = [data_batch(0, 10, leader_epoch=0), data_batch(10, 10, leader_epoch=4)]
     source = put_source(tmp_path / "epochs", {"orders-0": batches, "orders-1": [data_batch(0)]})
@@ -201,6 +217,20 @@ def test_damage_in_the_archive_leaves_the_directories_as_they_were(source: Path,
     assert report.exit_code == 4
     assert [each.failure is not None for each in report.restore.partitions] == [False, True]
     assert contents(disk) == before
+
+
+def test_nothing_behind_the_end_that_is_asked_for_is_written(source: Path, disk: Path) -> None:
+    """As of an earlier run, a slice may reach further."""
+
+    def shorter(session: object, settings: ColdSettings, tasks: list[list[ColdItem]], **more: Any) -> list[ColdWritten]:
+        return run_job_here(session, settings, [[replace(item, end=15) for item in task] for task in tasks], **more)
+
+    work = ColdRestore(Config(archive=str(source)), Wish(), [disk])
+    with without_spark(shorter):
+        assert work.run(work.plan()).complete
+    assert log_of(disk / "orders-0") == LOGS["orders-0"][0]
+    assert log_of(disk / "orders-1") == b"".join(LOGS["orders-1"][:4])
+    assert sorted(each.name for each in (disk / "orders-0").glob("*.log")) == [f"{0:020}.log", f"{15:020}.log"]
 
 
 def test_stopped_it_leaves_the_directories_as_they_were(source: Path, disk: Path) -> None:
@@ -346,6 +376,8 @@ def test_a_plan_changes_nothing_and_says_what_it_would_do(
         ["--range", "orders:0:0..5"],
         ["--offsets", "append"],
         ["--provenance"],
+        ["--where", "offset > 5"],
+        ["--select", "null as value"],
         ["--with-acls"],
         ["--config-set", "a=b"],
         ["--master", "spark://elsewhere:7077"],
@@ -363,6 +395,19 @@ def test_what_needs_a_cluster_is_refused(
 def test_on_spark_it_is_the_same(source: Path, disk: Path, tmp_path: Path, spark: Any) -> None:
     whole = put_target(tmp_path / "whole")
     restore(source, whole)
-    work = ColdRestore(Config(archive=str(source)), Wish(), [disk], session=spark)
+    steps: list[Progress] = []
+    work = ColdRestore(Config(archive=str(source)), Wish(), [disk], session=spark, on_progress=steps.append)
     assert work.run(work.plan()).complete
     assert contents(disk) == contents(whole)
+    assert [each.phase for each in steps if each.phase != "restoring"] == [
+        *("planning", "starting Spark", "putting in place"),
+    ]
+
+
+def test_progress_is_what_has_been_written_aside(disk: Path) -> None:
+    folder = disk / "orders-0.6d617862726f64aaaaaaaaaaaaaaaaaa-delete"
+    folder.mkdir()
+    (folder / "00000000000000000000.log").write_bytes(bytes(1 << 20))
+    steps: list[Progress] = []
+    ColdMeter([disk], steps.append, bytes_total=4 << 20, tasks=3).tasks_done(1)
+    assert [(each.bytes_done, each.bytes_total, each.tasks_done) for each in steps] == [(1 << 20, 4 << 20, 1)]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_logs import data_batch
 
+from catalog.examples import TOPIC_ID, segment
 from datasource import archives
 from datasource.sinks import (
     ALL,
@@ -28,10 +29,13 @@ from datasource.sinks import (
     values,
     writer,
 )
-from maxbrod.api.archives import open_archive
+from fixtures_archives import commit_run
+from maxbrod.api.archives import open_archive, open_for_writing
 from maxbrod.api.garbage import collect_garbage
+from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import Gap, decode_rows
+from maxbrod.catalog.rows import Gap, PartitionId, decode_rows
+from maxbrod.catalog.run_ids import now_ms
 from maxbrod.catalog.schema import GapReason
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.datasource import archive_task
@@ -300,6 +304,23 @@ def test_rows_that_cannot_be_written_are_refused_and_nothing_changes(
     with pytest.raises(MaxbrodError, match=complaint):
         save(tmp_path / "a", [rows], columns)
     nothing_changed(tmp_path / "a", 0)
+
+
+def test_a_topic_never_loses_partitions_to_a_backup_in_between(tmp_path: Path) -> None:
+    url = tmp_path / "a"
+    save(url, [[row(1, partition=3)]])
+    now = now_ms()
+    ends = {PartitionId(topic_id=TOPIC_ID, partition=0): 3}
+    known = {"topics": {TOPIC_ID: "orders"}, "ends": ends}
+    commit_run(open_for_writing(str(url)), "backup", [segment(0, 3)], **known, finished_at=now, written_at=now)
+    save(url, [[row(2, partition=0)]])
+    archive = open_archive(str(url))
+    moment = find_moment(archive.storage, archive.catalog.runs(), "latest")
+    assert moment.cluster is not None
+    assert {each.name: each.partition_count for each in moment.cluster.topics} == {"t": 4}
+    assert moment.snapshot is not None
+    assert sorted(moment.snapshot.topics.values()) == ["orders", "t"]
+    assert sorted(moment.snapshot.ends.values()) == [1, 1, 3]
 
 
 def test_an_archive_is_never_overwritten(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from maxbrod.layouts.logdir.installing import (
     finish,
     forget,
     read_journal,
+    staged_bytes,
     write_journal,
 )
 from maxbrod.layouts.logdir.target import look_at
@@ -56,7 +57,10 @@ class Placing:
         """The directories as they are, or as they will be where one is about to be put right."""
         journals = self._journals()
         begun = {path: {each.where: each.folder for each in journal.staged} for path, journal in journals.items()}
-        return [look_at(path, begun.get(path)) for path in self._directories]
+        found = [look_at(path, begun.get(path)) for path in self._directories]
+        # What a restore that was killed had begun to write goes before the next one writes anything.
+        litter = {each.path: staged_bytes(each.path) for each in found if each.path not in journals}
+        return [replace(each, free_bytes=each.free_bytes + litter.get(each.path, 0)) for each in found]
 
     def begun(self) -> frozenset[tuple[Path, TopicPartition]]:
         """What a restore by the same command has put in place, or was about to. Changes nothing."""

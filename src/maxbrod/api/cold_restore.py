@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import threading
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.cold_items import cold_items, sources_of
+from maxbrod.api.cold_meter import ColdMeter
 from maxbrod.api.cold_placing import Placing
 from maxbrod.api.cold_report import ColdReport, cold_report_of
 from maxbrod.api.progress import Progress, silent
@@ -174,19 +174,8 @@ class ColdRestore:
             with open_configured(spark, self._session) as session:
                 tasks = spread(items, parallelism_of(spark.master, session))
 
-                def told(count: int) -> None:
-                    size = sum(map(_size_aside, self._paths)) if self.on_progress is not silent else 0
-                    self.on_progress(
-                        Progress(
-                            phase="restoring",
-                            bytes_done=min(size, total),
-                            bytes_total=total,
-                            tasks_done=count,
-                            tasks_total=len(tasks),
-                        )
-                    )
-
-                return run_cold_job(session, settings, tasks, on_done=told, stop=self.stop)
+                meter = ColdMeter(self._paths, self.on_progress, bytes_total=total, tasks=len(tasks))
+                return run_cold_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
         except UnavailableError as error:
             if not self.stop.is_set():
                 raise
@@ -235,9 +224,3 @@ def _newest(rows: pa.Table, topics: Mapping[str, str], snapshot: ClusterState | 
     ]
     present = set() if snapshot is None else {each.topic_id for each in snapshot.topics}
     return frozenset(newest_ids(incarnations, present))
-
-
-def _size_aside(directory: Path) -> int:
-    with suppress(OSError):
-        return sum(each.stat().st_size for each in directory.glob("*-delete/*.log"))
-    return 0

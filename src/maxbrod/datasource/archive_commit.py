@@ -166,12 +166,16 @@ def _put_snapshot(
     storage: Storage, known: Known, run: Appended, rows: Sequence[Segment | Gap], options: SinkOptions
 ) -> Run:
     """What is known from this run on, and the run's own row."""
+    topics = {**known.topics, **{row.topic_id: row.topic for row in rows}}
+    written = ends_of(rows)
+    ends = {**known.ends, **written}
+    # Also those that were written before: a backup's snapshot, taken since, knows nothing of the topic.
+    ours = {place.topic_id for place in written}
     counts: dict[str, int] = {}
-    ends, topics = dict(known.ends), dict(known.topics)
-    for row in rows:
-        counts[row.topic] = max(counts.get(row.topic, options.partitions or 0), row.partition + 1)
-        topics[row.topic_id] = row.topic
-    ends |= rows_ends(rows)
+    for place in ends:
+        if place.topic_id in ours:
+            name = topics[place.topic_id]
+            counts[name] = max(counts.get(name, options.partitions or 0), place.partition + 1)
     cluster = cluster_with(known.cluster, counts, run.written_at)
     path = f"snapshots/{run.run_id}.json.zst"
     snapshot = Snapshot(
@@ -182,7 +186,7 @@ def _put_snapshot(
     statistics: dict[str, Any] = {
         "command": "write",
         "topics": len(counts),
-        "partitions": len(rows_ends(rows)),
+        "partitions": len(written),
         "records": sum(row.records for row in data),
         "bytes": sum(row.bytes for row in data),
         "raw_bytes": sum(row.raw_bytes for row in data),
@@ -201,7 +205,7 @@ def _put_snapshot(
     )
 
 
-def rows_ends(rows: Iterable[Segment | Gap]) -> dict[PartitionId, int]:
+def ends_of(rows: Iterable[Segment | Gap]) -> dict[PartitionId, int]:
     ends: dict[PartitionId, int] = {}
     for row in rows:
         place = PartitionId(topic_id=row.topic_id, partition=row.partition)

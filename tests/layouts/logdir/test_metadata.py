@@ -265,13 +265,18 @@ def test_a_partition_that_no_directory_has_is_told_as_a_loss_unless_it_was_never
     put_metadata(tmp_path, [batch(0, *BASE, *more, broker(1, here))])
     found = survey(tmp_path)
     assert not fatal(found)
-    assert [fault.path for fault in found.faults] == ["empty-0", "orders-1"]
+    assert [each.split(",")[0] for each in told(found)] == [
+        "no directory has partition 0 of empty",
+        "no directory has partition 1 of orders",
+    ]
     assert (found.topics["orders"].partition_count, found.topics["empty"].topic_id) == (2, GONE_ID)
     # The broker has a second disk, which is not here.
     put_metadata(tmp_path, [batch(0, *BASE, *more, broker(1, here, other))])
     assert len(fatal(survey(tmp_path))) == 2
-    put_metadata(tmp_path, [batch(0, *BASE, *more)])
-    assert fatal(survey(tmp_path))[1] == "no directory has this partition: it is on brokers 1"
+    many = [partition(ORDERS, number, 2) for number in range(2, 15)]
+    put_metadata(tmp_path, [batch(0, *BASE, *more, *many)])
+    wanted = "partitions 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 4 more of orders, which brokers 1, 2 held"
+    assert wanted in fatal(survey(tmp_path))[1]
 
 
 def test_directories_of_a_controller_are_of_the_same_cluster(tmp_path: Path) -> None:

@@ -62,9 +62,18 @@ def stage(directory: Path, where: TopicPartition) -> Path:
 
 def discard_staged(directory: Path) -> None:
     """Removes what was written aside and is in no journal."""
-    for folder in sorted(directory.glob(f"*.{_MARK}*-delete")):
-        if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
+    for folder in _aside_in(directory):
+        shutil.rmtree(folder)
+
+
+def staged_bytes(directory: Path) -> int:
+    """What removing it would free."""
+    return sum(each.stat().st_size for folder in _aside_in(directory) for each in folder.iterdir())
+
+
+def _aside_in(directory: Path) -> list[Path]:
+    found = sorted(directory.glob(f"*.{_MARK}*-delete"))
+    return [each for each in found if each.is_dir() and not each.is_symlink()]
 
 
 def read_journal(directory: Path) -> Journal | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OFFSET_MAX: Final = (1 << 63) - 1
 DATA, ABORTED, COMMITTED = range(3)
-END_BYTES: Final = 8 << 20
+END_BYTES: Final = 4 << 20
 """So much at the end of every file is read as a whole: there crashes leave their traces."""
 _NOTHING: Final = np.empty(0, np.uint8)
 

@@ -30,9 +30,7 @@ class Assignments:
     """The brokers that hold each partition."""
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What is set on each topic, over what is set for all of them."""
-
-    def partition_count(self, topic: str) -> int:
-        return sum(where.topic == topic for where in self.replicas)
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_assignments(directories: Iterable[Path]) -> Assignments | None:
@@ -51,6 +49,7 @@ def read_assignments(directories: Iterable[Path]) -> Assignments | None:
             for partition, replicas in image.partitions.get(topic_id, {}).items()
         },
         configs={name: {**defaults, **image.configs_of(name)} for name in names},
+        partition_counts={name: len(image.partitions.get(topic_id, ())) for name, topic_id in names.items()},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -33,20 +33,20 @@ COLD_COLUMNS: Final = ("last_leader_epoch",)
 _KAFKA_DEFAULTS: Final = {"retention.ms": "604800000", "segment.bytes": "1073741824"}
 _REASONS: Final = tuple(GapReason)
 _COMPACTED: Final = _REASONS.index(GapReason.COMPACTED)
-_NOT_COLD: Final = {
-    "since_ms": "--since",
-    "until_ms": "--until",
-    "ranges": "--range",
-    "partition_count": "--partition-count",
-    "partition_counts": "--partition-count",
-    "configs": "--config-set",
-    "rate_bytes_per_s": "--rate",
-    "provenance": "--provenance",
-    "with_acls": "--with-acls",
-    "with_quotas": "--with-quotas",
-    "where": "--where",
-    "select": "--select",
-    "staging": "--staging",
+_COLD: Final = frozenset(
+    {
+        *("topics", "exclude", "internal", "partitions", "as_of", "topic_ids", "rename", "strict", "accept_gaps"),
+        *("offsets", "groups", "force_groups"),
+    }
+)
+"""What may be wished for, or is refused in words of its own. All else looks at records, or needs a running cluster."""
+_FLAGS: Final = {
+    "since_ms": "since",
+    "until_ms": "until",
+    "ranges": "range",
+    "partition_counts": "partition-count",
+    "configs": "config-set",
+    "rate_bytes_per_s": "rate",
 }
 
 
@@ -77,10 +77,11 @@ def parse_leader_epochs(word: str) -> LeaderEpochs:
 def check_cold(wish: Wish) -> None:
     """UsageError: a wish that needs records to be looked at, or a cluster that runs."""
     usual = Wish()
-    for name, flag in _NOT_COLD.items():
+    for name in (each.name for each in fields(Wish) if each.name not in _COLD):
         if getattr(wish, name) != getattr(usual, name):
+            flag = _FLAGS.get(name, name.replace("_", "-"))
             raise UsageError(
-                f"{flag} and --to-logdir do not go together: logs are written as they were",
+                f"--{flag} and --to-logdir do not go together: logs are written as they were",
                 hint="restore into a running cluster, with --bootstrap"
                 if wish.transform is None
                 else "convert the archive with --where and --select, and restore what comes of it",

@@ -77,7 +77,7 @@ def _partitions(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
     name, archived = topic.target.name, topic.target.source_partition_count
     there = topic.target.partition_count if topic.target.exists else 0
     if target.assignments is not None:
-        there = max(there, target.assignments.partition_count(name))
+        there = max(there, target.assignments.partition_counts.get(name, 0))
     if there > archived:
         yield Obstacle(
             kind=ObstacleKind.PARTITION_COUNT,
@@ -127,12 +127,7 @@ def _some(partitions: Sequence[TopicPartition]) -> str:
 
 def _identity(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
     name = topic.target.name
-    ids = {
-        folder.topic_id
-        for directory in target.directories
-        for where, folder in directory.folders.items()
-        if where.topic == name
-    }
+    ids = {folder.topic_id for where in _wanted(topic) for _, folder in target.folders(where)}
     known = None if target.assignments is None else target.assignments.ids.get(name)
     if known is not None:
         ids.add(known)
