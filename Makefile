@@ -41,7 +41,7 @@ bench: setup ## Measure maxbrod against something anyone can run beside it
 	$(BIN)/maxbrod bench backup
 	$(BIN)/maxbrod bench restore
 
-setup: $(STAMPS)/java $(STAMPS)/layouts-prepared $(STAMPS)/spark-prepared ## Install everything that maxbrod needs
+setup: $(STAMPS)/java $(STAMPS)/layouts-prepared $(STAMPS)/values-prepared $(STAMPS)/spark-prepared ## Install everything that maxbrod needs
 
 clean: ## Remove what the other targets made in this folder
 	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
@@ -66,6 +66,10 @@ $(STAMPS)/batch-prepared: $(STAMPS)/synced $(wildcard src/maxbrod/batch/*kernels
 
 $(STAMPS)/layouts-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/layouts/*kernels.py src/maxbrod/layouts/*/*kernels.py)
 	-$(BIN)/python -m maxbrod.layouts.prepare
+	@touch $@
+
+$(STAMPS)/values-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/datasource/values/*kernels.py)
+	-$(BIN)/python -m maxbrod.datasource.values.prepare
 	@touch $@
 
 $(STAMPS)/spark-prepared: $(STAMPS)/java

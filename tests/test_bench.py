@@ -9,14 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from maxbrod.bench import restore
+from native_logs import data_batch
+
+from maxbrod.bench import logdir, restore, table
 from maxbrod.bench.bare_produce import BareProducer
+from maxbrod.bench.groups import TableGroup
+from maxbrod.bench.logdir import LogDirectory, race_logdir
 from maxbrod.bench.planning import SEGMENT_OFFSETS, plan, write_catalog
 from maxbrod.bench.race import race_laps, time_lap
 from maxbrod.bench.restore_planning import plan_slices
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig
 from maxbrod.kafka.client import KafkaClient
+from maxbrod.sandbox.topics import delete_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,6 +124,39 @@ def test_the_restore_benchmark_reports_what_exact_offsets_cost(capsys: pytest.Ca
         "single holes between single records",
     }
     assert measured["map of 100 M contiguous records"]["reached"]
+
+
+def test_the_table_benchmark_races_and_reports(cluster: Cluster, spark: Session, tmp_path: Path) -> None:
+    cold = partial(race_laps, warm_up=False)
+    with patch.object(table, "race_laps", cold), patch.object(table, "_POINT_RECORDS", 90):
+        stage = table.Stage(cluster=cluster, session=spark, disk=tmp_path, scale=0.001, rounds=1)
+        chosen = frozenset({TableGroup.SCAN, TableGroup.COUNT, TableGroup.POINT})
+        measured = {each.name: each for each in table.measure_on(stage, chosen, lambda _: None)}
+
+    assert {name for name, each in measured.items() if each.wanted is not None} == {
+        "scan of B over the live topic, per record",
+        "scan of B, time over zstd Parquet",
+        "objects that a query for one offset reads",
+        "objects that a query for one millisecond reads",
+    }
+    assert all(each.value > 0 for each in measured.values())
+    for topic in ("table-b", "table-points"):
+        delete_topic(cluster, topic)
+
+
+def test_the_benchmark_of_log_directories_backs_every_byte_up(spark: Session, tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / "logs" / f"orders-{number}").mkdir(parents=True)
+        log = b"".join(data_batch(base, 10) for base in range(0, 200, 10))
+        (tmp_path / "logs" / f"orders-{number}" / f"{0:020}.log").write_bytes(log)
+    (tmp_path / "logs" / "replication-offset-checkpoint").write_text("0\n2\norders 0 200\norders 1 200\n")
+    source = LogDirectory(path=tmp_path / "logs", topic="orders")
+    cold = partial(race_laps, warm_up=False)
+    with patch.object(logdir, "race_laps", cold):
+        measured = race_logdir(spark, source, tmp_path, rounds=1)
+
+    assert [each.wanted for each in measured] == [0.8, None]
+    assert all(each.value > 0 for each in measured)
 
 
 def test_the_planning_benchmark_of_restores_finds_every_slice(tmp_path: Path) -> None:

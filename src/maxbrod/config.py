@@ -223,6 +223,8 @@ class BackupConfig(_Settings):
     compression: str = "auto"
     segment_bytes: Bytes = 256 << 20
     segment_records: int | None = Field(default=None, ge=1)
+    exact_timestamps: bool = False
+    """Look into every record for the lowest time of each segment, so that queries by time leave out more of them."""
     follow: bool = False
     every: Seconds = 60.0
     roll_bytes: Bytes | None = None

@@ -158,3 +158,17 @@ def test_deleting_tidies_away_what_dead_writers_left_unfinished(local_place: Pla
     collect_garbage(local_place.open(), delete=True)
     assert not draft.exists()
     assert not check_archive(archive).problems
+
+
+def test_staged_records_stay_while_a_restore_needs_them_and_go_afterwards(local_place: Place) -> None:
+    archive = fill(local_place)
+    staged = "staged/segments/orders/x/0/00000000000000000000-ff.log"
+    kept = [f"restores/begun-1/{name}" for name in ("plan.json.zst", staged)]
+    ended = [f"restores/ended-1/{name}" for name in ("plan.json.zst", "report.json.zst")]
+    gone = [f"restores/ended-1/{staged}", f"restores/given-up-1/{staged}"]
+    put_old(local_place, archive, [*kept, *ended, *gone])
+    archive.storage.put(f"restores/young-1/{staged}", b"under way")
+    report = collect_garbage(archive, delete=True)
+    assert {found.path for found in report.objects} == set(gone)
+    left = {*kept, *ended, f"restores/young-1/{staged}"}
+    assert {path for path in paths_of(archive) if path.startswith("restores/")} == left

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.batch.decode import decode
-from maxbrod.batch.fillers import FILLER_RECORDS_MAX, filler
+from maxbrod.batch.fillers import FILLER_RECORDS_MAX, emptied, filler
 from maxbrod.batch.headers import walk
 
 # Where the varint of the offset delta grows by a byte.
@@ -33,3 +33,9 @@ def test_the_largest_filler_fits_into_what_a_broker_takes_by_default() -> None:
 def test_a_filler_that_cannot_be_is_refused(count: int) -> None:
     with pytest.raises(ValueError, match="1 to 1000000"):
         filler(count, timestamp_ms=0)
+
+
+def test_an_emptied_batch_keeps_its_offset_and_its_epoch_and_nothing_else() -> None:
+    headers = walk(emptied(1 << 40, leader_epoch=7), whole=True)
+    assert (int(headers["base_offset"][0]), int(headers.last_offset[0])) == (1 << 40, 1 << 40)
+    assert (int(headers["leader_epoch"][0]), int(headers["count"][0])) == (7, 0)

@@ -119,6 +119,8 @@ def rows(draw: st.DrawFn) -> Row:
         aborted=tuple(draw(st.lists(_aborted, max_size=3))),
         digest=draw(_text),
         level=draw(_int32),
+        min_timestamp_exact=draw(st.booleans()),
+        control_records=draw(st.none() | _natural),
     )
 
 

@@ -13,9 +13,10 @@ from deltalake.schema import PrimitiveType
 from catalog.archives import Archive, s3_archive
 from catalog.examples import TOPIC_ID, gap, run, segment
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.commits import StreamBatch
 from maxbrod.catalog.queries import Position
-from maxbrod.catalog.rows import PartitionId, decode_rows
-from maxbrod.catalog.schema import GapReason
+from maxbrod.catalog.rows import PartitionId, Segment, decode_rows
+from maxbrod.catalog.schema import ADDED_COLUMNS, FORMAT_PROPERTY, SCHEMA, TABLE_PROPERTIES, GapReason
 from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError, UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +59,25 @@ def test_rows_are_replaced_in_the_same_commit_as_their_successors(archive: Archi
     assert version == 3
     assert rows_of(archive) == [segment(0, 10), segment(10, 15), truncated, segment(0, 10, partition=1)]
     assert {each.run_id for each in archive.open().runs()} == {"run-1", "run-2", "run-3"}
+
+
+def test_a_streams_batch_is_known_with_its_commit_and_never_before(archive: Archive) -> None:
+    catalog, late = archive.create(), archive.open()
+    assert catalog.last_batch("one") is None
+    catalog.commit([segment(0, 10), run("run-1")], batch=StreamBatch(stream="one", batch_id=7))
+    with pytest.raises(RefusedError):
+        late.commit([segment(0, 10), run("run-2")], batch=StreamBatch(stream="two", batch_id=0))
+    catalog.commit([segment(10, 20), run("run-3")])
+    for each in (catalog, archive.open()):
+        assert (each.last_batch("one"), each.last_batch("two")) == (7, None)
+
+
+def test_the_last_snapshot_is_that_of_the_run_that_was_written_last(folder: Archive) -> None:
+    catalog = folder.create()
+    assert catalog.last_snapshot() is None
+    catalog.commit([run("run-2", snapshot="snapshots/b", written_at=9)])
+    catalog.commit([run("run-1", snapshot="snapshots/a", written_at=8), run("run-3", snapshot=None, written_at=10)])
+    assert catalog.last_snapshot() == "snapshots/b"
 
 
 @pytest.mark.parametrize(
@@ -147,3 +167,36 @@ def test_a_flipped_bit_in_the_catalog_is_not_believed(folder: Archive) -> None:
     path.write_bytes(content)
     with pytest.raises(CorruptDataError):
         catalog.rows()
+
+
+def test_an_archive_of_the_first_format_is_read_and_written_as_it_is(folder: Archive) -> None:
+    old = pa.schema([field for field in SCHEMA if field.name not in ADDED_COLUMNS])
+    properties = {**TABLE_PROPERTIES, FORMAT_PROPERTY: "1.0"}
+    DeltaTable.create(f"{folder.url}/catalog/segments", old, configuration=properties, raise_if_key_not_exists=False)
+    catalog = folder.open()
+    rows = [segment(0, 10, min_timestamp_exact=True), segment(10, 20), gap(20, 30), run("run-1")]
+    for row in rows:
+        catalog.commit([row])
+    # It has no column to say so, so nothing is left out by it.
+    assert rows_of(folder) == [segment(0, 10), *rows[1:3]]
+    assert catalog.rows(timestamps=(-1000, -900)).num_rows == 3
+    catalog.commit([segment(30, 40)], replaced=[rows[1]])
+    assert [row.base_offset for row in rows_of(folder) if isinstance(row, Segment)] == [0, 30]
+    assert pa.schema(table_of(folder).schema().to_arrow()).names == old.names
+
+
+def test_a_row_is_left_out_by_its_lowest_timestamp_only_where_that_is_exact(folder: Archive) -> None:
+    catalog = folder.create()
+    times = {"min_timestamp": 100, "max_timestamp": 200}
+    catalog.commit(
+        [segment(0, 10, min_timestamp_exact=True, **times), segment(10, 20, **times), gap(20, 30), run("run-1")]
+    )
+
+    def found(first: int, last: int) -> list[int]:
+        bases: list[int] = catalog.rows(timestamps=(first, last), columns=["base_offset"])["base_offset"].to_pylist()
+        return bases
+
+    assert found(0, 99) == [10, 20]
+    assert found(0, 100) == [0, 10, 20]
+    assert found(200, 900) == [0, 10, 20]
+    assert found(201, 900) == [20]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import Filter
 
+    from maxbrod.batch.looking import Look
     from maxbrod.layouts.kafka.slices import SegmentLimits
 
 PLACE = PartitionId(topic_id=NAME.topic_id, partition=NAME.partition)
@@ -38,10 +39,12 @@ def write(
     topic: str = NAME.topic,
     topic_id: str = NAME.topic_id,
     written_at: int = 1,
+    exact: bool = True,
+    look: Look | None = None,
 ) -> list[Segment]:
     """One run that archives these batches of one partition."""
     opened = open_for_writing(str(url))
-    slices = archive(opened.storage, chunks, limits=limits, aborted=aborted)
+    slices = archive(opened.storage, chunks, limits=limits, aborted=aborted, exact=exact, look=look)
     names = [each.name for each in fields(Slice)]
     rows = [
         Segment(

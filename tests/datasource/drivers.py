@@ -32,12 +32,14 @@ def serve() -> None:
 
 
 def connect(port: str, whole: str, sparse: str, scratch: str) -> None:
-    """Read over Spark Connect, and print what was found. Of `sparse` only the segment with offset 57 is there."""
+    """Read and write over Spark Connect, and print what was found. `sparse` has only the segment with offset 57."""
     with open_session(master=f"sc://127.0.0.1:{port}") as session:
         found = {"unregistered": session.read.format("maxbrod").load(whole).where("offset >= 90").count()}
         maxbrod.register(session)
         rows = session.read.format("maxbrod").load(sparse).where("offset = 57").collect()
         found["point"] = [row.offset for row in rows]
+        maxbrod.write(session.read.format("maxbrod").load(whole), f"{scratch}/written")
+        found["written"] = session.read.format("maxbrod").load(f"{scratch}/written").count()
         stream = session.readStream.format("maxbrod").option("maxOffsetsPerTrigger", "60").load(whole)
         query = (
             stream.writeStream.format("parquet")
@@ -56,16 +58,17 @@ def follow(archive: str, scratch: str, batch: str, point: str) -> None:
 
     def write(frame: Any, number: int) -> None:
         _kill_if(number, "planned")
-        # Every attempt leaves its own trace, beside the batch that the last one wrote.
+        # Every attempt leaves its own trace.
+        offsets = sorted(row.offset for row in frame.select("offset").collect())
         attempts = len([*Path(scratch).glob(f"attempt-{number}-*")])
-        frame.write.mode("overwrite").parquet(f"{scratch}/attempt-{number}-{attempts}")
+        Path(scratch, f"attempt-{number}-{attempts}").write_text(json.dumps(offsets))
         _kill_if(number, "written")
 
     def _kill_if(number: int, here: str) -> None:
         if (str(number), here) == (batch, point):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with open_session(master="local[2]") as session:
+    with open_session(master="local[1]") as session:
         stream = session.readStream.format("maxbrod").option("maxOffsetsPerTrigger", "20").load(archive)
         query = (
             stream.writeStream.foreachBatch(write)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import sys
 
 import maxbrod
-from maxbrod.config import SparkConfig
 from maxbrod.spark.session import open_session
 
 
 def main() -> None:
     bootstrap, topic, folder, checkpoint = sys.argv[1:]
-    with open_session(SparkConfig(master="local[2]")) as session:
+    with open_session(master="local[2]") as session:
         maxbrod.register(session)
         lines = session.readStream.schema("value string").option("maxFilesPerTrigger", "1").text(folder)
         query = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -73,22 +74,22 @@ def stream(
     source = ArchiveSource({"path": str(url), "checkpointlocation": "/x", **options})
     schema = schema_of(COLUMNS)
     made = source.streamWriter(schema=schema, overwrite=False)
-    messages = [type(each)(stretches=each.stretches, stream=name) for each in run_tasks(made, tasks)]
+    messages = [replace(each, stream=name) for each in run_tasks(made, tasks)]
     source.streamWriter(schema=schema, overwrite=False).commit(messages, batch_id)
 
 
-def table(url: object) -> dict[tuple[str, int], list[Row]]:
+def table(url: object, **options: Any) -> dict[tuple[str, int], list[Row]]:
     """All rows by topic and partition, in the order of offsets."""
     found: dict[tuple[str, int], list[Row]] = {}
     names = "topic,partition,offset,key,value,timestampMs,timestampType,headers"
-    for row in sorted(query(url, columns=names), key=lambda row: row["offset"]):
+    for row in sorted(query(url, columns=names, **options), key=lambda row: row["offset"]):
         found.setdefault((row["topic"], row["partition"]), []).append(row)
     return found
 
 
-def values(url: object) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
+def values(url: object, **options: str) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
     """Offset and value of each row."""
-    return {place: [(row["offset"], row["value"]) for row in rows] for place, rows in table(url).items()}
+    return {place: [(row["offset"], row["value"]) for row in rows] for place, rows in table(url, **options).items()}
 
 
 def assert_sound(url: object) -> None:

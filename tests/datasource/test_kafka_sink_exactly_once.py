@@ -10,10 +10,11 @@ import pytest
 from datasource.kafka_writes import KEEP, Query, ends, failing, released, rows, values, write, writer_of
 from maxbrod.config import KafkaConfig
 from maxbrod.datasource import kafka_sink_commit, kafka_sink_finish, kafka_sink_rows
+from maxbrod.datasource.kafka_sink_ids import _LAST_USED
 from maxbrod.datasource.kafka_sink_state import Decisions, Outcome
 from maxbrod.errors import MaxbrodError, RefusedError
 from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.transactions import begin, end
+from maxbrod.kafka.transactions import begin, end, ongoing
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.storage.opening import open_storage
 
@@ -76,6 +77,8 @@ def test_an_attempt_that_does_not_win_never_counts_and_holds_no_reader_back(
     with pytest.raises(RuntimeError, match="the task is lost"):
         writer.write(failing(rows(made, ["c", "d"])))
     assert ends(cluster, made)[1] >= 4
+    with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+        assert ongoing(client, f"maxbrod-{writer._sink.write_id}-") == [first.filled.transaction.transactional_id]
     again = writer.write(iter([rows(made, ["c", "d"])]))
     speculative = writer.write(iter([rows(made, ["c", "d"])]))
     assert ends(cluster, made)[0] == 0
@@ -102,6 +105,7 @@ def test_a_driver_that_died_before_the_decision_leaves_nothing_of_its_batch(
     for value in ("a", "b"):
         dead.task([rows(made, [value])], 0)
     assert ends(cluster, made)[0] == 0
+    _LAST_USED.clear()  # other processes know nothing of its transactional ids
     Query(cluster, tmp_path).batch(0, rows(made, ["a"]), rows(made, ["b"]))
     assert values(java, cluster, made) == ["a", "b"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import psutil
 import pytest
@@ -16,6 +16,7 @@ from maxbrod.datasource import kafka_sink_rows
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, Stall
 from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from java_oracle import JavaOracle
+    from maxbrod.sandbox.proxy.faults import Fault
 
 _PATIENCE_S = 240
 
@@ -51,20 +53,26 @@ class Driver:
     def __init__(self, bootstrap: str, topic: str, folder: Path) -> None:
         places = [str(folder / "input"), str(folder / "checkpoint")]
         command = [sys.executable, kafka_stream.__file__, bootstrap, topic, *places]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._output = folder / "output"
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
 
-    def kill(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Its JVM and Python workers go with it; nothing of it may be left that could still commit."""
-        family = psutil.Process(self._process.pid).children(recursive=True)
+        family = psutil.Process(self._process.pid).children(recursive=True) if self._process.poll() is None else []
         self._process.kill()
-        self._process.communicate()
-        gone, alive = psutil.wait_procs(family, timeout=60)
-        assert gone
-        assert not alive
+        self._process.wait()
+        assert not psutil.wait_procs(family, timeout=60)[1]
+
+    def wait_for(self, proxy: FaultProxy, fault: Fault) -> None:
+        wait_for("the fault", lambda: proxy.fired[fault] or self._process.poll() is not None, timeout_s=_PATIENCE_S)
+        assert proxy.fired[fault], self._output.read_text()
 
     def finish(self) -> None:
-        output, _ = self._process.communicate(timeout=_PATIENCE_S)
-        assert self._process.returncode == 0, output
+        assert self._process.wait(_PATIENCE_S) == 0, self._output.read_text()
 
 
 def test_a_streaming_driver_killed_before_and_after_its_decision_doubles_and_loses_nothing(
@@ -78,26 +86,24 @@ def test_a_streaming_driver_killed_before_and_after_its_decision_doubles_and_los
     decisions = tmp_path / "checkpoint" / "maxbrod-kafka-sink" / "decisions"
 
     # Before: all tasks are done, and the driver looks once more at their transactions.
-    with proxy.fault(Stall(on=KafkaMatch("DescribeTransactions"))) as stalled:
-        first = Driver(proxy.bootstrap, topic, tmp_path)
-        proxy.wait_for(stalled, timeout_s=_PATIENCE_S)
-        first.kill()
+    fault = Stall(on=KafkaMatch("DescribeTransactions"))
+    with proxy.fault(fault), Driver(proxy.bootstrap, topic, tmp_path) as first:
+        first.wait_for(proxy, fault)
     assert not decisions.exists()
     assert ends(cluster, topic) == (0, 2)
 
     # After: it is decided, and no transaction has ended.
-    with proxy.fault(Stall(on=KafkaMatch("EndTxn"))) as stalled:
-        second = Driver(proxy.bootstrap, topic, tmp_path)
-        proxy.wait_for(stalled, timeout_s=_PATIENCE_S)
-        second.kill()
+    with proxy.fault(Stall(on=KafkaMatch("EndTxn"))) as stalled, Driver(proxy.bootstrap, topic, tmp_path) as second:
+        second.wait_for(proxy, stalled)
     assert [each.suffix for each in decisions.iterdir()] == [".json"]
     assert ends(cluster, topic)[0] == 0
 
-    Driver(proxy.bootstrap, topic, tmp_path).finish()
-    assert values(java, cluster, topic) == ["a-1", "a-2", "b-1", "b-2"]
+    with Driver(proxy.bootstrap, topic, tmp_path) as third:
+        third.finish()
+    assert sorted(values(java, cluster, topic)) == ["a-1", "a-2", "b-1", "b-2"]
 
 
-def test_a_broker_that_stops_and_starts_again_costs_a_wait_and_no_record(
+def test_a_broker_that_dies_and_comes_back_costs_a_wait_and_no_record(
     broker: tuple[Cluster, FaultProxy], topic: str, java: JavaOracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, _ = broker
@@ -106,18 +112,16 @@ def test_a_broker_that_stops_and_starts_again_costs_a_wait_and_no_record(
     query = Query(cluster, tmp_path)
     query.begin()
 
-    def input_() -> Iterator[pa.RecordBatch]:
+    starting = threading.Thread(target=cluster.restart, args=(1,))
+
+    def until_it_is_killed() -> Iterator[pa.RecordBatch]:
         yield rows(topic, ["a"])
         cluster.kill(1)
-        cluster.restart(1)
+        starting.start()
         yield rows(topic, ["b"])
 
-    told = query.task(input_(), 0)
-    cluster.stop(1)
-    starting = threading.Thread(target=cluster.restart, args=(1,))
-    starting.start()
     try:
-        query.commit([told], 0)
+        query.commit([query.task(until_it_is_killed(), 0)], 0)
     finally:
         starting.join()
     query.batch(1, rows(topic, ["c"]))

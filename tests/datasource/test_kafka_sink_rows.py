@@ -91,10 +91,10 @@ def test_errors_can_tell_the_row_of_each_batch() -> None:
     assert {each.where.partition: each.source.tolist() for each in shares} == {0: [0, 2, 4], 1: [1, 3, 5]}
 
 
-@pytest.mark.parametrize("partition", [3, -2])
-def test_a_partition_that_the_topic_does_not_have_is_refused(partition: int) -> None:
-    with pytest.raises(RefusedError, match=f"partition {partition}, and the topic has 3.*in orders"):
-        share([{"topic": "orders", "partition": partition, "value": b""}])
+def test_a_partition_that_the_topic_does_not_have_is_refused() -> None:
+    for partition, words in ((3, "partition 3, and the topic has 3.*in orders"), (-2, "partition -2")):
+        with pytest.raises(RefusedError, match=words):
+            share([{"topic": "orders", "partition": partition, "value": b""}])
 
 
 def test_portions_hold_all_rows_in_order_and_bounded_bytes() -> None:

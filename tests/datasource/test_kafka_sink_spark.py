@@ -65,7 +65,7 @@ def test_records_of_an_archive_come_into_kafka_with_every_field_and_once_though_
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
     try:
         with_failures.write.format("maxbrod").option("kafka.bootstrap.servers", cluster.bootstrap).option(
-            "compression", "zstd"
+            "codec", "zstd"
         ).mode("append").save()
     finally:
         session.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")

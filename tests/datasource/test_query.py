@@ -104,7 +104,7 @@ def test_no_topic_takes_a_tables_name_away(tmp_path: Path, spark: Any) -> None:
         batch, topic_id = data_batch(0, number), f"ID{number}"
         write(tmp_path / "archive", [batch], topic=topic, topic_id=topic_id, run_id=f"run-{number}", written_at=number)
     with Query(Config(archive=str(tmp_path / "archive")), QueryScope(), session=spark) as opened:
-        sql = "SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM gaps), (SELECT count(*) FROM plain)"
+        sql = "SELECT (SELECT count(*) FROM records) a, (SELECT count(*) FROM gaps) b, (SELECT count(*) FROM plain) c"
         assert rows(opened, sql) == [(15, 0, 5)]
         with pytest.raises(UsageError, match="cannot be found"):
             opened.ask("SELECT * FROM twice")

@@ -11,9 +11,11 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, Les
 from reference import Record
 
 from datasource.archives import Reads, query, write
+from maxbrod.batch.looking import Look
 from maxbrod.datasource.source import ArchiveSource
 from maxbrod.errors import CorruptDataError, MaxbrodError, UsageError
 from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.model import Codec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,6 +100,31 @@ def test_a_query_never_touches_objects_that_it_need_not(
     reads = Reads()
     assert offsets(query(hundred, filters, reads, columns="offset")) == expected
     assert (len(reads.objects), len(reads.paths)) == (objects, objects)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_millisecond_in_a_thousand_segments_needs_fewer_than_three_objects(tmp_path: Path, codec: Codec) -> None:
+    """As a small backup writes them: looked into as far as that costs next to nothing."""
+    batches = [data_batch(base, 5, codec=codec) for base in range(0, 5000, 5)]
+    limits = SegmentLimits(records_max=5)
+    rows = write(tmp_path / "archive", [b"".join(batches)], limits=limits, exact=False, look=Look())
+    assert len(rows) == 1000
+    for condition in (EqualTo(("timestampMs",), 3503), EqualTo(("timestamp",), EPOCH + timedelta(milliseconds=3503))):
+        reads = Reads()
+        assert offsets(query(tmp_path / "archive", [condition], reads)) == [2503]
+        assert len(reads.objects) == 1
+
+
+def test_a_record_older_than_the_first_of_its_batch_is_never_missed(tmp_path: Path) -> None:
+    """Of segments that nobody has looked into, and of those that somebody has."""
+    late = [Record(offset=5, timestamp=9000, key=None, value=b""), Record(offset=6, timestamp=1, key=None, value=b"")]
+    for look in (None, Look()):
+        archive = tmp_path / f"archive-{look is None}"
+        batches = [data_batch(0, 5), pack(late), data_batch(7, 5)]
+        write(archive, batches, limits=SegmentLimits(records_max=2), exact=False, look=look)
+        reads = Reads()
+        assert offsets(query(archive, [EqualTo(("timestampMs",), 1)], reads)) == [6]
+        assert len(reads.objects) == (3 if look is None else 1)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from backup.plain import Record
 from backup.test_runs import KEEP, key_of, transact
 from convert.engine import convert
 from datasource.archives import write
+from maxbrod.bench.loads import write_load
 from maxbrod.datasource import registering
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.layouts.registry import FOREIGN
+from maxbrod.sandbox.events import FIRST_TIMESTAMP_MS
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:
@@ -98,6 +100,25 @@ def test_the_table_of_a_real_backup_holds_what_was_acknowledged(
 def maxbrod_table(table: Any, url: Path) -> Any:
     """Without the options that an earlier read has set: a reader of Spark's keeps them."""
     return table._spark.read.format("maxbrod").load(str(url))
+
+
+def test_a_millisecond_of_a_plain_backup_is_found_in_one_segment_of_many(
+    table: Any, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """Batches of eight records in order of time, and more bytes than would be packed into one object."""
+    write_load(cluster, topic, 9000, partitions=1, batch_bytes=9500, json=False)
+    archive = tmp_path / "archive"
+    back_up(config_of(cluster, archive, topic, segment_records=100))
+    logs = sorted((archive / "segments").rglob("*.log"))
+    at = FIRST_TIMESTAMP_MS + 4321
+    frame = maxbrod_table(table, archive).where(f"timestamp = timestamp_millis({at})").select("offset")
+    assert [row.offset for row in frame.collect()] == [4321]
+    for log in logs:
+        if not int(log.name[:20]) <= 4321 < int(log.name[:20]) + 200:
+            log.unlink()
+    kept = list((archive / "segments").rglob("*.log"))
+    assert (len(logs) > 50, len(kept) < 3) == (True, True)
+    assert [row.offset for row in frame.collect()] == [4321]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def test_the_table_and_its_stream_work_over_spark_connect(tmp_path: Path) -> Non
     assert json.loads(client.stdout) == {
         "unregistered": 10,
         "point": [57],
+        "written": 100,
         "stream": [*range(100)],
         "batches": 2,
     }

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from native_logs import NAME, data_batch
 
+from convert.engine import convert
 from datasource.archives import PLACE, compact, write
 from datasource.streams import Stream
 from maxbrod.api.archives import open_for_writing
 from maxbrod.api.truncation import cut_back
 from maxbrod.errors import LogTruncatedError, MaxbrodError, RefusedError, UsageError
 from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.registry import FOREIGN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +82,8 @@ def test_available_now_ends_with_what_was_there(archive: Path) -> None:
     assert stream.plan()
     found = [stream.run()]
     grow(archive, 50, 60)
+    # The objects that it knew of are gone by now.
+    compact(archive)
     found += stream.drain()
     assert offsets(found) == [[*range(base, base + 10)] for base in range(0, 50, 10)]
     assert offsets(stream.available_now()) == [[*range(50, 60)]]
@@ -181,3 +186,17 @@ def test_a_look_at_an_unchanged_archive_reads_no_row(archive: Path, monkeypatch:
     stream.drain()
     monkeypatch.setattr("maxbrod.datasource.stream_following.view_of", lambda *_: pytest.fail("looked again"))
     assert not stream.plan()
+
+
+@pytest.mark.parametrize("layout", FOREIGN)
+def test_archives_of_other_tools_are_followed_by_their_offsets(archive: Path, tmp_path: Path, layout: str) -> None:
+    tree = tmp_path / "tree"
+    convert(archive, tree, layout, accept_loss=True, verify=False)
+    stream = Stream(tree, {"maxOffsetsPerTrigger": "30", "columns": "offset"})
+    assert offsets(stream.drain()) == [[*range(30)], [*range(30, 50)]]
+    assert stream.drain() == []
+    grow(archive, 50, 70)
+    # What the tool itself would have made of it.
+    rmtree(tree)
+    convert(archive, tree, layout, accept_loss=True, verify=False)
+    assert offsets(stream.available_now()) == [[*range(50, 70)]]

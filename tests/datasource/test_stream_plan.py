@@ -214,14 +214,27 @@ def test_a_position_without_news_is_the_same_text() -> None:
     assert list(encode_position(at)) == ["maxbrod.stream", "ends", "open", "from"]
 
 
+def test_what_is_mended_after_a_batch_was_planned_is_in_the_next_one() -> None:
+    rows: list[Row] = [data(0, 10), open_gap(10, 20), data(20, 30)]
+    end = step(rows, NOTHING)
+    before = offsets(rows, NOTHING, end)
+    rows[1:2] = [data(10, 15), open_gap(15, 20)]
+    assert offsets(rows, NOTHING, end) == before == [(0, offset) for offset in (*range(10), *range(20, 30))]
+    then = step(rows, end)
+    assert offsets(rows, end, then) == [(0, offset) for offset in range(10, 15)]
+    assert [mark.open for mark in then.marks.values()] == [((15, 20),)]
+
+
 def test_a_mended_gap_never_looks_like_another_history() -> None:
     """The gap was last, so that no epoch as high as that of its records was met."""
     rows: list[Row] = [data(0, 10, epoch=1), open_gap(10, 20)]
     at = step(rows, NOTHING)
-    rows[1:] = [data(10, 20, epoch=7)]
-    mended = step(rows, at)
-    assert offsets(rows, at, mended) == [(0, offset) for offset in range(10, 20)]
-    assert step(rows, mended) is mended
+    # Compaction may have joined it with what came later.
+    for end in (20, 30):
+        rows[1:] = [data(10, end, epoch=7)]
+        mended = step(rows, at)
+        assert offsets(rows, at, mended) == [(0, offset) for offset in range(10, end)]
+        assert step(rows, mended) is mended
 
 
 CUT = [

@@ -25,6 +25,7 @@ from maxbrod.storage.delta import delta_url
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
+    from maxbrod.batch.looking import Look
     from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
     from maxbrod.storage.interface import Storage
 
@@ -132,11 +133,12 @@ def archive(
     limits: SegmentLimits | None = None,
     aborted: list[list[tuple[int, int]]] | None = None,
     exact: bool = True,
+    look: Look | None = None,
 ) -> tuple[Slice, ...]:
     """Written chunk by chunk, each from a buffer that is spoilt afterwards."""
     lists = aborted or [[] for _ in chunks]
     options: dict[str, Any] = {"compression": Compression.parse(mode), "limits": limits, "exact_timestamps": exact}
-    with ArchiveWriter(storage, run_id="run-1", **options) as writer:
+    with ArchiveWriter(storage, run_id="run-1", look=look, **options) as writer:
         partition = writer.partition(topic=NAME.topic, topic_id=NAME.topic_id, partition=NAME.partition, packed=packed)
         for chunk, named in zip(chunks, lists, strict=True):
             buffer = np.frombuffer(chunk, np.uint8).copy()

@@ -306,6 +306,7 @@ class Backup:
             kafka=self._kafka,
             storage=self._config.storage,
             compression=self._compression,
+            exact_timestamps=self._wish.exact_timestamps,
             limits=SegmentLimits(bytes_max=wish.segment_bytes, records_max=wish.segment_records),
             patience_s=wish.patience,
         )

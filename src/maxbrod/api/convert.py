@@ -9,38 +9,39 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import new_run_id, now_ms
 from maxbrod.api.convert_proof import prove
 from maxbrod.api.convert_report import ConvertReport, TopicCounts, failed
+from maxbrod.api.convert_source import ConvertSource
 from maxbrod.api.convert_targets import NativeTarget, OtherTarget
+from maxbrod.api.convert_transform import as_transferred, refuse_layout, settings_of
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import Notice
-from maxbrod.api.snapshots import find_moment
-from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, slice_of
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
+from maxbrod.catalog.rows import PartitionId, Segment, slice_of
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.planning.convert_parts import Part, shares, waves
-from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
+from maxbrod.planning.transform import add_changes
 from maxbrod.planning.windows import spread
 from maxbrod.spark.session import open_configured, parallelism_of
 from maxbrod.spark.transfer import run_transfer_job
 from maxbrod.spark.transfer_task import TransferItem, Transferred, TransferSettings
+from maxbrod.spark.transform import run_transform_job
+from maxbrod.spark.transform_frame import check_transform
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from maxbrod.api.archives import Archive
     from maxbrod.api.convert_targets import Target
     from maxbrod.api.foreign_target import TargetWish
     from maxbrod.api.progress import OnProgress
-    from maxbrod.api.snapshots import Moment
     from maxbrod.config import SparkConfig, StorageConfig
+    from maxbrod.planning.transform import Changes, Transform
     from maxbrod.spark.session import Session
 
 
@@ -57,6 +58,8 @@ class ConvertWish:
     source_extra: Mapping[str, str] = field(default_factory=dict)
     """Options of the source's layout, for reading."""
     topics: tuple[str, ...] = ()
+    transform: Transform | None = None
+    """What records go through on their way; into our own layout only."""
     verify: bool = True
     commit_bytes: int = 4 << 30
 
@@ -74,18 +77,18 @@ class Convert:
         stop: threading.Event | None = None,
     ) -> None:
         self._wish, self._spark_config = wish, spark
-        self._source: Archive = open_archive(
-            wish.source_url, wish.source, layout=wish.source_layout, extra=wish.source_extra
-        )
+        self._source = ConvertSource(wish)
         self._run_id = new_run_id()
-        self._moment = find_moment(self._source.storage, self._source.catalog.runs(), None)
-        self._target = self._open_target()
+        refuse_layout(wish.transform, wish.to.layout)
         self._given_session = session
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
         self._undo = ExitStack()
+        self._target = self._open_target()
         self._notices: list[Notice] = []
+        self._failures: list[Notice] = []
         self._counts: dict[str, TopicCounts] = defaultdict(TopicCounts)
+        self._changes: list[Changes] = []
         self._stuck: set[PartitionId] = set()
         """Partitions of which a part failed: what follows it would hide that it is missing."""
 
@@ -103,7 +106,7 @@ class Convert:
 
     @property
     def source_layout(self) -> str:
-        return NATIVE if self._source.survey is None else self._source.survey.layout
+        return self._source.layout
 
     def run(self) -> ConvertReport:
         """Copy what the target lacks. What cannot be read is told, and the other partitions go on."""
@@ -111,25 +114,21 @@ class Convert:
             self._target.demand_acceptance()
         started_at_ms = now_ms()
         self._on_progress(Progress(phase="planning"))
-        self._tell_faults()
-        whole = list(self._parts())
-        parts = [part.after(self._target.position(part)) for part in whole]
-        parts = [part for part in parts if part.rows]
-        total, done = sum(part.bytes for part in parts), 0
-        for wave in waves(parts, self._wish.commit_bytes):
-            if self.stop.is_set():
-                self._notices.append(_stopped())
-                break
-            self._on_progress(Progress(phase="converting", bytes_done=done, bytes_total=total))
-            self._transfer([part for part in wave if part.id not in self._stuck])
-            done += sum(part.bytes for part in wave)
-        else:
-            self._target.finish(self._told(whole), started_at_ms=started_at_ms)
-            if self._wish.verify and whole:
+        whole = list(self._source.parts())
+        ended = self._bring(whole)
+        if ended and self._source.unchecked and any(each.exit_code == EXIT_CORRUPT for each in self._failures):
+            whole = self._look_again()
+            ended = self._bring(whole)
+        for part in whole:
+            self._counts[part.topic].partitions += 1
+        if ended:
+            self._target.finish(self._source.told(whole), started_at_ms=started_at_ms)
+            # What was changed on purpose is not the same.
+            if self._wish.verify and whole and self._wish.transform is None:
                 self._prove(whole)
         return ConvertReport(
             run_id=self._run_id,
-            source=self._source.url,
+            source=self._source.archive.url,
             source_layout=self.source_layout,
             target=self._target.url,
             target_layout=self._wish.to.layout,
@@ -137,77 +136,54 @@ class Convert:
             finished_at_ms=now_ms(),
             topics=tuple(each.report(name) for name, each in sorted(self._counts.items())),
             losses=tuple(each.what for each in self._target.losses),
-            notices=tuple(self._notices),
+            changes=add_changes(self._changes),
+            notices=(*self._source.faults(), *self._source.notices, *self._notices, *self._failures),
         )
 
     # What there is to do
 
     def _open_target(self) -> NativeTarget | OtherTarget:
         wish = self._wish
+        if wish.transform is not None:
+            self._check(wish.transform)
         if wish.to.layout == NATIVE:
-            return NativeTarget(wish.target_url, wish.target, wish.to.options(), run_id=self._run_id)
-        return OtherTarget(wish.target_url, wish.target, wish.to, self._moment)
-
-    def _tell_faults(self) -> None:
-        """What the source had lost, or could make good, before anybody converted it."""
-        for fault in () if self._source.survey is None else self._source.survey.faults:
-            self._notices.append(
-                Notice(
-                    kind="damaged" if fault.fatal else "repaired",
-                    message=f"{fault.path}: {fault.message}",
-                    first_offset=fault.offset,
-                    end_offset=fault.offset,
-                    exit_code=EXIT_CORRUPT if fault.fatal else EXIT_DONE,
-                )
+            return NativeTarget(
+                wish.target_url, wish.target, wish.to.options(), run_id=self._run_id, transform=wish.transform
             )
+        return OtherTarget(wish.target_url, wish.target, wish.to, self._source.moment)
 
-    def _parts(self) -> Iterator[Part]:
-        """Every chosen partition of the source. Names are all that other layouts have: of one name, one topic."""
-        rows = [row for row in decode_rows(self._source.catalog.rows()) if isinstance(row, Segment | Gap)]
-        names = {row.topic_id: row.topic for row in rows}
-        chosen = select_names(set(names.values()), self._wish.topics)
-        wanted = {topic_id for topic_id, name in names.items() if name in chosen}
-        if self._wish.to.layout != NATIVE:
-            wanted &= self._newest(rows)
-        for row_id, group in groupby(rows, key=lambda row: (row.topic_id, row.partition)):
-            found = tuple(group)
-            if row_id[0] in wanted:
-                first = found[0]
-                self._counts[first.topic].partitions += 1
-                yield Part(topic=first.topic, topic_id=first.topic_id, partition=first.partition, rows=found)
+    def _check(self, transform: Transform) -> None:
+        """Before there is anything at the target."""
+        try:
+            check_transform(self._spark(), transform)
+        except BaseException:
+            self._undo.close()
+            raise
 
-    def _told(self, parts: Sequence[Part]) -> Moment:
-        """The moment without the ends of what is not converted: a backup would go on from there, and miss it.
-
-        Of partitions with rows the target knows itself how far it has come. Those without can have an end all the same.
-        """
-        snapshot = self._moment.snapshot
-        if snapshot is None:
-            return self._moment
-        held, chosen = self._source.catalog.positions(), {part.topic_id for part in parts}
-        ends = {
-            each: end
-            for each, end in snapshot.ends.items()
-            if each not in held and (each.topic_id in chosen or not self._wish.topics)
-        }
-        return replace(self._moment, snapshot=replace(snapshot, ends=ends))
-
-    def _newest(self, rows: Sequence[Segment | Gap]) -> set[str]:
-        first: dict[str, Incarnation] = {}
-        for row in rows:
-            known = first.get(row.topic_id)
-            if known is None or row.written_at < known.first_written_at:
-                first[row.topic_id] = Incarnation(
-                    topic=row.topic, topic_id=row.topic_id, first_written_at=row.written_at
-                )
-        newest = newest_ids(first.values(), self._moment.present)
-        for each in first.values():
-            if each.topic_id not in newest:
-                message = f"an older topic of this name ({each.topic_id}) is left out: the layout knows names only"
-                self._notices.append(Notice(kind="incarnation", message=message, topic=each.topic))
-        return newest
+    def _look_again(self) -> list[Part]:
+        """Damage was met that nobody knew of. What was written of such partitions may begin otherwise by then."""
+        self._on_progress(Progress(phase="looking for damage"))
+        self._source.look_again()
+        self._target.take_back(self._stuck)
+        self._stuck.clear()
+        self._failures.clear()
+        return list(self._source.parts())
 
     # Doing it
+
+    def _bring(self, whole: Sequence[Part]) -> bool:
+        """Copy what the target lacks; whether nobody has stopped it."""
+        parts = [part.after(self._target.position(part)) for part in whole]
+        parts = [part for part in parts if part.rows]
+        total, done = sum(part.bytes for part in parts), 0
+        for wave in waves(parts, self._wish.commit_bytes):
+            if self.stop.is_set():
+                self._notices.append(_stopped())
+                return False
+            self._on_progress(Progress(phase="converting", bytes_done=done, bytes_total=total))
+            self._transfer([part for part in wave if part.id not in self._stuck])
+            done += sum(part.bytes for part in wave)
+        return True
 
     def _transfer(self, wave: Sequence[Part]) -> None:
         if not wave:
@@ -218,7 +194,7 @@ class Convert:
             options=self._target.options,
             target_url=self._target.url,
             target=self._wish.target,
-            source_url=self._source.url,
+            source_url=self._source.archive.url,
             source=self._wish.source,
         )
         session = self._spark()
@@ -227,7 +203,13 @@ class Convert:
         parts = shares(wave, parallelism) if self._wish.to.layout == NATIVE else wave
         items = [(part, self._item(part)) for part in parts]
         tasks = spread([(part.bytes, item) for part, item in items], parallelism)
-        answers = {_key(each): each for each in run_transfer_job(session, settings, tasks)}
+        if self._wish.transform is None:
+            answers = {_key(each): each for each in run_transfer_job(session, settings, tasks)}
+        else:
+            transform = self._wish.transform
+            transformed = run_transform_job(session, settings_of(settings, transform), transform, tasks)
+            answers = {_key(each): each for each in as_transferred([item for _, item in items], transformed)}
+            self._changes += [each.changes for each in transformed if each.failure is None]
         self._take([(part, answers[_key(item)]) for part, item in items])
 
     def _take(self, answered: Sequence[tuple[Part, Transferred]]) -> None:
@@ -235,7 +217,7 @@ class Convert:
         done = []
         for part, each in answered:
             if each.failure is not None:
-                self._notices.append(failed(each))
+                self._failures.append(failed(each))
                 self._stuck.add(part.id)
             elif part.id not in self._stuck:
                 done.append((part, each))
@@ -250,7 +232,7 @@ class Convert:
         wish, session = self._wish, self._spark()
         self._notices += prove(
             session,
-            self._source,
+            self._source.archive,
             open_archive(wish.target_url, wish.target, layout=wish.to.layout),
             parts,
             self._counts,
@@ -273,7 +255,8 @@ class Convert:
     def _spark(self) -> Session:
         if self._given_session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            self._given_session = self._undo.enter_context(open_configured(self._spark_config, None))
+            works = {} if self._wish.transform is None else {"jvm_works": True}
+            self._given_session = self._undo.enter_context(open_configured(self._spark_config, None, **works))
         return self._given_session
 
 

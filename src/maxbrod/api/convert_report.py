@@ -9,6 +9,7 @@ from maxbrod.api.reports import Notice
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
+    from maxbrod.planning.transform import Changes
     from maxbrod.spark.transfer_task import Transferred
 
 
@@ -45,6 +46,8 @@ class ConvertReport:
     losses: tuple[str, ...]
     """What the target's layout cannot hold."""
     notices: tuple[Notice, ...]
+    changes: tuple[Changes, ...] = ()
+    """What expressions have changed, of what this run has written."""
 
     @property
     def exit_code(self) -> int:

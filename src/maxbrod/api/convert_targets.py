@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow.compute as pc
 
 from maxbrod.api.archives import open_for_writing
-from maxbrod.api.backup_run import now_ms
+from maxbrod.api.backup_run import new_run_id, now_ms
+from maxbrod.api.convert_transform import refuse_other, run_of_wave
 from maxbrod.api.foreign_target import ForeignTarget, facts_of
 from maxbrod.api.snapshots import last_snapshot_run
-from maxbrod.catalog.rows import Run
+from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows
+from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
@@ -20,7 +22,7 @@ from maxbrod.planning.snapshot import encode
 from maxbrod.spark.backup import decode_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from maxbrod.api.foreign_target import TargetWish
     from maxbrod.api.snapshots import Moment
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from maxbrod.config import StorageConfig
     from maxbrod.layouts.foreign import Loss
     from maxbrod.planning.convert_parts import Part
+    from maxbrod.planning.transform import Transform
     from maxbrod.spark.transfer_task import Transferred
 
 
@@ -50,6 +53,9 @@ class Target(Protocol):
     def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
         """Make what was written part of the archive: nothing that failed, and of a partition nothing behind that."""
 
+    def take_back(self, ids: Collection[PartitionId]) -> None:
+        """Forget what this conversion has written of these partitions, where that can be done."""
+
     def finish(self, moment: Moment, *, started_at_ms: int) -> None:
         """Write down what is known of the cluster. The ends of the snapshot are those of partitions without rows."""
 
@@ -57,8 +63,18 @@ class Target(Protocol):
 class NativeTarget:
     """An archive of our own. Every wave is a commit; the run's row and its snapshot come last."""
 
-    def __init__(self, url: str, storage: StorageConfig, options: WriteOptions, *, run_id: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        storage: StorageConfig,
+        options: WriteOptions,
+        *,
+        run_id: str,
+        transform: Transform | None = None,
+    ) -> None:
         self._archive = open_for_writing(url, storage)
+        refuse_other(self._archive, transform)
+        self._transform = transform
         self._run_id = run_id
         self.url = self._archive.url
         self.options = options
@@ -94,12 +110,31 @@ class NativeTarget:
         rows: list[Row] = []
         for part, each in done:
             slices = [decode_slice(fields) for fields in each.segments]
-            rows += convert_rows(part.rows, slices, run_id=self._run_id, written_at=now_ms())
+            otherwise = None if self._transform is None else GapReason.PRUNED
+            rows += convert_rows(part.rows, slices, run_id=self._run_id, written_at=now_ms(), otherwise=otherwise)
             self._positions[part.id] = part.end
             self._names[part.topic_id] = part.topic
         if rows:
+            if self._transform is not None:
+                rows.append(run_of_wave(new_run_id(), self._transform))
             self._archive.catalog.commit(rows)
             self._committed = True
+
+    def take_back(self, ids: Collection[PartitionId]) -> None:
+        rows = decode_rows(self._archive.catalog.rows())
+        mine = [
+            row
+            for row in rows
+            if isinstance(row, Segment | Gap)
+            and row.run_id == self._run_id
+            and PartitionId(topic_id=row.topic_id, partition=row.partition) in ids
+        ]
+        self._archive.catalog.commit([], replaced=mine)
+        found = self._archive.catalog.positions()
+        for each in ids:
+            self._positions.pop(each, None)
+            if each in found:
+                self._positions[each] = found[each].end_offset
 
     def finish(self, moment: Moment, *, started_at_ms: int) -> None:
         """Other ends are those of the target: the source may have more."""
@@ -142,6 +177,9 @@ class OtherTarget:
     def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
         segments = [decode_segment(fields) for _, each in done for fields in each.segments]
         self._target.publish(segments, self._facts)
+
+    def take_back(self, ids: Collection[PartitionId]) -> None:
+        """What is published stays: it goes on behind that."""
 
     def finish(self, moment: Moment, *, started_at_ms: int) -> None:
         """All was published with the waves; without any, the groups may still be new."""

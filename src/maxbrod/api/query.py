@@ -71,7 +71,6 @@ class Query:
 
             self._spark = undo.enter_context(own_session(opened))
             self._views = Views(self._spark, self.archive, self.selected, self.scope)
-            self._folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-query-")))
             self._undo = undo.pop_all()
         return self
 
@@ -88,9 +87,9 @@ class Query:
 
         views = self._views.named_in(sql)
         self._on_progress(Progress(phase="planning"))
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
         schemas = {each.name: each.schema for each in views}
-        usage = find_usage(self._spark, sql, schemas, folder, _HINTS)
+        with tempfile.TemporaryDirectory(prefix="maxbrod-query-") as folder:
+            usage = find_usage(self._spark, sql, schemas, Path(folder), _HINTS)
         create_views(self._spark, views, usage.columns if usage.known else {})
         with plain_errors():
             return Question(frame=self._spark.sql(sql.strip().rstrip(";")), used=dict(usage.columns))

@@ -18,9 +18,9 @@ from maxbrod.api.staged_objects import STAGED
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError, UnavailableError, UsageError, error_of
-from maxbrod.planning.convert_parts import Part, waves
+from maxbrod.planning.convert_parts import Part, shares, waves
 from maxbrod.planning.converting import convert_rows
-from maxbrod.planning.transform import Changes, add_changes, changes_of
+from maxbrod.planning.transform import add_changes, changes_of
 from maxbrod.planning.windows import spread
 from maxbrod.spark.backup import decode_slice
 from maxbrod.spark.transfer_task import TransferItem
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import StorageConfig
     from maxbrod.planning.restore.sources import Source
-    from maxbrod.planning.transform import Transform
+    from maxbrod.planning.transform import Changes, Transform
     from maxbrod.spark.session import Session
     from maxbrod.spark.transform_task import Transformed
 
@@ -105,13 +105,16 @@ class Staging:
         # Nobody else writes there: its name is the restore's, which is one process's at a time.
         target = open_for_writing(self.url, self.storage, single_writer=True)
         wanted = {each.id: (each.asked_first, each.asked_end) for each in sources}
-        parts = [each for part in self._parts(wanted) for each in _left(part, target, wanted[part.id])]
+        ends = {each: position.end_offset for each, position in target.catalog.positions().items()}
+        parts = [
+            each for part in self._parts(wanted) for each in _left(part, ends.get(part.id), wanted[part.id], self.url)
+        ]
         total, done = sum(part.bytes for part in parts), 0
         for wave in waves(parts, commit_bytes):
             if stop.is_set():
                 raise UnavailableError("nobody waits for it any more", operation="restore")
             on_progress(Progress(phase="transforming", bytes_done=done, bytes_total=total))
-            self._transform(session, target, wave, wanted, parallelism=parallelism, stop=stop)
+            self._transform(session, target, wave, wanted, ends, parallelism=parallelism, stop=stop)
             done += sum(part.bytes for part in wave)
         return target
 
@@ -131,10 +134,12 @@ class Staging:
         target: Archive,
         wave: Sequence[Part],
         wanted: Mapping[PartitionId, tuple[int, int]],
+        ends: dict[PartitionId, int],
         *,
         parallelism: int,
         stop: threading.Event,
     ) -> None:
+        """One commit. `ends`, up to where partitions are staged, go on with it."""
         started_at = now_ms()
         run_id = new_run_id()
         settings = TransformSettings(
@@ -147,21 +152,18 @@ class Staging:
             since_ms=self.since_ms,
             until_ms=self.until_ms,
         )
-        positions = {each: found.end_offset for each, found in target.catalog.positions().items()}
-        windows = {part.id: _window(part, wanted[part.id], positions.get(part.id)) for part in wave}
-        tasks = spread([(part.bytes, _item(part, windows[part.id])) for part in wave], parallelism)
+        items = [(part, _item(part, wanted[part.id], ends.get(part.id))) for part in shares(wave, parallelism)]
+        tasks = spread([(part.bytes, item) for part, item in items], parallelism)
         answers = run_transform_job(session, settings, self.transform, tasks, stop=stop)
         failures = [each.failure for each in answers if each.failure is not None]
         if failures:
             raise error_of(failures[0])
-        parts = {part.id: part for part in wave}
+        found = {(each.topic_id, each.partition, each.start): each for each in answers}
         rows: list[Segment | Gap | Run] = []
-        for each in answers:
-            place = PartitionId(topic_id=each.topic_id, partition=each.partition)
-            rows += _rows(parts.pop(place), windows[place], each, run_id)
-        if parts:
-            raise UnavailableError(f"nothing was heard of {len(parts):,} partitions", operation="transform")
-        changes = add_changes(_changes(each) for each in answers)
+        for part, item in items:
+            rows += _rows(part, item, found[part.topic_id, part.partition, item.start], run_id)
+            ends[part.id] = item.end
+        changes = add_changes(each.changes for each in answers)
         run = Run(
             run_id=run_id,
             started_at=started_at,
@@ -173,51 +175,39 @@ class Staging:
         target.catalog.commit([*rows, run])
 
 
-def _left(part: Part, target: Archive, wanted: tuple[int, int]) -> Iterator[Part]:
-    """What of it is not staged yet."""
-    position = target.catalog.positions().get(part.id)
-    if position is None:
+def _left(part: Part, end: int | None, wanted: tuple[int, int], url: str) -> Iterator[Part]:
+    """What of it is not staged yet, where it is staged up to `end`."""
+    if end is None:
         yield part
         return
-    if position.end_offset > max(wanted[1], part.end):
+    if end > max(wanted[1], part.end):
         raise RefusedError(
-            f"staged up to offset {position.end_offset} already, where the archive ends at {wanted[1]} now",
+            f"staged up to offset {end} already, where the archive ends at {wanted[1]} now",
             operation="restore",
-            object_name=f"{target.url} {part.where}",
+            object_name=f"{url} {part.where}",
             hint="the archive has changed since this was begun: delete the staging folder, and begin anew",
         )
-    left = part.after(position.end_offset)
-    if left.rows and position.end_offset < wanted[1]:
+    left = part.after(end)
+    if left.rows and end < wanted[1]:
         yield left
 
 
-def _window(part: Part, wanted: tuple[int, int], position: int | None) -> tuple[int, int]:
+def _item(part: Part, wanted: tuple[int, int], end: int | None) -> TransferItem:
     """The offsets of a part that are transformed now: its first and its last row may reach beyond them."""
-    first = max(wanted[0], part.rows[0].base_offset, position or 0)
-    return first, min(wanted[1], part.end)
-
-
-def _item(part: Part, window: tuple[int, int]) -> TransferItem:
     return TransferItem(
         where=part.where,
         topic_id=part.topic_id,
-        start=window[0],
-        end=window[1],
+        start=max(wanted[0], part.rows[0].base_offset, end or 0),
+        end=min(wanted[1], part.end),
         survey="",
         slices=tuple(slice_of(row) for row in part.rows if isinstance(row, Segment)),
     )
 
 
-def _rows(part: Part, window: tuple[int, int], done: Transformed, run_id: str) -> list[Segment | Gap]:
+def _rows(part: Part, item: TransferItem, done: Transformed, run_id: str) -> list[Segment | Gap]:
     clipped = [
-        replace(row, base_offset=max(row.base_offset, window[0]), end_offset=min(row.end_offset, window[1]))
+        replace(row, base_offset=max(row.base_offset, item.start), end_offset=min(row.end_offset, item.end))
         for row in part.rows
     ]
     slices = [decode_slice(fields) for fields in done.segments]
     return convert_rows(clipped, slices, run_id=run_id, written_at=now_ms(), otherwise=GapReason.PRUNED)
-
-
-def _changes(each: Transformed) -> Changes:
-    return Changes(
-        topic=each.topic, read=each.read, kept=each.kept, dropped=each.read - each.kept, changed=each.changed
-    )

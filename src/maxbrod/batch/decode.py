@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SCRATCH_BYTES: Final = 4 << 20
+_ROOM: Final = 4
+"""Times the compressed bytes: text unpacks to so many, and a column that grows is copied."""
 
 _scratch = threading.local()
 
@@ -90,7 +92,7 @@ class _Gathered:
         packed = int(headers.size.sum())
         # A record has at least a byte even compressed; where one has less, `Found` grows.
         self._found = Found(min(int(headers["count"].sum(dtype=np.int64)), packed))
-        self._bytes = {name: GrowingBytes(2 * packed) for name in ("key", "value") if name in names}
+        self._bytes = {name: GrowingBytes(_ROOM * packed) for name in ("key", "value") if name in names}
         self._header_keys, self._header_values = GrowingBytes(0), GrowingBytes(0)
         self._header_ends: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]] = []
 

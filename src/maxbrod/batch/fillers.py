@@ -13,6 +13,7 @@ import numpy as np
 from maxbrod.batch.compression import compress
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import CRC_START, HEADER_BYTES, HEADER_DTYPE, LOG_OVERHEAD_BYTES, NEWEST_MAGIC
+from maxbrod.batch.joining import join
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
@@ -43,6 +44,17 @@ def filler(count: int, *, timestamp_ms: int) -> NDArray[np.uint8]:
     header["crc"] = crc32c(batch[CRC_START:])
     batch[:HEADER_BYTES] = header.view(np.uint8)
     return batch
+
+
+def emptied(offset: int, *, leader_epoch: int) -> NDArray[np.uint8]:
+    """A batch of one offset and no record, as compaction leaves it: it keeps the epoch that the log had there."""
+    header = np.zeros(1, HEADER_DTYPE)
+    header["magic"] = NEWEST_MAGIC
+    header["base_offset"] = offset
+    header["leader_epoch"] = leader_epoch
+    for name in ("base_timestamp", "max_timestamp", "producer_id", "producer_epoch", "base_sequence"):
+        header[name] = -1
+    return join(header, [b""])
 
 
 def _records(count: int) -> NDArray[np.uint8]:

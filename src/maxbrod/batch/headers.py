@@ -239,7 +239,7 @@ def _read(
     position = np.array(positions, np.int64)
     size = np.array(sizes, np.int64)
     gathered = data[position[:, None] + np.arange(HEADER_BYTES)].view(HEADER_DTYPE).reshape(-1)
-    fields = {name: gathered[name].astype(HEADER_DTYPE[name].newbyteorder("=")) for name in HEADER_DTYPE.names or ()}
+    fields = _columns(gathered)
     headers = BatchHeaders(position=position, size=size, fields=fields, end=end, tail=data.size - end)
     sound = len(headers)
     if check_crc:
@@ -249,6 +249,22 @@ def _read(
     _check_fields(headers.take(slice(sound)))
     if check_crc:
         refuse_wrong_crc(headers, computed)
+    return headers
+
+
+def _columns(rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    return {name: rows[name].astype(HEADER_DTYPE[name].newbyteorder("=")) for name in HEADER_DTYPE.names or ()}
+
+
+def read_headers(rows: bytes, position: NDArray[np.int64], size: NDArray[np.int64]) -> BatchHeaders:
+    """Headers of magic 2 that stand one after another, without their records; positions are those of the batches.
+
+    CorruptDataError, UnsupportedFormatError: as `walk`. Nothing is known of the checksums.
+    """
+    fields = _columns(np.frombuffer(rows, HEADER_DTYPE))
+    end = int(position[-1] + size[-1]) if len(position) else 0
+    headers = BatchHeaders(position=position, size=size, fields=fields, end=end, tail=0)
+    _check_fields(headers)
     return headers
 
 

@@ -10,7 +10,7 @@ from maxbrod.batch import timestamp_kernels
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
 from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, as_bytes_array
 from maxbrod.batch.kernels import sealed
-from maxbrod.batch.unpack import append
+from maxbrod.batch.unpack import append, compressed_rows
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 
@@ -66,15 +66,15 @@ def _unpack(
     start, end = headers.position + HEADER_BYTES, headers.position + headers.size
     readable = np.ones(len(headers), np.bool_)
     taken = len(headers)
-    for row in np.flatnonzero(in_arena).tolist():
+    for row, block in compressed_rows(data, headers, bytes_max=DECOMPRESSED_BYTES_MAX):
         if arena.size > _GROUP_BYTES:
             taken = row
             break
-        packed = data[start[row] : end[row]]
-        start[row] = arena.size
-        try:
-            append(arena, headers, row, packed, DECOMPRESSED_BYTES_MAX)
-        except CorruptDataError:
-            readable[row] = False
-        end[row] = arena.size
+        before = arena.size
+        if block is None or not arena.append_block(block):
+            try:
+                append(arena, headers, row, data[start[row] : end[row]], DECOMPRESSED_BYTES_MAX)
+            except CorruptDataError:
+                readable[row] = False
+        start[row], end[row] = before, arena.size
     return in_arena[:taken], start[:taken], end[:taken], readable[:taken]

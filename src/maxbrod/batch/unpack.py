@@ -10,6 +10,7 @@ import numpy as np
 
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
 from maxbrod.batch.headers import HEADER_BYTES, BatchHeaders
+from maxbrod.batch.lz4_frames import BLOCK_BYTES, find_blocks
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 
@@ -69,16 +70,29 @@ def unpack(
     in_arena = headers.codec != Codec.NONE
     start = headers.position + HEADER_BYTES
     end = headers.position + headers.size
-    for row in np.flatnonzero(in_arena).tolist():
+    for row, block in compressed_rows(data, headers, bytes_max=bytes_max):
         if arena.size > ENOUGH_BYTES:
             return Unpacked(arena, in_arena[:row], start[:row], end[:row])
-        packed = data[start[row] : end[row]]
-        start[row] = arena.size
+        before = arena.size
         # An emptied batch keeps its codec bits but has no bytes to unpack.
-        if packed.size:
-            append(arena, headers, row, packed, bytes_max)
-        end[row] = arena.size
+        if (block is None or not arena.append_block(block)) and start[row] < end[row]:
+            append(arena, headers, row, data[start[row] : end[row]], bytes_max)
+        start[row], end[row] = before, arena.size
     return Unpacked(arena, in_arena, start, end)
+
+
+def compressed_rows(
+    data: NDArray[np.uint8], headers: BatchHeaders, *, bytes_max: int
+) -> Iterator[tuple[int, memoryview | None]]:
+    """The rows of compressed batches, each with its lz4 block where it is that and nothing else."""
+    rows = np.flatnonzero(headers.codec != Codec.NONE)
+    first = last = np.full(len(rows), -1, np.int64)
+    if bytes_max >= BLOCK_BYTES and (headers.codec == Codec.LZ4).any():
+        first, last = find_blocks(data, headers.position[rows] + HEADER_BYTES, (headers.position + headers.size)[rows])
+        first = np.where(headers.codec[rows] == Codec.LZ4, first, -1)
+    view = memoryview(data)
+    for row, at, end in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+        yield row, view[at:end] if at >= 0 else None
 
 
 def append(arena: Arena, headers: BatchHeaders, row: int, packed: NDArray[Any], bytes_max: int) -> None:

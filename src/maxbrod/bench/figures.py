@@ -15,7 +15,7 @@ class Figure:
 
     name: str
     value: float
-    unit: Literal["times", "seconds", "bytes", "per second"] = "times"
+    unit: Literal["times", "seconds", "bytes", "per second", "objects"] = "times"
     wanted: float | None = None
     at_most: bool = False
     """Whether `wanted` is the most; else it is the least."""

@@ -1,4 +1,4 @@
-"""The names of what `maxbrod bench backup` and `restore` can measure. Imports nothing: the command line shows them."""
+"""The names of what the benchmarks can measure. Imports nothing: the command line shows them."""
 
 from __future__ import annotations
 
@@ -27,3 +27,14 @@ class RestoreGroup(StrEnum):
     """What exact offsets cost: filled starts, closed holes, the size of a map."""
     PLANNING = "planning"
     """10,000 partitions, 100,000 rows."""
+
+
+class TableGroup(StrEnum):
+    SCAN = "scan"
+    """All of B to an aggregate, beside the live topic and Parquet."""
+    COUNT = "count"
+    """By the catalog alone."""
+    POINT = "point"
+    """What one offset or one millisecond of 1,000 segments opens."""
+    LOGDIR = "logdir"
+    """A stopped broker's log directory, beside reading its files."""

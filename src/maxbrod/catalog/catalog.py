@@ -112,7 +112,8 @@ class Catalog:
         """Rows of data and gaps, by topic id, partition and offset; `rows.decode_rows` makes values of them.
 
         `offsets` is [first, end): rows that overlap it are returned whole. `timestamps` is first and last in
-        milliseconds: rows that can hold nothing of that time are left out, which is sure of those that end before it.
+        milliseconds: rows that can hold nothing of that time are left out, which is sure of those that end before it,
+        and of those that begin after it with an exact lowest timestamp.
         `as_of` gives the end offset of each partition as a run's snapshot recorded it: partitions that it does
         not name did not exist then, and the last row of each may reach beyond its end.
         """

@@ -19,7 +19,7 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
 from maxbrod.catalog.folding import DataFile
-from maxbrod.catalog.schema import SORT_ORDER
+from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +44,9 @@ class DataFiles:
             DataFile(path=row["path"], rows=row["num_records"], bytes=row["size_bytes"]) for row in actions.to_pylist()
         ]
         self.schema: Final = pa.schema(table.schema().to_arrow())
+        # An archive of an older minor version has nulls where it has no column.
+        added = [field for field in SCHEMA if field.name in ADDED_COLUMNS and field.name not in self.schema.names]
+        self._readable: Final = pa.schema([*self.schema, *added])
         sizes = {file.path: file.bytes for file in self.active}
         self._store: Final = pafs.PyFileSystem(DeltaStorageHandler(table.table_uri, dict(options), sizes))
 
@@ -55,7 +58,7 @@ class DataFiles:
     ) -> pa.Table:
         """Rows of some or all files. Row groups whose statistics rule the condition out are not read."""
         paths = [file.path for file in (self.active if files is None else files)]
-        dataset = ds.FileSystemDataset.from_paths(paths, schema=self.schema, format=_FORMAT, filesystem=self._store)
+        dataset = ds.FileSystemDataset.from_paths(paths, schema=self._readable, format=_FORMAT, filesystem=self._store)
         return dataset.to_table(columns=list(columns), filter=condition)
 
     def write(self, rows: pa.Table, *, written_at: int) -> list[AddAction]:

@@ -111,9 +111,12 @@ def find_rows(
 
 def _may_overlap_time(first: int, last: int) -> ds.Expression:
     # A row without times (a gap, or batches without records) cannot be ruled out, so it stays. Neither can one that
-    # begins after `last`: its lowest timestamp may be that of a batch's first record, and a later one be older.
+    # begins after `last`, unless its lowest timestamp is exact: a batch's first record may stand for older ones.
+    if first > last:
+        return pc.scalar(False)
     unknown = pc.field("max_timestamp").is_null()
-    return unknown | (pc.field("max_timestamp") >= first) if first <= last else pc.scalar(False)
+    later = pc.field("min_timestamp_exact") & (pc.field("min_timestamp") > last)
+    return (unknown | (pc.field("max_timestamp") >= first)) & ~pc.coalesce(later, pc.scalar(False))
 
 
 def _until(rows: pa.Table, ends: Mapping[PartitionId, int]) -> pa.Table:

@@ -57,6 +57,10 @@ class Segment:
     """Why there are fewer records than offsets; None where there are not."""
     details: str | None = None
     """Of a segment in an archive of another layout; never in our own catalogs."""
+    min_timestamp_exact: bool = False
+    """Whether no record is older than `min_timestamp`; else a batch's first record may stand for the others."""
+    control_records: int | None = None
+    """How many of `records` are markers of transactions; None where nobody has counted them."""
     run_id: str
     written_at: int
 
@@ -101,6 +105,7 @@ _RANGE: Final = ("topic", "topic_id", "partition", "base_offset", "end_offset", 
 _SLICE: Final = (
     *("path", "position", "bytes", "raw_bytes", "codec", "records", "min_timestamp", "max_timestamp"),
     *("first_leader_epoch", "last_leader_epoch", "digest", "level", "reason", "details"),
+    *("min_timestamp_exact", "control_records"),
 )
 
 
@@ -150,7 +155,9 @@ def _decode(values: dict[str, Any]) -> Row:
         case Kind.DATA:
             aborted = tuple(AbortedTransaction(**each) for each in values["aborted"] or ())
             reason = None if values["reason"] is None else _reason(values)
-            return Segment(**take(_RANGE), **{**take(_SLICE), "reason": reason}, aborted=aborted)
+            # Null where nobody has looked.
+            known = {"reason": reason, "min_timestamp_exact": bool(values["min_timestamp_exact"])}
+            return Segment(**take(_RANGE), **{**take(_SLICE), **known}, aborted=aborted)
         case Kind.GAP:
             return Gap(**take(_RANGE), reason=_reason(values))
         case Kind.RUN:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMAT_PROPERTY: Final = "maxbrod.format"
 FORMAT_MAJOR: Final = 1
-FORMAT_VERSION: Final = f"{FORMAT_MAJOR}.0"
+FORMAT_VERSION: Final = f"{FORMAT_MAJOR}.1"
 
 
 class Kind(StrEnum):
@@ -73,8 +73,13 @@ SCHEMA: Final = pa.schema(
         ("run_id", pa.string()),
         ("written_at", pa.int64()),
         ("details", pa.string()),
+        ("min_timestamp_exact", pa.bool_()),
+        ("control_records", pa.int64()),
     ]
 )
+
+ADDED_COLUMNS: Final = frozenset({"min_timestamp_exact", "control_records"})
+"""By minor versions after 1.0: null in every row of an archive that was created before."""
 
 SORT_ORDER: Final = [("topic_id", "ascending"), ("partition", "ascending"), ("base_offset", "ascending")]
 """Of the rows in each data file, so that the rows of one partition stand together. Runs, without a topic, are last."""
@@ -107,7 +112,7 @@ def check_format(properties: Mapping[str, str | None], columns: list[str], *, na
             object_name=name,
             hint="use the release of maxbrod that wrote it, or a newer one",
         )
-    missing = [column for column in SCHEMA.names if column not in columns]
+    missing = [column for column in SCHEMA.names if column not in columns and column not in ADDED_COLUMNS]
     if missing:
         raise UnsupportedFormatError(
             f"the catalog has no column {', '.join(missing)}", operation="open the catalog", object_name=name

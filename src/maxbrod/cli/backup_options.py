@@ -97,6 +97,14 @@ SegmentBytesOption = Annotated[
 SegmentRecordsOption = Annotated[
     int | None, _option(_HOW, "--segment-records", "And at most about this many records.", "N")
 ]
+ExactTimestampsOption = Annotated[
+    bool | None,
+    _option(
+        _HOW,
+        "--exact-timestamps/--no-exact-timestamps",
+        "Look into every record for the lowest time, so that queries by time read fewer segments; costs time.",
+    ),
+]
 CodecOption = Annotated[
     str | None, _option(_LAYOUT, "--codec", "How another layout is compressed, and at which level.", "NAME[:LEVEL]")
 ]

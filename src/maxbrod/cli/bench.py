@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from maxbrod.bench.groups import Group, RestoreGroup  # noqa: TC001 - typer reads them at run time
+from maxbrod.bench.groups import Group, RestoreGroup, TableGroup  # noqa: TC001 - typer reads them at run time
 from maxbrod.cli.output import JsonFlag, err, human_bytes, out, print_json, table
 
 if TYPE_CHECKING:
@@ -123,6 +123,20 @@ def restore(
     _print_figures("A restore, measured", figures, json=json)
 
 
+@app.command(name="table")
+def spark_table(
+    scale: Annotated[float, typer.Option(min=0.001, help="Times the size of the data.")] = 1.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 3,
+    only: Annotated[list[TableGroup] | None, typer.Option(help="Measure only this; may be repeated.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """An archive as a Spark table beside the live topic and Parquet, and a log directory beside reading its files."""
+    from maxbrod.bench.table import measure  # noqa: PLC0415 - as above
+
+    figures = measure(scale=scale, rounds=rounds, only=only or (), on_stage=_tell)
+    _print_figures("The table, measured", figures, json=json)
+
+
 def _tell(stage: str) -> None:
     if err.is_terminal:
         err.print(f"{stage} ...")
@@ -158,6 +172,8 @@ def _amount(unit: str, value: float | None) -> str:
             return human_bytes(value or 0)
         case "per second", _:
             return f"{value:,.0f} /s"
+        case "objects", _:
+            return f"{value:.0f}"
         case _:
             return f"{value:.2f} x"
 

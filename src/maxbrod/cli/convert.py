@@ -20,6 +20,7 @@ from maxbrod.cli.backup_options import (
 )
 from maxbrod.cli.options import ConfigOption, S3EndpointOption, S3PathStyleOption, S3RegionOption, find_place
 from maxbrod.cli.output import JsonFlag, human_bytes, out, print_json, print_line, table
+from maxbrod.cli.transform_summary import print_changes
 
 if TYPE_CHECKING:
     from maxbrod.api.convert import Convert
@@ -48,6 +49,24 @@ def convert(
         ),
     ] = None,
     topic: TopicOption = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="SQL",
+            help="Only records that this is true of, as of restore; --to kafka only.",
+            show_default=False,
+        ),
+    ] = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            "--select",
+            metavar="SQL",
+            help="Rewrite key, value, headers or timestamp, as of restore; --to kafka only.",
+            show_default=False,
+        ),
+    ] = None,
     codec: CodecOption = None,
     segment_bytes: SegmentBytesOption = None,
     segment_records: SegmentRecordsOption = None,
@@ -74,11 +93,14 @@ def convert(
       maxbrod convert /backups/old /backups/kafka --to kafka
 
       maxbrod convert s3://backups/kafka /export --to parquet --topic 'orders-*'
+
+      maxbrod convert /backups/kafka /backups/clean --to kafka --where "key != 'user-17'"
     """
     from maxbrod.api.convert import Convert, ConvertWish  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.api.foreign_target import TargetWish  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
+    from maxbrod.planning.transform import Transform  # noqa: PLC0415
 
     place = find_place(source, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
@@ -90,6 +112,7 @@ def convert(
         source_layout=from_layout,
         source_extra=layout_extras(from_option) or {},
         topics=tuple(topic or ()),
+        transform=None if where is None and select is None else Transform(where=where, select=select),
         verify=verify,
         to=TargetWish(
             layout=to,
@@ -152,5 +175,7 @@ def print_report(report: ConvertReport, *, quiet: bool) -> None:
             verdict,
         )
     out.print(shown)
+    if report.changes:
+        print_changes(report.changes)
     took_s = (report.finished_at_ms - report.started_at_ms) / 1000
     print_line(f"converted from {report.source_layout} to {report.target_layout} in {took_s:,.1f} s")

@@ -145,8 +145,10 @@ def _run(settings: Config, scope: QueryScope, sql: str | None, told: Output, *, 
     from maxbrod.api.query_histogram import plan_histogram  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.signals import ending_by_interrupt  # noqa: PLC0415
 
     with (
+        ending_by_interrupt(),
         showing_log(quiet=quiet),
         progress_bar(shown=not quiet) as on_progress,
         Query(settings, scope, on_progress=on_progress) as opened,

@@ -41,6 +41,23 @@ def stopping_by_signals(stop: threading.Event, *, what: str = COMMITTING) -> Ite
             signal.signal(number, handler)
 
 
+@contextmanager
+def ending_by_interrupt() -> Iterator[None]:
+    """Within the block, Ctrl-C ends the process at once, and Spark with it: for what changes nothing.
+
+    PySpark's own way is to cancel its jobs over the connection on which the interrupted call still waits for its
+    answer: it then waits for the job, or prints tracebacks.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _frame: _end_at_once(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _end_at_once(number: int) -> None:
     if os.isatty(2):
         _say(_SHOW_CURSOR)

@@ -16,7 +16,14 @@ from maxbrod.batch.patch import patch
 from maxbrod.catalog.opening import open_writable
 from maxbrod.catalog.rows import PartitionId, Run, Segment
 from maxbrod.catalog.run_ids import new_run_id, now_ms
-from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UnsupportedFormatError
+from maxbrod.errors import (
+    EXIT_DONE,
+    CorruptDataError,
+    MaxbrodError,
+    ObjectNotFoundError,
+    RefusedError,
+    UnsupportedFormatError,
+)
 from maxbrod.kafka.cluster_state import decode_state, encode_state
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.writing import ArchiveWriter
@@ -68,13 +75,17 @@ def look(storage: Storage, catalog: Catalog) -> Known:
 
 
 def commit_written(
-    options: SinkOptions, stretches: Sequence[Stretch], *, numbered: bool, batch: StreamBatch | None = None
+    options: SinkOptions,
+    stretches: Sequence[Stretch],
+    *,
+    numbered: bool,
+    began_ms: int,
+    batch: StreamBatch | None = None,
 ) -> None:
-    """`stretches` in the order of tasks. Without any there is nothing to commit.
+    """`stretches` in the order of tasks, the first of which began at `began_ms`. Without any nothing is committed.
 
     RefusedError: they overlap each other or what the archive has, or the stream was set back; nothing has changed.
     """
-    started_at = now_ms()
     storage, catalog = open_writable(options.url, options.storage, single_writer=options.single_writer)
     written = _paths(stretches)
     for attempt in range(_ATTEMPTS):
@@ -89,7 +100,7 @@ def commit_written(
         rows = rows_of(stretches, known.ends, run)
         told = _put_snapshot(storage, known, run, rows, options)
         try:
-            catalog.commit([*rows, replace(told, started_at=started_at)], batch=batch)
+            catalog.commit([*rows, replace(told, started_at=began_ms)], batch=batch)
         except RefusedError:
             version = catalog.version
             catalog.refresh()
@@ -155,12 +166,16 @@ def _put_snapshot(
     storage: Storage, known: Known, run: Appended, rows: Sequence[Segment | Gap], options: SinkOptions
 ) -> Run:
     """What is known from this run on, and the run's own row."""
+    topics = {**known.topics, **{row.topic_id: row.topic for row in rows}}
+    written = ends_of(rows)
+    ends = {**known.ends, **written}
+    # Also those that were written before: a backup's snapshot, taken since, knows nothing of the topic.
+    ours = {place.topic_id for place in written}
     counts: dict[str, int] = {}
-    ends, topics = dict(known.ends), dict(known.topics)
-    for row in rows:
-        counts[row.topic] = max(counts.get(row.topic, options.partitions or 0), row.partition + 1)
-        topics[row.topic_id] = row.topic
-    ends |= rows_ends(rows)
+    for place in ends:
+        if place.topic_id in ours:
+            name = topics[place.topic_id]
+            counts[name] = max(counts.get(name, options.partitions or 0), place.partition + 1)
     cluster = cluster_with(known.cluster, counts, run.written_at)
     path = f"snapshots/{run.run_id}.json.zst"
     snapshot = Snapshot(
@@ -171,10 +186,11 @@ def _put_snapshot(
     statistics: dict[str, Any] = {
         "command": "write",
         "topics": len(counts),
-        "partitions": len(rows_ends(rows)),
+        "partitions": len(written),
         "records": sum(row.records for row in data),
         "bytes": sum(row.bytes for row in data),
         "raw_bytes": sum(row.raw_bytes for row in data),
+        "exit_code": EXIT_DONE,
     }
     if cluster.brokers:
         # Of a cluster that is backed up here, too, nothing is fresher by this run.
@@ -189,7 +205,7 @@ def _put_snapshot(
     )
 
 
-def rows_ends(rows: Iterable[Segment | Gap]) -> dict[PartitionId, int]:
+def ends_of(rows: Iterable[Segment | Gap]) -> dict[PartitionId, int]:
     ends: dict[PartitionId, int] = {}
     for row in rows:
         place = PartitionId(topic_id=row.topic_id, partition=row.partition)

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from maxbrod.catalog.commits import StreamBatch
 from maxbrod.catalog.opening import open_writable
+from maxbrod.catalog.run_ids import now_ms
 from maxbrod.datasource.archive_commit import commit_written, look
 from maxbrod.datasource.sink_columns import check_columns
 from maxbrod.datasource.sink_options import parse_sink_options
@@ -52,6 +53,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not type
 
     stretches: tuple[Stretch, ...]
     stream: str | None
+    began_ms: int
 
 
 class ArchiveWriter(DataSourceArrowWriter):  # type: ignore[misc]  # as above
@@ -62,7 +64,7 @@ class ArchiveWriter(DataSourceArrowWriter):  # type: ignore[misc]  # as above
         return _write(self._plan, iterator)
 
     def commit(self, messages: list[Written | None]) -> None:
-        commit_written(self._plan.options, _stretches(messages), numbered=self._plan.numbered)
+        _commit(self._plan, messages)
 
     def abort(self, messages: list[Written | None]) -> None:
         """Nothing names what was stored, and `gc` finds it. It is not deleted here: Spark also aborts when a commit
@@ -78,10 +80,8 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  #
         return _write(self._plan, iterator)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        stretches = _stretches(messages)
-        if stretches:
-            batch = StreamBatch(stream=_stream(messages), batch_id=batchId)
-            commit_written(self._plan.options, stretches, numbered=self._plan.numbered, batch=batch)
+        if any(message is not None and message.stretches for message in messages):
+            _commit(self._plan, messages, StreamBatch(stream=_stream(messages), batch_id=batchId))
 
     def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """As above."""
@@ -124,7 +124,7 @@ def _plan(options: Mapping[str, str], schema: StructType, *, overwrite: bool) ->
 def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
     from maxbrod.datasource.archive_task import write_task  # noqa: PLC0415 - numba, which the driver does not need
 
-    context = TaskContext.get()
+    context, began_ms = TaskContext.get(), now_ms()
     return Written(
         stretches=write_task(
             plan.options,
@@ -134,11 +134,19 @@ def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
             task=0 if context is None else context.partitionId(),
         ),
         stream=None if context is None else context.getLocalProperty(_QUERY_ID),
+        began_ms=began_ms,
     )
 
 
-def _stretches(messages: Sequence[Written | None]) -> list[Stretch]:
-    return [stretch for message in messages if message is not None for stretch in message.stretches]
+def _commit(plan: SinkPlan, messages: Sequence[Written | None], batch: StreamBatch | None = None) -> None:
+    told = [message for message in messages if message is not None]
+    commit_written(
+        plan.options,
+        [stretch for message in told for stretch in message.stretches],
+        numbered=plan.numbered,
+        batch=batch,
+        began_ms=min((message.began_ms for message in told), default=now_ms()),
+    )
 
 
 def _stream(messages: Sequence[Written | None]) -> str:

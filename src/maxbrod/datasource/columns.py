@@ -86,6 +86,11 @@ def needed(names: Sequence[str]) -> list[str]:
     return sorted({each for name in names if (each := _COLUMNS[name].needs) is not None} or {"offset"})
 
 
+def told_by_rows(names: Sequence[str]) -> bool:
+    """Whether none of these is made of records: what the catalog says of a slice is enough then."""
+    return all(_COLUMNS[name].needs is None for name in names)
+
+
 def convert(records: pa.RecordBatch, source: Source, names: Sequence[str]) -> pa.RecordBatch:
     """Records as rows of the table."""
     schema = pa.schema([pa.field(name, _COLUMNS[name].arrow) for name in names])

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from maxbrod.datasource.kafka_sink_state import Decisions
 
 _LOG: Final = logging.getLogger(__name__)
+# The batch is committed then; what waits longer is aborted with the next one.
+_SWEEP_PATIENCE_S: Final = 30.0
 
 
 class Committer:
@@ -104,7 +106,7 @@ class Committer:
     def _sweep(self, client: KafkaClient, keep: Collection[str]) -> None:
         """Abort what attempts left open that were killed or came second: it would hold back every reader."""
         try:
-            for name in ongoing(client, self._ids_prefix):
+            for name in ongoing(client, self._ids_prefix, patience_s=_SWEEP_PATIENCE_S):
                 if name not in keep:
                     transactional_producer_id(client, name)
         except MaxbrodError as error:

@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 _KAFKA: Final = "kafka."
 _STORAGE: Final = "storage."
 _NAMES: Final = (
-    *("topic", "state", "writeId", "transactionalIdPrefix", "transactionTimeout", "compression"),
+    *("topic", "state", "writeId", "transactionalIdPrefix", "transactionTimeout", "codec"),
     *("createTopics", "newTopicPartitions", "newTopicReplicas"),
 )
 _OF_SPARK: Final = ("checkpointLocation", "queryName")
@@ -74,7 +74,7 @@ def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptio
         state=_stream_state(given) if stream else _batch_state(given),
         prefix=given.get("transactionalidprefix", "maxbrod"),
         timeout_ms=_timeout_ms(given.get("transactiontimeout")),
-        codec=_choice("compression", given.get("compression", "none"), _CODECS),
+        codec=_choice("codec", given.get("codec", "none"), _CODECS),
         new_topics=NewTopics(partitions=_count("newTopicPartitions", given), replicas=_count("newTopicReplicas", given))
         if create
         else None,

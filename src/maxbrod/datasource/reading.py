@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.transactions import committed_batches
-from maxbrod.datasource.columns import convert, needed
+from maxbrod.datasource.columns import convert, needed, told_by_rows
+from maxbrod.datasource.counting import known_records
 from maxbrod.layouts.decoding import decode_portions
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.reading import read_foreign
@@ -14,13 +17,13 @@ from maxbrod.layouts.reading import read_foreign
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import pyarrow as pa
-
     from maxbrod.batch.cuts import Cut
     from maxbrod.datasource.scope import Scope
     from maxbrod.datasource.splits import Portion
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
+
+_UNREAD_ROWS: Final = 1 << 16
 
 
 def read_split(
@@ -29,6 +32,10 @@ def read_split(
     """Batches of the columns `names`, none of them empty, in the order of offsets."""
     for portion in portions:
         cut = scope.cut(portion.end_offset)
+        count = known_records(portion.stored, cut, committed=committed) if told_by_rows(names) else None
+        if count is not None:
+            yield from (convert(each, portion.source, names) for each in _unread(count))
+            continue
         columns = _columns(names, cut)
         if portion.stored.details is not None:
             found = read_foreign(storage, portion.stored.details, columns=columns)
@@ -38,6 +45,12 @@ def read_split(
             kept = _kept(records, cut)
             if kept.num_rows:
                 yield convert(kept, portion.source, names)
+
+
+def _unread(count: int) -> Iterator[pa.RecordBatch]:
+    """So many records, of which nothing is known but that they are there."""
+    for first in range(0, count, _UNREAD_ROWS):
+        yield pa.RecordBatch.from_arrays([pa.nulls(min(_UNREAD_ROWS, count - first))], ["unread"])
 
 
 def _columns(names: Sequence[str], cut: Cut) -> list[str]:

@@ -36,11 +36,15 @@ class Portion:
 
 def plan_splits(archive: LookedUp, options: TableOptions, scope: Scope) -> list[tuple[Portion, ...]]:
     """What each task reads, in the order of topic ids, partitions and offsets."""
+    return group(find_portions(archive, options, scope), options.split_bytes)
+
+
+def find_portions(archive: LookedUp, options: TableOptions, scope: Scope) -> list[Portion]:
+    """All that may hold something of the scope, in the same order."""
     snapshot = archive.last_snapshot() if options.as_of is None else archive.snapshot_of(options.as_of)
     ends = None if options.as_of is None or snapshot is None else snapshot.ends
     wanted = _topic_ids(archive.catalog, options, ends, snapshot)
-    rows = _find_rows(archive.catalog, scope, ends, wanted)
-    return group([_portion(row, ends) for row in rows], options.split_bytes)
+    return [_portion(row, ends) for row in _find_rows(archive.catalog, scope, ends, wanted)]
 
 
 def group(portions: Iterable[Portion], split_bytes: int) -> list[tuple[Portion, ...]]:
@@ -96,20 +100,8 @@ def _find_rows(
     known = {*ids}
     data = decode_rows(rows.filter(pc.field("kind") == Kind.DATA))
     return [
-        row
-        for row in data
-        if isinstance(row, Segment)
-        and row.topic_id in known
-        and scope.has_partition(row.partition)
-        and not _is_later(row, scope)
+        row for row in data if isinstance(row, Segment) and row.topic_id in known and scope.has_partition(row.partition)
     ]
-
-
-def _is_later(row: Segment, scope: Scope) -> bool:
-    """Whether all records are too young. Lowest times of our own rows may be those of batches' first records."""
-    if scope.until_ms is None or row.details is None or row.min_timestamp is None:
-        return False
-    return row.min_timestamp >= scope.until_ms
 
 
 def _portion(row: Segment, ends: Mapping[PartitionId, int] | None) -> Portion:

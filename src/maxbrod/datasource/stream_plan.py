@@ -96,7 +96,7 @@ def _mended(view: View, number: int, low: int, before: Mark | None) -> Mark:
     meeting = (view.end[span] > wanted[0][0]) & (view.base[span] < wanted[-1][1])
     settled = np.flatnonzero(meeting & ~view.mendable[span]) + span.start
     left = without(wanted, [(int(view.base[row]), int(view.end[row])) for row in settled])
-    inside = [row for row in settled if any(first <= view.base[row] < end for first, end in wanted)]
+    inside = [row for row in settled if any(view.base[row] < end and first < view.end[row] for first, end in wanted)]
     return Mark(low, max([before.epoch, *view.last_epoch[inside].tolist()]), tuple(left))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from maxbrod.datasource.stream_positions import without
 from maxbrod.errors import LogTruncatedError, RefusedError
 
 if TYPE_CHECKING:
@@ -70,9 +71,9 @@ def _cut(view: View, rows: slice, mark: Mark) -> int | None:
     below = slice(rows.start, rows.start + int(np.searchsorted(view.base[rows], mark.end)))
     newer = np.flatnonzero(view.data[below] & (view.first_epoch[below] > mark.epoch)) + below.start
     for row in newer:
-        first, end = int(view.base[row]), int(view.end[row])
+        first, end = int(view.base[row]), min(int(view.end[row]), mark.end)
         # What was mended was never read.
-        if not any(low <= first and end <= high for low, high in mark.open):
+        if without([(first, end)], mark.open):
             return first
     last = int(view.end[rows.stop - 1])
     return last if last < mark.end else None

@@ -1,4 +1,4 @@
-"""Writes a DataFrame in the order in which an archive wants it: each partition in one task, offsets rising."""
+"""Writes a DataFrame in the order in which an archive wants it: each partition in one task, by offset."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 def write(frame: DataFrame, url: str, **options: str | int | bool) -> None:
     """Append the rows of a DataFrame with Kafka's columns to the archive at `url`, which is made if need be.
 
-    Options are those of the format `maxbrod`. Rows that name their partition are brought together by it, and into the
-    order of their offsets if they name these; other rows stay in the tasks that they are in.
+    Options are those of the format `maxbrod`. Rows that name their offsets are brought into their order. Others are
+    left in the order that they have, and are numbered so.
     """
     from maxbrod.datasource.registering import register  # noqa: PLC0415 - Spark, when something is asked of it
 
@@ -21,8 +21,7 @@ def write(frame: DataFrame, url: str, **options: str | int | bool) -> None:
 
 
 def in_order(frame: DataFrame) -> DataFrame:
-    places = [name for name in ("topic", "partition") if name in frame.columns]
-    if "partition" not in places:
+    if not {"partition", "offset"} <= set(frame.columns):
         return frame
-    together = frame.repartition(*places)
-    return together.sortWithinPartitions(*places, "offset") if "offset" in frame.columns else together
+    places = [name for name in ("topic", "partition") if name in frame.columns]
+    return frame.repartition(*places).sortWithinPartitions(*places, "offset")

@@ -21,9 +21,10 @@ _PATIENCE_S: Final = 15.0
 
 def longest_timeout_ms(client: KafkaClient) -> int:
     """The least that a broker allows of those that can be asked; any of them may coordinate a transaction."""
-    deadline = Deadline.after(_PATIENCE_S)
     found: list[int] = []
-    for node_id in client.metadata([], deadline=deadline).brokers:
+    brokers = client.metadata([]).brokers
+    deadline = Deadline.after(_PATIENCE_S)
+    for node_id in brokers:
         try:
             found += _allowed_ms(client, node_id, deadline)
         except MaxbrodError:

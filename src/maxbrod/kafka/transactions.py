@@ -138,7 +138,7 @@ def _standing(state: Any, identity: ProducerIdentity) -> Standing:  # noqa: ANN4
     return Standing.COMMITTED if state.transaction_state in _COMMITTED else Standing.ABORTED
 
 
-def ongoing(client: KafkaClient, prefix: str) -> list[str]:
+def ongoing(client: KafkaClient, prefix: str, *, patience_s: float = PATIENCE_S) -> list[str]:
     """The transactional ids that start so and have a transaction open. Of a broker that is away, none are told."""
 
     def once(limit: Deadline) -> list[str]:
@@ -151,7 +151,7 @@ def ongoing(client: KafkaClient, prefix: str) -> list[str]:
             found.update(each.transactional_id for each in answer.transaction_states)
         return sorted(each for each in found if each.startswith(prefix))
 
-    return retry(once, deadline=Deadline.after(PATIENCE_S), what="the brokers to list transactions")
+    return retry(once, deadline=Deadline.after(patience_s), what="the brokers to list transactions")
 
 
 def add_request(transaction: Transaction, partitions: Sequence[TopicPartition]) -> Any:  # noqa: ANN401 - untyped

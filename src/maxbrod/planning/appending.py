@@ -130,8 +130,8 @@ def _overlap(where: TopicPartition, each: Slice, reached: int, *, archived: bool
             "number the records anew; nothing was changed",
         )
     return RefusedError(
-        f"two tasks have records of one range of offsets, up to {reached}: rows of a partition are spread over tasks, "
-        "or an offset is there twice",
+        f"the records do not come in the order of offsets: others were written up to {reached} by another task, or "
+        "earlier by the same one",
         operation="write",
         object_name=str(where),
         offset=each.base_offset,

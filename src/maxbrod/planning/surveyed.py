@@ -145,6 +145,8 @@ def _segment(survey: Survey, segment: ForeignSegment, at: int) -> Segment:
         records=records,
         min_timestamp=segment.min_timestamp,
         max_timestamp=segment.max_timestamp,
+        # What other layouts note is the lowest of all records.
+        min_timestamp_exact=segment.min_timestamp is not None,
         first_leader_epoch=segment.first_leader_epoch,
         last_leader_epoch=segment.last_leader_epoch,
         aborted=segment.aborted,

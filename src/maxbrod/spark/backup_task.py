@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.batch.looking import Look
 from maxbrod.errors import (
     AccessDeniedError,
     CorruptDataError,
@@ -50,6 +51,8 @@ _TROUBLES: Final[tuple[tuple[type[MaxbrodError], Trouble], ...]] = (
 
 _GATHER_BYTES: Final = 16 << 20
 _GATHER_RANGES: Final = 500
+_LOOKED_INTO_BYTES: Final = 16 << 20
+"""Tasks with no more than this look for the lowest times of batches: archives of many segments come of small runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,8 @@ class TaskSettings:
     storage: StorageConfig = field(repr=False)
     compression: Compression
     limits: SegmentLimits
+    exact_timestamps: bool = False
+    """Whether every record is looked into for the lowest time; else only as far as that costs next to nothing."""
     fetch_bytes: int = FETCH_BYTES
     patience_s: float = PATIENCE_S
 
@@ -93,7 +98,12 @@ def run_backup_task(settings: TaskSettings, task: Task) -> tuple[Outcome, ...]:
     try:
         storage = open_storage(settings.archive_url, settings.storage)
         writer = ArchiveWriter(
-            storage, run_id=settings.run_id, compression=settings.compression, limits=settings.limits
+            storage,
+            run_id=settings.run_id,
+            compression=settings.compression,
+            limits=settings.limits,
+            exact_timestamps=settings.exact_timestamps,
+            look=Look() if task.bytes_estimate <= _LOOKED_INTO_BYTES else None,
         )
         with KafkaClient(settings.kafka) as client, writer as archive:
             readings = [

@@ -62,37 +62,42 @@ def transformed(records: DataFrame, transform: Transform) -> DataFrame:
     """
     from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
 
-    keep = sql.col(f"{PREFIX}keep")
-    named = records.select("*", *(sql.expr(TABLE[name].made).alias(name) for name in mentioned(transform.text)))
-    is_record = sql.col(f"{PREFIX}kind") == RECORD
-    wanted = sql.lit(True) if transform.where is None else sql.expr(transform.where)
-    # Null counts as false, as in any WHERE.
-    judged = named.withColumn(f"{PREFIX}keep", sql.coalesce(sql.when(is_record, wanted), sql.lit(False)))
-    fresh: dict[str, Column] = {}
-    if transform.select is not None:
-        # Only of what is kept: an expression may well fail on other records.
-        judged = judged.withColumn(_NEW, sql.when(keep, _made(transform.select)))
-        fresh = _fresh(judged)
-    flags = {"keep": keep}
+    judged, fresh = _judged(records, transform)
+    keep, kind = sql.col(f"{PREFIX}keep"), sql.col(f"{PREFIX}kind")
     values = {name: sql.col(f"{PREFIX}{name}") for name in CARRIED}
+    flags = {"keep": keep}
     for name in FIELDS:
         column = "timestamp_ms" if name == "timestamp" else name
-        flags[f"{name}_changed"] = sql.lit(False)
-        if name in fresh:
-            flags[f"{name}_changed"] = keep & ~fresh[name].eqNullSafe(values[column])
-            values[column] = fresh[name]
+        changed = keep & ~fresh[name].eqNullSafe(values[column]) if name in fresh else sql.lit(False)
+        flags[f"{name}_changed"] = changed
+        values[column] = fresh.get(name, values[column])
     # A time that somebody chose is no time of appending.
     values["timestamp_type"] = sql.when(flags["timestamp_changed"], 0).otherwise(values["timestamp_type"])
     for name in ("key", "headers"):
         values[name] = sql.when(keep, values[name])
-    told = sql.when(sql.col(f"{PREFIX}kind") == FAILED, sql.col(f"{PREFIX}value"))
+    told = sql.when(kind == FAILED, sql.col(f"{PREFIX}value"))
     values["value"] = sql.when(keep, values["value"]).otherwise(told)
-    places = [sql.col(f"{PREFIX}{name}") for name in PLACES]
     return judged.select(
-        *places,
+        *(f"{PREFIX}{name}" for name in PLACES),
         *(values[name].alias(f"{PREFIX}{name}") for name in CARRIED),
         *(flags[name].alias(f"{PREFIX}{name}") for name in FLAGS),
     )
+
+
+def _judged(records: DataFrame, transform: Transform) -> tuple[DataFrame, dict[str, Column]]:
+    """Rows with whether they are kept; and what their fields become, of those that are rewritten."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
+
+    named = records.select("*", *(sql.expr(TABLE[name].made).alias(name) for name in mentioned(transform.text)))
+    wanted = sql.lit(True) if transform.where is None else sql.expr(transform.where)
+    # Null counts as false, as in any WHERE.
+    keep = sql.coalesce(sql.when(sql.col(f"{PREFIX}kind") == RECORD, wanted), sql.lit(False))
+    judged = named.withColumn(f"{PREFIX}keep", keep)
+    if transform.select is None:
+        return judged, {}
+    # Only of what is kept: an expression may well fail on other records.
+    judged = judged.withColumn(_NEW, sql.when(sql.col(f"{PREFIX}keep"), _made(transform.select)))
+    return judged, _fresh(judged)
 
 
 @contextmanager

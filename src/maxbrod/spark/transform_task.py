@@ -17,6 +17,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.reading import read_records
+from maxbrod.planning.transform import Changes
 from maxbrod.spark.transfer_items import decode_item
 from maxbrod.spark.transform_columns import CARRIED, END, FAILED, PLACES, PREFIX, RECORD, SHOWN
 from maxbrod.storage.opening import open_storage
@@ -56,6 +57,7 @@ class TransformSettings:
     until_ms: int | None = None
     compression: str = "auto"
     segment_bytes_max: int | None = None
+    segment_records_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +67,19 @@ class Transformed:
     topic: str
     topic_id: str
     partition: int
+    start: int
+    """Where the item began."""
     segments: tuple[dict[str, Any], ...] = ()
     read: int = 0
     kept: int = 0
     changed: dict[str, int] = field(default_factory=dict)
     failure: dict[str, Any] | None = None
+
+    @property
+    def changes(self) -> Changes:
+        return Changes(
+            topic=self.topic, read=self.read, kept=self.kept, dropped=self.read - self.kept, changed=self.changed
+        )
 
 
 def read_rows(

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.batch.columns import headers_array, number_array, number_column
+from maxbrod.batch.fillers import emptied
+from maxbrod.batch.headers import walk
 from maxbrod.errors import MaxbrodError, RefusedError, UsageError, naming
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.records import append_records
@@ -43,7 +45,7 @@ _PACKED_BYTES: Final = 4 << 20
 def write_task(
     settings: TransformSettings, payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> list[Transformed]:
-    """Items share objects, so that what goes wrong with one spoils all: then it is all that is told."""
+    """Items share objects, so that what goes wrong with one spoils all: then it is told for each of them."""
     task = _Task(payloads)
     try:
         with _writer(settings) as archive:
@@ -53,9 +55,9 @@ def write_task(
             task.end()
         return task.outcome()
     except _ToldError as told:
-        return [Transformed(**task.place, failure=told.failure)]
+        return task.nothing(told.failure)
     except MaxbrodError as error:
-        return [Transformed(**task.place, failure=error.as_dict())]
+        return task.nothing(error.as_dict())
 
 
 class _ToldError(Exception):
@@ -71,7 +73,9 @@ def _writer(settings: TransformSettings) -> ArchiveWriter:
         open_storage(settings.target_url, settings.target),
         run_id=settings.run_id,
         compression=Compression.parse(settings.compression),
-        limits=SegmentLimits(bytes_max=settings.segment_bytes_max or SegmentLimits().bytes_max),
+        limits=SegmentLimits(
+            bytes_max=settings.segment_bytes_max or SegmentLimits().bytes_max, records_max=settings.segment_records_max
+        ),
     )
 
 
@@ -85,11 +89,10 @@ class _Task:
         self._done: list[_Item] = []
         self._open: _Item | None = None
 
-    @property
-    def place(self) -> dict[str, Any]:
-        """The item that is under way."""
-        number = min(len(self._done), len(self._items) - 1)
-        return {"topic": "", "topic_id": "", "partition": -1} if number < 0 else _place(self._items[number])
+    def nothing(self, failure: dict[str, Any]) -> list[Transformed]:
+        """Before the first row came, nobody knows whose task it is."""
+        places = [_place(item) for item in self._items] or [{"topic": "", "topic_id": "", "partition": -1, "start": 0}]
+        return [Transformed(**each, failure=failure) for each in places]
 
     def add(self, archive: ArchiveWriter, batch: pa.RecordBatch) -> None:
         task, item, kind = (number_column(batch.column(f"{PREFIX}{name}")) for name in ("task", "item", "kind"))
@@ -138,6 +141,8 @@ class _Item:
         self._item = item
         self._ends = np.array([each.end_offset for each in item.slices], np.int64)
         self._reached = 0
+        self._written = -1
+        """The last offset."""
         self._counts: Counter[str] = Counter()
         self._part = archive.partition(
             topic=item.where.topic,
@@ -159,7 +164,9 @@ class _Item:
 
     def _append(self, records: pa.RecordBatch) -> None:
         """By the slices that they came from: each has its codec, and what lay between two stays a gap."""
-        place = self._ends.searchsorted(number_column(records.column("offset")), side="right")
+        offsets = number_column(records.column("offset"))
+        self._written = int(offsets[-1])
+        place = self._ends.searchsorted(offsets, side="right")
         edges = np.flatnonzero(np.diff(place)) + 1
         for first, end in zip([0, *edges.tolist()], [*edges.tolist(), records.num_rows], strict=True):
             number = int(place[first])
@@ -177,7 +184,18 @@ class _Item:
     def end(self, count: int) -> None:
         if count != self._counts["read"]:
             raise _mixed(f"{self._counts['read']:,} records of {self._item.where} came, of {count:,}")
+        self._keep_epoch()
         self._part.close()
+
+    def _keep_epoch(self) -> None:
+        """Of the source's last offset, where its record is dropped: a backup that goes on asks by it for a cut log."""
+        last = self._item.slices[-1] if self._item.slices else None
+        if last is None or last.last_leader_epoch < 0 or not self._written < last.end_offset - 1 < self._item.end:
+            return
+        if self._is_gap(self._reached, len(self._item.slices) - 1):
+            self._part.close()
+        data = emptied(last.end_offset - 1, leader_epoch=last.last_leader_epoch)
+        self._part.append(data, walk(data, check_crc=False))
 
     def outcome(self) -> Transformed:
         return Transformed(
@@ -190,7 +208,8 @@ class _Item:
 
 
 def _place(item: TransferItem) -> dict[str, Any]:
-    return {"topic": item.where.topic, "topic_id": item.topic_id, "partition": item.where.partition}
+    where = item.where
+    return {"topic": where.topic, "topic_id": item.topic_id, "partition": where.partition, "start": item.start}
 
 
 def _as_records(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -101,6 +101,7 @@ def test_what_the_controllers_decided_is_in_the_snapshot(tmp_path: Path) -> None
 def test_a_secret_never_leaves_the_metadata(tmp_path: Path) -> None:
     put_orders(tmp_path)
     secrets = [user("alice", b"s3cret"), config("ssl.key.password", "s3cret", topic_name="1", kind=4)]
+    secrets.append(config("ssl.key.password", "s3cret", topic_name="", kind=4))
     put_metadata(tmp_path, [batch(0, *BASE, *secrets)])
     assert "s3cret" not in repr(survey(tmp_path))
     archive = open_archive(str(tmp_path))
@@ -238,6 +239,13 @@ def test_folders_of_topics_that_the_metadata_does_not_know_are_read_and_told(tmp
     assert offsets(tmp_path, found) == list(range(10)) * 3
 
 
+def test_a_topic_that_was_created_again_never_has_the_settings_of_the_old_one(tmp_path: Path) -> None:
+    put_orders(tmp_path)
+    old = [topic("orders", GONE), config("cleanup.policy", "compact"), removal(GONE)]
+    put_metadata(tmp_path, [batch(0, *old, *BASE)])
+    assert survey(tmp_path).topics["orders"].configs == {"retention.ms": "5"}
+
+
 def test_of_two_topics_of_a_name_the_metadata_tells_which_one_is_meant(tmp_path: Path) -> None:
     put_orders(tmp_path / "a")
     put_orders(tmp_path / "b", GONE_ID)
@@ -257,13 +265,18 @@ def test_a_partition_that_no_directory_has_is_told_as_a_loss_unless_it_was_never
     put_metadata(tmp_path, [batch(0, *BASE, *more, broker(1, here))])
     found = survey(tmp_path)
     assert not fatal(found)
-    assert [fault.path for fault in found.faults] == ["empty-0", "orders-1"]
+    assert [each.split(",")[0] for each in told(found)] == [
+        "no directory has partition 0 of empty",
+        "no directory has partition 1 of orders",
+    ]
     assert (found.topics["orders"].partition_count, found.topics["empty"].topic_id) == (2, GONE_ID)
     # The broker has a second disk, which is not here.
     put_metadata(tmp_path, [batch(0, *BASE, *more, broker(1, here, other))])
     assert len(fatal(survey(tmp_path))) == 2
-    put_metadata(tmp_path, [batch(0, *BASE, *more)])
-    assert fatal(survey(tmp_path))[1] == "no directory has this partition: it is on brokers 1"
+    many = [partition(ORDERS, number, 2) for number in range(2, 15)]
+    put_metadata(tmp_path, [batch(0, *BASE, *more, *many)])
+    wanted = "partitions 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 4 more of orders, which brokers 1, 2 held"
+    assert wanted in fatal(survey(tmp_path))[1]
 
 
 def test_directories_of_a_controller_are_of_the_same_cluster(tmp_path: Path) -> None:

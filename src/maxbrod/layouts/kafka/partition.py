@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.batch.looking import Look
     from maxbrod.layouts.kafka.compression import Compression
     from maxbrod.layouts.kafka.objects import Objects, OpenObject
     from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
@@ -51,6 +52,7 @@ class How:
     compression: Compression
     limits: SegmentLimits
     exact_timestamps: bool
+    look: Look | None
     unpacker: Unpacker
 
 
@@ -106,7 +108,7 @@ class PartitionWriter:
             for unpacked, found, codec in self._how.unpacker.unpack(data, headers):
                 yield as_piece(unpacked, found, exact=True, codec=codec)
         else:
-            yield as_piece(data, headers, exact=self._how.exact_timestamps)
+            yield as_piece(data, headers, exact=self._how.exact_timestamps, look=self._how.look)
 
     def _refuse_disorder(self, piece: Piece) -> None:
         """Rows must tile, so an offset that comes twice is not written at all."""

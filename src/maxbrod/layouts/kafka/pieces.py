@@ -17,6 +17,8 @@ from maxbrod.model import Codec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from maxbrod.batch.looking import Look
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -26,7 +28,8 @@ class Facts:
     last_offset: NDArray[np.int64]
     records: NDArray[np.int64]
     lowest: NDArray[np.int64]
-    """The lowest timestamp of its records, as far as `dated`."""
+    """The lowest timestamp of its records, as far as `dated`; unless `exact`, that of the first."""
+    exact: NDArray[np.bool_]
     highest: NDArray[np.int64]
     dated: NDArray[np.bool_]
     """Whether it has a record with a timestamp at all."""
@@ -73,13 +76,21 @@ class Piece:
 
 
 def as_piece(
-    data: NDArray[np.uint8], headers: BatchHeaders, *, exact: bool, codec: NDArray[np.int16] | None = None
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    *,
+    exact: bool,
+    codec: NDArray[np.int16] | None = None,
+    look: Look | None = None,
 ) -> Piece:
-    """`exact` looks into every record for the lowest timestamp; without, a batch's first record stands for it."""
+    """`exact` looks into every record for the lowest timestamp, `look` as long as that may take.
+
+    Elsewhere a batch's first record stands for all of them, unless the header tells more.
+    """
     refuse_unknown_codec(headers)
     if (headers.position[1:] != (headers.position + headers.size)[:-1]).any():
         raise UsageError("batches can be archived only as they stand, one after another")
-    return Piece(data=data, headers=headers, facts=_facts(data, headers, codec, exact=exact))
+    return Piece(data=data, headers=headers, facts=_facts(data, headers, codec, look, exact=exact))
 
 
 def refuse_unknown_codec(headers: BatchHeaders) -> None:
@@ -88,27 +99,48 @@ def refuse_unknown_codec(headers: BatchHeaders) -> None:
         headers.codec_at(int(unknown[0]))
 
 
-def _facts(data: NDArray[np.uint8], headers: BatchHeaders, codec: NDArray[np.int16] | None, *, exact: bool) -> Facts:
-    facts = Facts(
+def header_facts(headers: BatchHeaders, codec: NDArray[np.int16] | None = None) -> Facts:
+    """What the headers alone say. The lowest timestamps are those of the first records, where nothing else is told."""
+    # One record's time is the highest as well, which brokers keep true.
+    told = headers.log_append | (headers["count"] == 1)
+    return Facts(
         first_offset=headers["base_offset"].astype(np.int64),
         last_offset=headers.last_offset,
         records=headers["count"].astype(np.int64),
-        lowest=np.where(headers.log_append, headers["max_timestamp"], headers["base_timestamp"]),
+        lowest=np.where(told, headers["max_timestamp"], headers["base_timestamp"]),
+        exact=told,
         highest=headers["max_timestamp"].astype(np.int64),
         # Magic 0 knows no timestamps.
         dated=(headers["count"] > 0) & (headers["magic"] > 0),
         codec=headers.codec if codec is None else codec,
     )
-    _look_for_lowest(data, headers, facts, exact=exact)
+
+
+def _facts(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    codec: NDArray[np.int16] | None,
+    look: Look | None,
+    *,
+    exact: bool,
+) -> Facts:
+    facts = header_facts(headers, codec)
+    _look_for_lowest(data, headers, facts, look, exact=exact)
     for row in np.flatnonzero(headers["count"] < 0).tolist():
         _look_inside(data, headers, row, facts)
     return facts
 
 
-def _look_for_lowest(data: NDArray[np.uint8], headers: BatchHeaders, facts: Facts, *, exact: bool) -> None:
-    # Where compaction has noted a delete horizon in the place of the first timestamp, only the records can tell.
+def _look_for_lowest(
+    data: NDArray[np.uint8], headers: BatchHeaders, facts: Facts, look: Look | None, *, exact: bool
+) -> None:
     unsure = (headers["magic"] == NEWEST_MAGIC) & facts.dated & ~headers.log_append
     if not exact:
+        unsure &= ~facts.exact
+        rows = np.flatnonzero(unsure & ~headers.delete_horizon)
+        if look is not None and rows.size:
+            _note(facts, rows, *look.lowest_timestamps(data, headers.take(rows)))
+        # Where compaction has noted a delete horizon in the place of the first timestamp, only the records can tell.
         unsure &= headers.delete_horizon
     rows = np.flatnonzero(unsure)
     if not rows.size:
@@ -116,7 +148,13 @@ def _look_for_lowest(data: NDArray[np.uint8], headers: BatchHeaders, facts: Fact
     from maxbrod.batch.timestamps import lowest_timestamps  # noqa: PLC0415 - compiled: loading it costs seconds
 
     lowest, sound = lowest_timestamps(data, headers.take(rows))
-    facts.lowest[rows] = np.where(sound, lowest, np.minimum(facts.lowest[rows], facts.highest[rows]))
+    facts.lowest[rows] = np.minimum(facts.lowest[rows], facts.highest[rows])
+    _note(facts, rows, lowest, sound)
+
+
+def _note(facts: Facts, rows: NDArray[np.int64], lowest: NDArray[np.int64], sound: NDArray[np.bool_]) -> None:
+    facts.lowest[rows] = np.where(sound, lowest, facts.lowest[rows])
+    facts.exact[rows] = sound
 
 
 def _look_inside(data: NDArray[np.uint8], headers: BatchHeaders, row: int, facts: Facts) -> None:
@@ -135,3 +173,4 @@ def _look_inside(data: NDArray[np.uint8], headers: BatchHeaders, row: int, facts
     if len(offset):
         facts.first_offset[row], facts.last_offset[row] = offset[0], max(int(offset[-1]), int(facts.last_offset[row]))
         facts.lowest[row], facts.highest[row] = timestamp.min(), timestamp.max()
+        facts.exact[row] = True

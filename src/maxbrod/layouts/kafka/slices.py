@@ -30,6 +30,10 @@ class Slice:
     last_leader_epoch: int
     aborted: tuple[AbortedTransaction, ...] = ()
     digest: str
+    min_timestamp_exact: bool = False
+    """Whether no record is older than `min_timestamp`: every batch was looked into, or told enough by its header."""
+    control_records: int | None = None
+    """How many of `records` are markers of transactions; None where nobody has counted them."""
     details: str | None = None
     """Where it stands in an archive of another layout: what that wants to know to read it. None in our own."""
 

@@ -22,8 +22,10 @@ class Tally:
         self.end_offset = -1
         self.raw_bytes = 0
         self.records = 0
+        self.control_records = 0
         self.min_timestamp: int | None = None
         self.max_timestamp: int | None = None
+        self._exact = True
         self._first_leader_epoch = -1
         self._last_leader_epoch = -1
         self._codec_bytes = np.zeros(_CODECS, np.int64)
@@ -37,7 +39,10 @@ class Tally:
         self._last_leader_epoch = int(headers["leader_epoch"][-1])
         self.raw_bytes += int(headers.size.sum())
         self.records += int(facts.records.sum())
+        self.control_records += int(facts.records[headers.control].sum())
         np.add.at(self._codec_bytes, facts.codec, headers.size)
+        # A record without a time, as old ones are, is older than any.
+        self._exact = self._exact and bool(((facts.exact & facts.dated) | (facts.records == 0)).all())
         if facts.dated.any():
             lowest, highest = int(facts.lowest[facts.dated].min()), int(facts.highest[facts.dated].max())
             self.min_timestamp = lowest if self.min_timestamp is None else min(self.min_timestamp, lowest)
@@ -59,8 +64,10 @@ class Tally:
             base_offset=self.base_offset,
             end_offset=self.end_offset,
             records=self.records,
+            control_records=self.control_records,
             min_timestamp=self.min_timestamp,
             max_timestamp=self.max_timestamp,
+            min_timestamp_exact=self._exact and self.min_timestamp is not None,
             first_leader_epoch=self._first_leader_epoch,
             last_leader_epoch=self._last_leader_epoch,
             aborted=aborted,

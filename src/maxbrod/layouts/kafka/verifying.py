@@ -85,6 +85,7 @@ class _Found:
         ends = tally.as_slice(path="", position=0, size=0, aborted=(), digest="")
         for name, there in (
             ("records", tally.records),
+            ("control_records", None if row.control_records is None else tally.control_records),
             ("max_timestamp", tally.max_timestamp),
             ("first_leader_epoch", ends.first_leader_epoch),
             ("last_leader_epoch", ends.last_leader_epoch),
@@ -92,13 +93,13 @@ class _Found:
             said = getattr(row, name)
             if said != there:
                 self.complain(f"its {name.replace('_', ' ')} is {there}, but the catalog says {said}")
-        self._compare_lowest(tally.min_timestamp, row.min_timestamp)
+        self._compare_lowest(tally.min_timestamp, row.min_timestamp, exact=row.min_timestamp_exact)
 
-    def _compare_lowest(self, lowest: int | None, said: int | None) -> None:
+    def _compare_lowest(self, lowest: int | None, said: int | None, *, exact: bool) -> None:
         told = self._first_timestamp
         if lowest is None or told is None or said is None:
             holds = lowest is None and said is None
         else:
-            holds = lowest <= said <= told
+            holds = lowest == said if exact else lowest <= said <= told
         if not holds:
             self.complain(f"its min timestamp is {lowest}, but the catalog says {said}")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from maxbrod.batch.looking import Look
     from maxbrod.storage.interface import Storage
 
 
@@ -34,13 +35,15 @@ class ArchiveWriter:
         compression: Compression | None = None,
         limits: SegmentLimits | None = None,
         exact_timestamps: bool = False,
+        look: Look | None = None,
     ) -> None:
-        """`exact_timestamps` looks into every record for the lowest; with `zstd` that is always done."""
+        """`exact_timestamps` looks into every record for the lowest, as is done with `zstd`; `look` while it lasts."""
         self._objects = Objects(storage, run_id)
         self._how = How(
             compression=compression or Compression(),
             limits=limits or SegmentLimits(),
             exact_timestamps=exact_timestamps,
+            look=look,
             unpacker=Unpacker(),
         )
         self._partitions: list[PartitionWriter] = []

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 TAIL: Final = "uncommitted_tail"
+CHECK_CRC: Final = "check_crc"
+_DEFAULTS: Final = {TAIL: "false", CHECK_CRC: "true"}
 _NAMES_LOOKED_AT: Final = 10_000
 
 
@@ -32,10 +34,14 @@ class LogdirLayout:
         return any(is_log(info.path) for info in islice(storage.list(), _NAMES_LOOKED_AT))
 
     def survey(self, storage: Storage, options: Mapping[str, str] | None = None) -> Survey:
-        """The option `uncommitted_tail` takes what stands above the high watermark, too."""
+        """The option `uncommitted_tail` takes what stands above the high watermark, too.
+
+        `check_crc=false` leaves the checksums to whoever reads the segments: what is damaged is found then.
+        """
         from maxbrod.layouts.logdir.survey import survey  # noqa: PLC0415 - not for looking whether it is one
 
-        return survey(storage, uncommitted_tail=_takes_tail(options or {}))
+        flags = _flags(options or {})
+        return survey(storage, uncommitted_tail=flags[TAIL], check_crc=flags[CHECK_CRC])
 
     def read(
         self, storage: Storage, segment: ForeignSegment, *, columns: Sequence[str] | None = None
@@ -80,14 +86,14 @@ class LogdirLayout:
         return check(storage, survey, deep=deep)
 
 
-def _takes_tail(extra: Mapping[str, str]) -> bool:
-    unknown = sorted(set(extra) - {TAIL})
+def _flags(extra: Mapping[str, str]) -> dict[str, bool]:
+    unknown = sorted(set(extra) - set(_DEFAULTS))
     if unknown:
-        raise UsageError(f"the layout logdir has no option {', '.join(unknown)}", hint=f"it has {TAIL}")
-    flag = extra.get(TAIL, "false")
-    if flag not in {"true", "false"}:
-        raise UsageError(f"{TAIL} is true or false, not {flag!r}")
-    return flag == "true"
+        raise UsageError(f"the layout logdir has no option {', '.join(unknown)}", hint=f"it has {', '.join(_DEFAULTS)}")
+    for name, flag in extra.items():
+        if flag not in {"true", "false"}:
+            raise UsageError(f"{name} is true or false, not {flag!r}")
+    return {name: extra.get(name, default) == "true" for name, default in _DEFAULTS.items()}
 
 
 def _refuse(storage: Storage) -> NoReturn:

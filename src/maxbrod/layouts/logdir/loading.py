@@ -38,9 +38,11 @@ class Notes:
         return self._noted[name][folder.root].get(folder.where)
 
 
-def load_copy(storage: Storage, folder: PartitionFolder, notes: Notes) -> tuple[Copy, list[Fault]]:
+def load_copy(
+    storage: Storage, folder: PartitionFolder, notes: Notes, *, check_crc: bool = True
+) -> tuple[Copy, list[Fault]]:
     faults: list[Fault] = []
-    logs = swapped([scan(storage, each) for each in folder.loaded()])
+    logs = swapped([scan(storage, each, check_crc=check_crc) for each in folder.loaded()])
     logs.sort(key=lambda each: each.file.base_offset)
     noted = read_epochs(storage, f"{folder.path}/{EPOCHS}", faults) if EPOCHS in folder.names else []
     known = read_topic_id(storage, f"{folder.path}/{METADATA}", faults) if METADATA in folder.names else None

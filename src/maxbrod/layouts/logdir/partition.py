@@ -107,7 +107,7 @@ def _cut(storage: Storage, copy: Copy, end: int) -> list[ScannedLog]:
         if each.empty or each.end_offset <= copy.log_start or each.base_offset >= end:
             continue
         if each.base_offset < copy.log_start or each.end_offset > end:
-            cut = scan(storage, each.file, first=copy.log_start, end=end)
+            cut = scan(storage, each.file, first=copy.log_start, end=end, check_crc=each.checked)
             logs += [] if cut.empty else [cut]
         else:
             logs.append(each)
@@ -148,7 +148,7 @@ def _fill(storage: Storage, first: int, end: int, others: Sequence[Copy]) -> lis
         reached = first
         for each in copy.logs:
             if not each.empty and each.end_offset > reached and each.base_offset < end:
-                part = scan(storage, each.file, first=reached, end=end)
+                part = scan(storage, each.file, first=reached, end=end, check_crc=each.checked)
                 if not part.empty and part.base_offset >= reached:
                     parts.append(part)
                     reached = part.end_offset

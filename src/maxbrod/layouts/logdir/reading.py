@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.storage.interface import Storage
 
-CHUNK_BYTES: Final = 8 << 20
+CHUNK_BYTES: Final = 4 << 20
+"""Larger buffers are mapped anew each time, which took as long again as everything else that is done with them."""
 _BATCH_BYTES_MAX: Final = (1 << 31) - 1
 
 

@@ -12,18 +12,24 @@ import numpy as np
 
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.kafka.pieces import Piece, as_piece
+from maxbrod.layouts.kafka.pieces import Piece, as_piece, header_facts
 from maxbrod.layouts.kafka.tally import Tally
+from maxbrod.layouts.logdir.jumping import jump
 from maxbrod.layouts.logdir.reading import CHUNK_BYTES, batches
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.layouts.logdir.names import LogFile
     from maxbrod.storage.interface import Storage
 
 OFFSET_MAX: Final = (1 << 63) - 1
 DATA, ABORTED, COMMITTED = range(3)
+END_BYTES: Final = 4 << 20
+"""So much at the end of every file is read as a whole: there crashes leave their traces."""
+_NOTHING: Final = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,8 @@ class ScannedLog:
     events: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Producer id and epoch, offset, and what: the beginning of a transaction in this file, or its marker."""
     damage: Damage | None = None
+    checked: bool = True
+    """Whether every checksum was looked at."""
 
     @property
     def empty(self) -> bool:
@@ -63,24 +71,28 @@ class ScannedLog:
         return self.file.base_offset if self.empty else self.tally.end_offset
 
 
-def scan(storage: Storage, file: LogFile, *, first: int = 0, end: int = OFFSET_MAX) -> ScannedLog:
-    """The batches that lie in [first, end) with all their offsets; one that begins before `first` is taken too."""
-    found = ScannedLog(file=file)
+def scan(
+    storage: Storage, file: LogFile, *, first: int = 0, end: int = OFFSET_MAX, check_crc: bool = True
+) -> ScannedLog:
+    """The batches that lie in [first, end) with all their offsets; one that begins before `first` is taken too.
+
+    Without `check_crc` only the end of the file is read as a whole.
+    """
+    found = ScannedLog(file=file, checked=check_crc)
     position = 0
-    begun: set[int] = set()
+    wanted = _Wanted(first=first, end=end)
     try:
-        for data, headers in batches(storage, file.path, 0, file.size):
+        for piece, aborts, after in () if check_crc else _jumped(storage, file):
+            if not _absorb(found, piece, 0, wanted, aborts):
+                return found
+            position = after
+        for data, headers in batches(storage, file.path, position, file.size):
             piece = as_piece(data, headers.take(slice(_known(headers))), exact=False)
-            rising = _rising(found, piece)
-            low = int(np.searchsorted(piece.facts.last_offset[:rising], first))
-            high = int(np.searchsorted(piece.facts.last_offset[:rising], end))
-            if low < high:
-                _take(found, piece.take(slice(low, high)), position, begun)
-            if high < rising:
-                break
-            if rising < len(headers):
-                found.damage = _oddity(headers, rising, position, unknown=rising == len(piece))
-                break
+            if not _absorb(found, piece, position, wanted):
+                return found
+            if len(piece) < len(headers):
+                found.damage = _oddity(headers, len(piece), position, "has an unknown codec")
+                return found
             position += headers.end
     except (CorruptDataError, UnsupportedFormatError) as error:
         at = position if error.position is None else error.position
@@ -89,15 +101,52 @@ def scan(storage: Storage, file: LogFile, *, first: int = 0, end: int = OFFSET_M
     return found
 
 
+@dataclass(slots=True, kw_only=True)
+class _Wanted:
+    first: int
+    end: int
+    begun: set[int] = field(default_factory=set)
+    """Producers with a transaction that has begun in the file."""
+
+
+def _jumped(storage: Storage, file: LogFile) -> Iterator[tuple[Piece, frozenset[tuple[int, int]], int]]:
+    """Pieces without bytes, their abort markers, and the position after each; up to where all must be read."""
+    for group in jump(storage, file, file.size - END_BYTES):
+        headers = group.headers
+        if _known(headers) < len(headers):
+            return
+        yield Piece(data=_NOTHING, headers=headers, facts=header_facts(headers)), group.aborts, headers.end
+
+
+def _absorb(
+    found: ScannedLog,
+    piece: Piece,
+    position: int,
+    wanted: _Wanted,
+    aborts: frozenset[tuple[int, int]] | None = None,
+) -> bool:
+    """Take what is wanted of it; whether there may be more. `aborts` None: its markers are read."""
+    rising = _rising(found, piece)
+    low = int(np.searchsorted(piece.facts.last_offset[:rising], wanted.first))
+    high = int(np.searchsorted(piece.facts.last_offset[:rising], wanted.end))
+    if low < high:
+        _take(found, piece.take(slice(low, high)), position, wanted.begun, aborts)
+    if high < rising:
+        return False
+    if rising < len(piece):
+        found.damage = _oddity(piece.headers, rising, position, "does not follow the one before")
+        return False
+    return True
+
+
 def _known(headers: BatchHeaders) -> int:
     """How many batches come before the first one of a codec that nobody has defined."""
     return int(np.argmax(np.append(headers.codec > max(Codec), True)))
 
 
-def _oddity(headers: BatchHeaders, row: int, position: int, *, unknown: bool) -> Damage:
+def _oddity(headers: BatchHeaders, row: int, position: int, what: str) -> Damage:
     offset = int(headers["base_offset"][row])
-    message = f"a batch at offset {offset} " + ("has an unknown codec" if unknown else "does not follow the one before")
-    return Damage(position=position + int(headers.position[row]), message=message)
+    return Damage(position=position + int(headers.position[row]), message=f"a batch at offset {offset} {what}")
 
 
 def _rising(found: ScannedLog, piece: Piece) -> int:
@@ -111,7 +160,9 @@ def _rising(found: ScannedLog, piece: Piece) -> int:
     return int(wrong[0]) if wrong.size else len(piece)
 
 
-def _take(found: ScannedLog, piece: Piece, position: int, begun: set[int]) -> None:
+def _take(
+    found: ScannedLog, piece: Piece, position: int, begun: set[int], aborts: frozenset[tuple[int, int]] | None
+) -> None:
     headers, facts = piece.headers, piece.facts
     before = int(facts.first_offset[0]) if found.empty else found.tally.end_offset
     if found.empty:
@@ -126,14 +177,13 @@ def _take(found: ScannedLog, piece: Piece, position: int, begun: set[int]) -> No
             last = int(epochs[row])
             found.epochs.append((last, int(facts.first_offset[row])))
     if headers.transactional.any():
-        _note_transactions(found, piece, begun)
+        _note_transactions(found, piece, begun, set(abort_markers(piece.data, headers)) if aborts is None else aborts)
     found.tally.add(piece)
     found.stop = position + int(headers.position[-1] + headers.size[-1])
 
 
-def _note_transactions(found: ScannedLog, piece: Piece, begun: set[int]) -> None:
+def _note_transactions(found: ScannedLog, piece: Piece, begun: set[int], aborts: Container[tuple[int, int]]) -> None:
     headers = piece.headers
-    aborts = set(abort_markers(piece.data, headers))
     control = headers.control
     # What compaction has emptied is decided, and holds nothing: the cleaner stops before open transactions.
     for row in np.flatnonzero(headers.transactional & (headers["count"] > 0)).tolist():

@@ -1,5 +1,6 @@
-"""What log directories hold: every log is gone over once, with its checksums, because nothing else tells where a crash
-has left it. Several files at a time.
+"""What log directories hold: every log is gone over, because nothing else tells where a crash has left it.
+
+Several files at a time.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from maxbrod.layouts.logdir.decisions import TOPIC as STATES
 from maxbrod.layouts.logdir.decisions import Verdict, read_decisions
 from maxbrod.layouts.logdir.loading import Notes, load_copy
 from maxbrod.layouts.logdir.metadata_log import read_metadata
-from maxbrod.layouts.logdir.names import arrange
+from maxbrod.layouts.logdir.names import CLUSTER_METADATA, arrange
 from maxbrod.layouts.logdir.partition import join
 from maxbrod.layouts.logdir.topics import find_topics
+from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
 
 NAME: Final = "logdir"
 _FILES_AT_A_TIME: Final = 4
+_SMALL: Final = frozenset({CLUSTER_METADATA, OFFSETS_TOPIC, STATES})
+"""What is read here and now, so that nobody will look at its checksums later."""
 
 
-def survey(storage: Storage, *, uncommitted_tail: bool) -> Survey:
+def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) -> Survey:
     tree = arrange(storage.list())
     faults = [
         Fault(path=path, message=f"its broker had put it aside ({what}); it is passed over", fatal=False)
@@ -50,7 +54,10 @@ def survey(storage: Storage, *, uncommitted_tail: bool) -> Survey:
         read = dict(
             zip(
                 (each.path for each in folders),
-                pool.map(lambda each: load_copy(storage, each, notes), folders),
+                pool.map(
+                    lambda each: load_copy(storage, each, notes, check_crc=check_crc or each.where.topic in _SMALL),
+                    folders,
+                ),
                 strict=True,
             )
         )

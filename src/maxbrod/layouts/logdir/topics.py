@@ -6,9 +6,10 @@ What the two say of each other is told: folders of topics that were deleted or n
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.layouts.foreign import Fault, ForeignTopic
+from maxbrod.layouts.logdir.names import CLUSTER_METADATA
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from maxbrod.layouts.logdir.copies import Copy
     from maxbrod.layouts.logdir.metadata_image import MetadataImage
+
+_LISTED: Final = 10
 
 
 def find_topics(
@@ -92,14 +95,25 @@ def _missing(
     here: frozenset[UUID],
 ) -> Iterator[Fault]:
     """Partitions that no directory has. A broker makes the folder when it hears of the partition."""
+    lost: list[int] = []
+    unwritten: list[int] = []
     for partition, replicas in sorted(image.partitions.get(topic_id, {}).items()):
-        if TopicPartition(topic=name, partition=partition) in copies:
-            continue
-        whole = replicas and all(image.log_dirs.get(each) and image.log_dirs[each] <= here for each in replicas)
-        brokers = ", ".join(map(str, replicas))
-        message = (
-            f"no directory has this partition, and all of its brokers ({brokers}) are here: it was never written to"
-            if whole
-            else f"no directory has this partition: it is on brokers {brokers}"
-        )
-        yield Fault(path=f"{name}-{partition}", message=message, fatal=not whole)
+        if TopicPartition(topic=name, partition=partition) not in copies:
+            whole = replicas and all(image.log_dirs.get(each) and image.log_dirs[each] <= here for each in replicas)
+            (unwritten if whole else lost).append(partition)
+    if lost:
+        brokers = sorted({each for partition in lost for each in image.partitions[topic_id][partition]})
+        message = f"no directory has {_named(name, lost)}, which brokers {_listed(brokers)} held"
+        yield Fault(path=f"{CLUSTER_METADATA}-0", message=message)
+    if unwritten:
+        message = f"no directory has {_named(name, unwritten)}, though all of the brokers are here: never written to"
+        yield Fault(path=f"{CLUSTER_METADATA}-0", message=message, fatal=False)
+
+
+def _named(name: str, partitions: Sequence[int]) -> str:
+    return f"partition{'s' * (len(partitions) > 1)} {_listed(partitions)} of {name}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _LISTED} more" if len(numbers) > _LISTED else ""
+    return ", ".join(map(str, numbers[:_LISTED])) + more

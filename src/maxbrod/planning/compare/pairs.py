@@ -55,6 +55,8 @@ class CompareWish:
     def __post_init__(self) -> None:
         if self.match is Match.MAPPED:
             raise UsageError("which restore made the target is not said by --offsets", hint="give --restore ID")
+        if self.selection.transform is not None:
+            raise UsageError("records are compared as they are: where and select are for restores and conversions")
         if self.differences < 0:
             raise UsageError("a number of differences cannot be negative", hint="give --differences 0 or more")
         if self.restore is not None and self.cuts:

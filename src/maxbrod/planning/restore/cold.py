@@ -82,7 +82,9 @@ def check_cold(wish: Wish) -> None:
             flag = _FLAGS.get(name, name.replace("_", "-"))
             raise UsageError(
                 f"--{flag} and --to-logdir do not go together: logs are written as they were",
-                hint="restore into a running cluster, with --bootstrap",
+                hint="restore into a running cluster, with --bootstrap"
+                if wish.transform is None
+                else "convert the archive with --where and --select, and restore what comes of it",
             )
     if wish.offsets is OffsetsMode.APPEND:
         raise UsageError("--to-logdir keeps all offsets", hint="leave out --offsets append")

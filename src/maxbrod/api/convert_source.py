@@ -1,0 +1,104 @@
+"""The archive that a conversion reads: what of it is meant, and what is wrong with it. Looks at it again if need be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from maxbrod.api.archives import open_archive
+from maxbrod.api.reports import Notice
+from maxbrod.api.snapshots import find_moment
+from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
+from maxbrod.layouts.logdir.layout import CHECK_CRC
+from maxbrod.layouts.registry import NATIVE
+from maxbrod.planning.convert_parts import Part
+from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from maxbrod.api.convert import ConvertWish
+    from maxbrod.api.snapshots import Moment
+
+
+class ConvertSource:
+    """Stands at the state in which it was found when it was opened, or looked at again."""
+
+    def __init__(self, wish: ConvertWish) -> None:
+        self._wish = wish
+        self.unchecked = wish.source_extra.get(CHECK_CRC) == "false"
+        """Whether damage may be met that nobody knows of yet."""
+        self._open(wish.source_extra)
+
+    def _open(self, extra: Mapping[str, str]) -> None:
+        wish = self._wish
+        self.archive = open_archive(wish.source_url, wish.source, layout=wish.source_layout, extra=extra)
+        self.moment: Moment = find_moment(self.archive.storage, self.archive.catalog.runs(), None)
+        self.notices: list[Notice] = []
+
+    def look_again(self) -> None:
+        """With every checksum: what is damaged is a gap then, or taken from another copy."""
+        self.unchecked = False
+        self._open({**self._wish.source_extra, CHECK_CRC: "true"})
+
+    @property
+    def layout(self) -> str:
+        return NATIVE if self.archive.survey is None else self.archive.survey.layout
+
+    def faults(self) -> Iterator[Notice]:
+        """What the source had lost, or could make good, before anybody converted it."""
+        for fault in () if self.archive.survey is None else self.archive.survey.faults:
+            yield Notice(
+                kind="damaged" if fault.fatal else "repaired",
+                message=f"{fault.path}: {fault.message}",
+                first_offset=fault.offset,
+                end_offset=fault.offset,
+                exit_code=EXIT_CORRUPT if fault.fatal else EXIT_DONE,
+            )
+
+    def parts(self) -> Iterator[Part]:
+        """Every chosen partition of the source. Names are all that other layouts have: of one name, one topic."""
+        rows = [row for row in decode_rows(self.archive.catalog.rows()) if isinstance(row, Segment | Gap)]
+        names = {row.topic_id: row.topic for row in rows}
+        chosen = select_names(set(names.values()), self._wish.topics)
+        wanted = {topic_id for topic_id, name in names.items() if name in chosen}
+        if self._wish.to.layout != NATIVE:
+            wanted &= self._newest(rows)
+        for row_id, group in groupby(rows, key=lambda row: (row.topic_id, row.partition)):
+            found = tuple(group)
+            if row_id[0] in wanted:
+                first = found[0]
+                yield Part(topic=first.topic, topic_id=first.topic_id, partition=first.partition, rows=found)
+
+    def told(self, parts: Sequence[Part]) -> Moment:
+        """The moment without the ends of what is not converted: a backup would go on from there, and miss it.
+
+        Of partitions with rows the target knows itself how far it has come. Those without can have an end all the same.
+        """
+        snapshot = self.moment.snapshot
+        if snapshot is None:
+            return self.moment
+        held, chosen = self.archive.catalog.positions(), {part.topic_id for part in parts}
+        ends = {
+            each: end
+            for each, end in snapshot.ends.items()
+            if each not in held and (each.topic_id in chosen or not self._wish.topics)
+        }
+        return replace(self.moment, snapshot=replace(snapshot, ends=ends))
+
+    def _newest(self, rows: Sequence[Segment | Gap]) -> set[str]:
+        first: dict[str, Incarnation] = {}
+        for row in rows:
+            known = first.get(row.topic_id)
+            if known is None or row.written_at < known.first_written_at:
+                first[row.topic_id] = Incarnation(
+                    topic=row.topic, topic_id=row.topic_id, first_written_at=row.written_at
+                )
+        newest = newest_ids(first.values(), self.moment.present)
+        for each in first.values():
+            if each.topic_id not in newest:
+                message = f"an older topic of this name ({each.topic_id}) is left out: the layout knows names only"
+                self.notices.append(Notice(kind="incarnation", message=message, topic=each.topic))
+        return newest

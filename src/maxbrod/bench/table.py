@@ -1,0 +1,197 @@
+"""`maxbrod bench table`: an archive as a Spark table beside the live topic, beside Parquet, and what queries open.
+
+Every race is of one minute and of one warm session. The log directory of the sandbox's broker is backed up at the end,
+when the broker has stopped.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.api.backup import Backup
+from maxbrod.bench.figures import Figure, seconds, share, speed
+from maxbrod.bench.groups import TableGroup
+from maxbrod.bench.live import live_frame
+from maxbrod.bench.loads import BATCH_BYTES, write_load
+from maxbrod.bench.logdir import LogDirectory, race_logdir
+from maxbrod.bench.race import race_laps, time_lap
+from maxbrod.config import BackupConfig, Config, KafkaConfig
+from maxbrod.datasource.archive import look_up
+from maxbrod.datasource.counting import count_records
+from maxbrod.datasource.options import parse_options
+from maxbrod.datasource.registering import register
+from maxbrod.datasource.splits import find_portions
+from maxbrod.errors import MaxbrodError
+from maxbrod.sandbox.cluster import Cluster
+from maxbrod.spark.session import open_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from maxbrod.bench.loads import Load
+    from maxbrod.bench.race import Lap
+    from maxbrod.spark.session import Session
+
+B_RECORDS: Final = 4_000_000
+OBJECTS_WANTED: Final = 2
+_POINT_RECORDS: Final = 9000
+_POINT_BATCH_BYTES: Final = 9500
+"""The partition then has 1,000 batches, and more bytes than are packed with others."""
+_AGGREGATE: Final = ("count(*)", "count(key)", "sum(octet_length(value))", "max(offset)")
+_COLUMNS: Final = "key,value,offset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What the races share."""
+
+    cluster: Cluster
+    session: Session
+    disk: Path
+    scale: float
+    rounds: int
+
+    def back_up(self, topic: str, **wish: Any) -> str:  # noqa: ANN401 - fields of `BackupConfig`
+        """A plain backup; the archive's URL."""
+        url = str(self.disk / f"archive-{topic}")
+        config = Config(
+            kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
+            archive=url,
+            backup=BackupConfig(topics=(topic,), **wish),
+        )
+        with Backup(config, session=self.session) as backup:
+            report = backup.run()
+        if not report.complete:
+            raise MaxbrodError("the backup is not complete", operation="bench", object_name=topic)
+        return url
+
+    def table(self, url: str, **options: str) -> Any:  # noqa: ANN401 - a DataFrame
+        return self.session.read.format("maxbrod").options(**options).load(url)
+
+    def lap(self, contender: Callable[[], object]) -> Lap:
+        """Without the processor time of the brokers, which work for everyone."""
+        return time_lap(contender, uncounted=frozenset(self.cluster.pids))
+
+
+def measure(
+    *,
+    scale: float,
+    rounds: int,
+    only: Collection[TableGroup] = (),
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> list[Figure]:
+    """Every figure of the chosen groups, or of all."""
+    on_stage("starting a cluster and Spark")
+    with ExitStack() as undo:
+        disk = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-")))
+        cluster = undo.enter_context(Cluster.start(disk / "cluster"))
+        # The JVM works on records here: with its full compiler, for all contenders alike.
+        session = undo.enter_context(open_session(jvm_works=True))
+        stage = Stage(cluster=cluster, session=session, disk=disk, scale=scale, rounds=rounds)
+        return measure_on(stage, frozenset(only or TableGroup), on_stage)
+
+
+def measure_on(stage: Stage, chosen: frozenset[TableGroup], on_stage: Callable[[str], None]) -> list[Figure]:
+    """The chosen groups, log directories at the end: they stop the broker."""
+    register(stage.session)
+    found: list[Figure] = []
+    load = None
+    if chosen != {TableGroup.POINT}:
+        on_stage("writing data B")
+        count = max(int(B_RECORDS * stage.scale), 4)
+        load = write_load(stage.cluster, "table-b", count, batch_bytes=BATCH_BYTES, json=True)
+    if load is not None and chosen & {TableGroup.SCAN, TableGroup.COUNT}:
+        on_stage("racing over data B")
+        url = stage.back_up(load.topic)
+        found += _race_scan(stage, load, url) if TableGroup.SCAN in chosen else []
+        found += _race_count(stage, load, url) if TableGroup.COUNT in chosen else []
+    if TableGroup.POINT in chosen:
+        on_stage("asking 1,000 segments")
+        found += _ask_points(stage)
+    if load is not None and TableGroup.LOGDIR in chosen:
+        on_stage("backing the stopped broker's log directory up")
+        broker = stage.cluster.broker_ids[0]
+        stage.cluster.stop(broker)
+        source = LogDirectory(path=stage.cluster.log_dir(broker), topic=load.topic)
+        found += race_logdir(stage.session, source, stage.disk, rounds=stage.rounds)
+    return found
+
+
+def _race_scan(stage: Stage, load: Load, url: str) -> list[Figure]:
+    parquet = str(stage.disk / "parquet")
+    stage.table(url).write.mode("overwrite").option("compression", "zstd").parquet(parquet)
+    frames: dict[str, Callable[[], Any]] = {
+        "table": lambda: stage.table(url, columns=_COLUMNS),
+        "all columns": lambda: stage.table(url),
+        "parquet": lambda: stage.session.read.parquet(parquet),
+        "live": lambda: live_frame(stage.session, stage.cluster.bootstrap, load),
+    }
+    laps = race_laps(
+        {name: partial(stage.lap, partial(_aggregate, frame, load)) for name, frame in frames.items()},
+        rounds=stage.rounds,
+    )
+    ours = laps["table"]
+    rate = f"{load.records / ours.best / 1e6:.2f} M rec/s"
+    return [
+        speed("scan of B over the live topic, per record", ours, laps["live"], wanted=3.0, note=rate),
+        share("scan of B, time over zstd Parquet", ours, laps["parquet"], wanted=2.5, note="the columns named"),
+        share("scan of all columns of B, time over Parquet", laps["all columns"], laps["parquet"]),
+    ]
+
+
+def _aggregate(frame: Callable[[], Any], load: Load) -> None:
+    (found,) = frame().selectExpr(*_AGGREGATE).collect()
+    if found[0] != load.records:
+        raise MaxbrodError(f"{found[0]} of {load.records} records were read", operation="bench", object_name=load.topic)
+
+
+def _race_count(stage: Stage, load: Load, url: str) -> list[Figure]:
+    def catalog() -> None:
+        counts = count_records(parse_options({"path": url}))
+        if counts is None or sum(each.records for each in counts) != load.records:
+            raise MaxbrodError("the catalog has another count", operation="bench", object_name=load.topic)
+
+    laps = race_laps(
+        {"catalog": catalog, "spark": lambda: stage.table(url, columns="partition").count()}, rounds=stage.rounds
+    )
+    return [
+        seconds("count by the catalog alone", laps["catalog"], note="no object read"),
+        seconds("count by Spark, no column of records", laps["spark"], note="no object read"),
+    ]
+
+
+def _ask_points(stage: Stage) -> list[Figure]:
+    """A plain backup of small batches, each a segment of its own, whose times rise: those of B overlap by a minute."""
+    load = write_load(
+        stage.cluster, "table-points", _POINT_RECORDS, partitions=1, batch_bytes=_POINT_BATCH_BYTES, json=False
+    )
+    url = stage.back_up(load.topic, segment_records=1)
+    everything = _portions(url)
+    middle = everything[len(everything) // 2].stored
+    at = middle.max_timestamp or 0
+    asked = {
+        "offset": {"startingOffset": str(middle.base_offset + 1), "endingOffset": str(middle.base_offset + 2)},
+        "millisecond": {"since": str(at), "until": str(at + 1)},
+    }
+    note = f"of {len({each.stored.path for each in everything})} segments"
+    return [
+        Figure(
+            name=f"objects that a query for one {what} reads",
+            value=len({each.stored.path for each in _portions(url, **options)}),
+            unit="objects",
+            wanted=OBJECTS_WANTED,
+            at_most=True,
+            note=note,
+        )
+        for what, options in asked.items()
+    ]
+
+
+def _portions(url: str, **given: str) -> list[Any]:
+    options = parse_options({"path": url, **given})
+    return find_portions(look_up(options.url, options.storage, options.layout), options, options.scope)

@@ -1,0 +1,69 @@
+"""A restore with expressions that is killed: `python -m restore.transform_program CONFIG TOPIC FATE`
+
+With the fate `staging` the process ends by SIGKILL when a part is staged and the next one is written but not committed;
+with `restoring`, when all is staged and some of it has reached the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from maxbrod.api import restore as engine
+from maxbrod.api import staging
+from maxbrod.config import Config
+from maxbrod.planning.restore.rename import parse_rename
+from maxbrod.planning.restore.wish import OffsetsMode, Wish
+from maxbrod.spark.transform import run_transform_job
+from restore.engine import run_job_here
+from restore.faults import when_acknowledged
+
+STAGE = staging.Staging.run
+
+
+def transforming(topic: str) -> Wish:
+    """Values that are others each time that they are asked for."""
+    return Wish(
+        topics=(topic,),
+        rename=parse_rename(prefix="new-"),
+        offsets=OffsetsMode.EXACT,
+        where="key is null or length(key) < 12",
+        select="uuid() as value",
+    )
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_small_waves(self: staging.Staging, *arguments: Any, **options: Any) -> Any:
+    return STAGE(self, *arguments, **{**options, "commit_bytes": 1})
+
+
+def dying_job(*arguments: Any, **options: Any) -> Any:
+    answers = run_transform_job(*arguments, **options)
+    target = arguments[1].target_url
+    if staging.open_staged(target, arguments[1].target).catalog.rows().num_rows:
+        die()
+    return answers
+
+
+def main(config: Config, topic: str, fate: str) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(staging.Staging, "run", in_small_waves))
+        if fate == "staging":
+            stack.enter_context(patch.object(staging, "run_transform_job", dying_job))
+        else:
+            # In this process, which is to die.
+            stack.enter_context(patch.object(engine, "run_restore_job", run_job_here))
+            stack.enter_context(when_acknowledged(3, die))
+        work = stack.enter_context(engine.Restore(config, transforming(topic)))
+        work.run(work.plan())
+
+
+if __name__ == "__main__":
+    main(Config.model_validate_json(sys.argv[1]), sys.argv[2], sys.argv[3])
