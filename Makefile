@@ -40,6 +40,7 @@ bench: setup ## Measure maxbrod against something anyone can run beside it
 	$(BIN)/maxbrod bench start
 	$(BIN)/maxbrod bench backup
 	$(BIN)/maxbrod bench restore
+	$(BIN)/maxbrod bench table
 
 setup: $(STAMPS)/java $(STAMPS)/layouts-prepared $(STAMPS)/values-prepared $(STAMPS)/spark-prepared ## Install everything that maxbrod needs
 
