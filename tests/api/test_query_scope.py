@@ -36,7 +36,7 @@ def test_topics_are_chosen_as_everywhere_else(local_place: Place) -> None:
     assert select(archive, QueryScope(), layout=None).topics == {"orders", "empty"}
     assert "topics" not in select(archive, QueryScope(), layout=None).options
     chosen = select(archive, QueryScope(exclude=("/emp.{1,2}y/",)), layout=None)
-    assert (chosen.topics, chosen.options["topics"]) == ({"orders"}, "orders")
+    assert (chosen.topics, chosen.options["topics"]) == (frozenset({"orders"}), "orders")
     for scope in (QueryScope(topics=("ordres",)), QueryScope(exclude=("*",)), QueryScope(as_of="nobody")):
         with pytest.raises(UsageError):
             select(archive, scope, layout=None)

@@ -50,6 +50,16 @@ def test_what_is_committed_is_there_for_whoever_opens_the_archive(archive: Archi
     assert other.positions() == catalog.positions() == {PARTITION: expected}
 
 
+def test_a_catalog_knows_whether_it_is_the_newest(archive: Archive) -> None:
+    writer = archive.create()
+    reader = archive.open()
+    assert (writer.is_newest(), reader.is_newest()) == (True, True)
+    writer.commit([segment(0, 10), run("run-1")])
+    assert (writer.is_newest(), reader.is_newest()) == (True, False)
+    reader.refresh()
+    assert reader.is_newest()
+
+
 def test_rows_are_replaced_in_the_same_commit_as_their_successors(archive: Archive) -> None:
     catalog = archive.create()
     catalog.commit([segment(0, 10), segment(10, 20), segment(0, 10, partition=1), run("run-1")])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,6 +17,8 @@ from cli.test_other_layouts import OLD_MS, tree  # noqa: F401 - a fixture
 from datasource.test_query import make
 from maxbrod.cli.main import run
 from maxbrod.cli.query_histogram import sparkline
+from maxbrod.cli.query_plot import draw
+from maxbrod.errors import EnvironmentMissingError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,3 +160,29 @@ def test_the_query_comes_from_a_file_or_from_standard_input(
 )
 def test_a_line_shows_zero_as_nothing_and_one_as_something(counts: list[int], line: str) -> None:
     assert sparkline(counts) == line
+
+
+def test_a_picture_without_matplotlib_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(EnvironmentMissingError) as caught:
+        draw(pa.table({"x": [1], "y": [2]}), tmp_path / "x.png")
+    assert "maxbrod[plot]" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--output", "xml"],
+        ["--json", "--output", "csv"],
+        ["--to", "answer.txt"],
+        ["--output", "table", "--to", "x"],
+        ["--plot", "x.gif"],
+        ["--histogram"],
+        ["--value", "xml"],
+        ["--since", "yesterday"],
+        ["--isolation", "none"],
+    ],
+)
+def test_flags_that_mean_nothing_are_refused_before_spark_starts(archive: str, flags: list[str]) -> None:
+    with patch("maxbrod.api.query.open_configured", side_effect=AssertionError("Spark was started")):
+        assert run(["query", archive, "SELECT 1", *flags]) == 2

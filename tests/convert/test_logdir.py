@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 3
 ENOUGH = 1000
+RATE = {"producer_byte_rate": 1e6}
 TAIL = {"uncommitted_tail": "true"}
 
 
@@ -134,7 +135,7 @@ def grant(cluster: Cluster, topic: str, user: str) -> None:
     """A rule about a topic, and a quota."""
     with client_of(cluster) as client:
         assert all(each.done for each in create_acls(client, [rule(topic)]).values())
-        quota = Quota(entities=(QuotaEntity(type="user", name=user),), values={"producer_byte_rate": 1e6})
+        quota = Quota(entities=(QuotaEntity(type="user", name=user),), values=RATE)
         assert all(each.done for each in set_quotas(client, [quota]).values())
 
 
@@ -200,14 +201,18 @@ def restore_ledger(target: Cluster, archive: Path, suffix: str, capsys: pytest.C
             *("restore", "--topic", "ledger", "--suffix", f"-{suffix}", "--groups", f"{suffix}-readers"),
             *("--with-acls", "--with-quotas", "--yes"),
         )
-    with client_of(target) as client:
-        restored = capture(client, [name])
-    (found,) = restored.topics
     # One broker cannot have two replicas in sync, which the plan has told.
-    assert found.configs == {"max.message.bytes": "700000", "retention.ms": "987654321", "min.insync.replicas": "1"}
-    assert rule(name) in (restored.acls or ())
-    users = {each.entities[0].name: each.values for each in restored.quotas or ()}
-    assert users[suffix] == {"producer_byte_rate": 1e6}
+    configs = {"max.message.bytes": "700000", "retention.ms": "987654321", "min.insync.replicas": "1"}
+
+    def is_back(client: KafkaClient) -> bool:
+        restored = capture(client, [name])
+        rates = {each.entities[0].name: each.values for each in restored.quotas or ()}
+        has_rule, rate = rule(name) in (restored.acls or ()), rates.get(suffix)
+        return [each.configs for each in restored.topics] == [configs] and has_rule and rate == RATE
+
+    with client_of(target) as client:
+        # A broker hears of what was changed a moment after the answer.
+        wait_for("settings, the rule and the quota", lambda: is_back(client) or None, timeout_s=60)
     assert stand(target, f"{suffix}-readers") == {(name, 0): 7}
     assert [value for _, value in read_all(target, name, isolation_level="read_committed")] == [
         record.value for record in numbered(20)

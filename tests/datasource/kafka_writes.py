@@ -17,6 +17,7 @@ from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from java_oracle import JavaOracle, JavaRecord
     from maxbrod.datasource.kafka_sink import _Sink
@@ -63,7 +64,8 @@ def failing(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class Query:
     """One start of a stream: Spark makes a writer before the tasks of a batch, and another to commit it."""
 
-    def __init__(self, cluster: Cluster, state: object, **options: str) -> None:
+    def __init__(self, cluster: Cluster, state: Path, **options: str) -> None:
+        (state / "metadata").touch()  # as in every checkpoint of Spark's
         self._source = ArchiveSource(
             {"kafka.bootstrap.servers": cluster.bootstrap, "checkpointLocation": str(state), **options}
         )

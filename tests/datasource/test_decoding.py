@@ -13,17 +13,23 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from native_logs import pack
 from reference import Record
 
+from backup.engine import back_up, config_of
+from convert.engine import convert
 from datasource.archives import write
 from maxbrod.api.query import Query
 from maxbrod.api.query_scope import QueryScope
 from maxbrod.config import Config
 from maxbrod.datasource.decoding import as_ddl
-from maxbrod.datasource.formats import parse_formats
 from maxbrod.datasource.values.proto_files import compile_files
 from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.planning.formats import parse_formats
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import Message, produce
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from maxbrod.sandbox.cluster import Cluster
 
 OLD = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}, {"name": "who", "type": "string"}]}
 NEW = {
@@ -193,3 +199,21 @@ def test_types_of_variants_become_types_of_columns(variant: str, ddl: str) -> No
 def test_a_format_that_means_nothing_is_refused(words: list[str]) -> None:
     with pytest.raises(UsageError):
         parse_formats(words)
+
+
+def test_a_real_backup_and_another_tools_copy_of_it_give_the_same_answer(
+    cluster: Cluster, topic: str, tmp_path: Path, spark: Any
+) -> None:
+    create_topic(cluster, "_schemas")
+    create_topic(cluster, topic, partitions=2)
+    key, value = registered(f"{topic}-value", 1, 41, json.dumps(OLD))
+    produce(cluster, "_schemas", [Message(key=key, value=value)])
+    orders = [headed(41, avro(OLD, {"id": number, "who": f"w{number % 3}"})) for number in range(30)]
+    for partition in range(2):
+        produce(cluster, topic, [Message(key=b"k", value=each) for each in orders[partition::2]], partition=partition)
+    back_up(config_of(cluster, tmp_path / "archive", topic, "_schemas"))
+    convert(tmp_path / "archive", tmp_path / "copy", "kbak", accept_loss=True)
+    sql = f"SELECT value.who, sum(value.id), max(partition) FROM `{topic}` GROUP BY 1 ORDER BY 1"
+    expected = [(f"w{rest}", sum(range(rest, 30, 3)), 1) for rest in range(3)]
+    for place in ("archive", "copy"):
+        assert ask(tmp_path / place, spark, sql, value=("confluent",)) == expected

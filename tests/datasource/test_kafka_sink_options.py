@@ -57,13 +57,26 @@ def test_an_option_that_cannot_be_right_is_refused_by_its_name(options: dict[str
     ("options", "words"),
     [
         ({}, "cannot be remembered"),
-        ({"checkpointLocation": "hdfs://host/checkpoint"}, "beside the checkpoint"),
+        ({"checkpointLocation": "hdfs://host/checkpoint"}, "in the checkpoint"),
         ({"state": "/state", "writeId": "one"}, "no writeId"),
+        ({"checkpointLocation": "/checkpoint", "writeId": "one"}, "no writeId"),
     ],
 )
 def test_a_stream_that_could_not_remember_its_decisions_is_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_sink_options({**BROKER, **options}, stream=True)
+
+
+def test_a_checkpoint_that_is_not_where_its_path_seems_to_be_is_never_taken_for_one(tmp_path: Path) -> None:
+    """A path is one of Spark's default file system, which may be another than that of this machine."""
+    for url in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}", "dbfs:/checkpoint"):
+        source = ArchiveSource({**BROKER, "checkpointLocation": url})
+        with pytest.raises(UsageError, match="cannot be reached from here") as caught:
+            source.streamWriter(COLUMNS, False)
+        assert "option state" in str(caught.value.hint)
+    (tmp_path / "metadata").touch()
+    for url in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
+        ArchiveSource({**BROKER, "checkpointLocation": url}).streamWriter(COLUMNS, False)
 
 
 def test_options_are_understood_in_the_case_that_spark_hands_them_over_in() -> None:

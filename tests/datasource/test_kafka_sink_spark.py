@@ -11,7 +11,7 @@ from native_logs import NAME
 import maxbrod
 from backup.ledger import _columns, odd_records
 from datasource.archives import write as write_archive
-from datasource.kafka_writes import KEEP, consumed, values
+from datasource.kafka_writes import KEEP, consumed, ends, values
 from java_oracle import JavaRecord
 from maxbrod.batch.encode import encode
 from maxbrod.model import Codec
@@ -122,3 +122,4 @@ def test_a_stream_writes_each_batch_once_over_restarts(
         noted.unlink()
     run("c")
     assert sorted(values(java, cluster, topic)) == ["a-1", "a-2", "b-1", "b-2", "c-1", "c-2"]
+    assert ends(cluster, topic) == (9, 9)  # with a marker for each batch: what came again was not even written

@@ -99,7 +99,7 @@ orders = st.fixed_dictionaries(
         "who": texts,
         "nick": texts,
         "raw": st.binary(max_size=5),
-        "state": st.sampled_from([0, 5, 7]),
+        "state": st.sampled_from([0, 5, 7, -1]),
         "cost": costs,
         "tags": st.lists(texts, max_size=3),
         "costs": st.lists(costs, max_size=3),

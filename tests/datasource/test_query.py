@@ -156,3 +156,13 @@ def test_groups_and_gaps_are_tables(local_place: Place, spark: Any) -> None:
         assert rows(opened, "SELECT run_id, exit_code FROM runs ORDER BY finished_at DESC LIMIT 1") == [("run-2", 3)]
         newest = "SELECT sum(records), min(max_timestamp) IS NULL FROM segments WHERE newest AND topic = 'orders'"
         assert rows(opened, newest) == [(30, False)]
+
+
+def test_a_count_opens_no_object(tmp_path: Path, spark: Any) -> None:
+    archive = make(tmp_path / "archive")
+    for each in archive.rglob("*.log"):
+        each.unlink()
+    with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
+        sql = "SELECT topic, partition, count(*) AS n FROM records GROUP BY ALL ORDER BY ALL"
+        assert rows(opened, sql) == [("clicks-eu.v1", 3, 3), ("orders", 3, 40)]
+        assert rows(opened, "SELECT count(*) FROM orders") == [(40,)]

@@ -88,6 +88,30 @@ def test_a_stream_has_what_was_acknowledged_while_backups_go_on(
             assert found == dict(ledger.of(cluster, topic, partition))
 
 
+def test_a_running_stream_has_what_is_archived_meanwhile(spark: Any, tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    grow(archive, 0, 10)
+    stream = spark.readStream.format("maxbrod").option("startingRun", "latest").load(str(archive))
+    query = (
+        stream.select("offset")
+        .writeStream.format("memory")
+        .queryName("meanwhile")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        for end in (20, 30):
+            grow(archive, end - 10, end)
+            query.processAllAvailable()
+            assert sorted(row.offset for row in spark.table("meanwhile").collect()) == [*range(10, end)]
+        compact(archive)
+        query.processAllAvailable()
+        assert spark.table("meanwhile").count() == 20
+    finally:
+        query.stop()
+
+
 def test_the_format_is_found_where_nothing_was_registered(spark: Any, tmp_path: Path) -> None:
     write(tmp_path / "archive", [data_batch(0, 3)])
     other = spark.newSession()

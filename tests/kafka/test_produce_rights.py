@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from kafka_reading import client_of, partition_of
 from producing import assert_stored, batches_of, feed_of, produce_orders
 
+from datasource.kafka_writes import released, rows, write
 from maxbrod.config import KafkaConfig, from_java_properties
 from maxbrod.errors import UnsupportedFormatError, UsageError
 from maxbrod.kafka.access import read_acls, read_quotas
@@ -98,6 +100,16 @@ def test_who_may_not_write_is_told_which_right_is_missing(
     assert (caught.value.object_name, caught.value.offset) == (f"{topic}-0", 0)
     assert "Write" in str(caught.value.hint)
     assert log_end(admin, partition_of(topic)) == 0
+
+
+def test_a_dataframe_is_written_over_tls_with_a_login(guarded: Cluster, admin: KafkaClient, topic: str) -> None:
+    create_topic(guarded, topic, config=KEEP)
+    ids = replace(rule("TRANSACTIONAL_ID", f"{topic}-", "WRITE"), pattern_type="PREFIXED")
+    allow(admin, rule("TOPIC", topic, "WRITE"), ids)
+    login = {f"kafka.{name}": value for name, value in guarded.java_properties(SASL_SSL, "alice").items()}
+    write(guarded, rows(topic, ["a", "b"]), transactionalIdPrefix=topic, **login)
+    released(guarded, topic)
+    assert log_end(admin, partition_of(topic)) == 3  # with the marker
 
 
 def test_brokers_tell_what_is_allowed_also_on_what_is_not_there(

@@ -40,8 +40,8 @@ def feed(client: KafkaClient, topic: str, appends: list[Batch]) -> Feed:
     return Feed(where=placed.where, topic_id=placed.topic_id, first_offset=None, appends=appends)
 
 
-def filled(client: KafkaClient, topic: str, name: str, count: int = 30) -> Transaction:
-    transaction = begin(client, name, timeout_ms=60_000)
+def filled(client: KafkaClient, topic: str, name: str, count: int = 30, *, timeout_ms: int = 60_000) -> Transaction:
+    transaction = begin(client, name, timeout_ms=timeout_ms)
     add_partitions(client, transaction, [partition_of(topic)])
     appends = batches(transaction, count)
     done = list(produce_all(client, [feed(client, topic, appends)], transactional_id=name))
@@ -100,6 +100,17 @@ def test_a_transaction_that_ended_otherwise_is_told_and_never_taken_for_committe
         )
         found = standings(client, [pushed, unknown])
     assert found == {pushed.transactional_id: Standing.ABORTED, unknown.transactional_id: Standing.FORGOTTEN}
+
+
+def test_a_transaction_that_timed_out_is_told_as_aborted_and_cannot_be_committed(cluster: Cluster, topic: str) -> None:
+    create_topic(cluster, topic)
+    with client_of(cluster) as client:
+        late = filled(client, topic, topic, timeout_ms=1000)
+        # Brokers look for such transactions every ten seconds.
+        wait_for("the timeout", lambda: standings(client, [late])[topic] is Standing.ABORTED, timeout_s=120)
+        with pytest.raises(RefusedError, match="has ended otherwise"):
+            end(client, late, commit=True)
+        wait_for("the marker", lambda: stable(client, topic) == 31, timeout_s=60)
 
 
 def test_an_attempt_that_was_pushed_aside_writes_nothing_more(cluster: Cluster, topic: str) -> None:

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 WHERE = TopicPartition(topic=NAME.topic, partition=NAME.partition)
 
 
-def staging_of(source: Path, target: Path, **transform: str) -> Staging:
+def staging_of(source: Path, target: object, *, storage: StorageConfig | None = None, **transform: str) -> Staging:
     return Staging(
         source=open_archive(str(source)),
         url=str(target),
-        storage=StorageConfig(),
+        storage=storage or StorageConfig(),
         transform=Transform(**transform),
         since_ms=None,
         until_ms=None,

@@ -11,6 +11,7 @@ from native_logs import ABORT, batches, data_batch, marker, pack
 from reference import Record
 
 from datasource.archives import write
+from fixtures_storage import s3_options
 from maxbrod.api import staging as engine
 from maxbrod.api.archives import open_archive
 from maxbrod.api.staging import changes_in, remove_staged
@@ -21,12 +22,14 @@ from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.model import Codec
 from maxbrod.planning.transform import Changes
 from maxbrod.spark.transform import run_transform_job
+from maxbrod.storage.opening import open_storage
 from transform.stages import asked, records_in, stage, staging_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.api.archives import Archive
+    from maxbrod.sandbox.s3 import S3Server
 
 FAR = (1 << 62) - 1
 ODD = [
@@ -131,6 +134,16 @@ def test_a_record_that_an_expression_cannot_do_is_told_and_nothing_is_staged(
     assert "\n" not in str(refused.value)
     assert "Exception" not in "".join(capfd.readouterr())
     assert open_archive(str(tmp_path / "staged")).catalog.rows().num_rows == 0
+
+
+def test_records_are_staged_in_s3_and_removed_from_there(tmp_path: Path, spark: Any, s3: S3Server) -> None:
+    write(tmp_path / "archive", [data_batch(0, 20)])
+    url, options = f"{s3.url}/elsewhere/restore-1", s3_options(s3)
+    staged = stage(spark, staging_of(tmp_path / "archive", url, storage=options, where="offset < 3"))
+    assert [each["offset"] for each in records_in(staged)] == [0, 1, 2]
+    assert list(open_storage(url, options).list())
+    remove_staged(url, options)
+    assert not list(open_storage(url, options).list())
 
 
 def test_damage_names_the_object_and_nothing_is_staged(tmp_path: Path, spark: Any) -> None:

@@ -9,7 +9,9 @@ from pydantic import BaseModel, SecretStr
 
 from maxbrod.api.snapshots import find_moment
 from maxbrod.errors import UsageError
+from maxbrod.planning.formats import parse_formats
 from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
+from maxbrod.planning.restore.wish import parse_partitions, parse_time_ms
 from maxbrod.planning.selection import select_topics
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 RESERVED: Final = ("records", "segments", "runs", "groups", "gaps")
 """Names of tables that no topic takes away."""
+_LEVELS: Final = ("read_committed", "read_uncommitted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,18 @@ class QueryScope:
     value: tuple[str, ...] = ()
     permissive: bool = False
     """What cannot be decoded is null, instead of ending the query."""
+
+    def __post_init__(self) -> None:
+        """UsageError: a word means nothing. Here, because the table looks at them when Spark has started."""
+        for word in (self.since, self.until):
+            if word is not None:
+                parse_time_ms(word)
+        if self.partitions is not None:
+            parse_partitions(self.partitions)
+        if self.isolation not in _LEVELS:
+            raise UsageError(f"there is no isolation {self.isolation!r}", operation="query", hint=" or ".join(_LEVELS))
+        parse_formats(self.key)
+        parse_formats(self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

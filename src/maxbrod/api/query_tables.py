@@ -43,6 +43,8 @@ SEGMENTS: Final = pa.schema(
         ("position", pa.int64()),
         ("min_timestamp", _TIME),
         ("max_timestamp", _TIME),
+        ("min_timestamp_exact", pa.bool_()),
+        ("control_records", pa.int64()),
         ("first_leader_epoch", pa.int32()),
         ("last_leader_epoch", pa.int32()),
         ("aborted", ABORTED_TYPE),

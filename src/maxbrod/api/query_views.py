@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from maxbrod.api.query_tables import make_tables
 from maxbrod.datasource.decoding import decoded_column
-from maxbrod.datasource.formats import format_of, parse_formats
 from maxbrod.datasource.narrowing import named_in
 from maxbrod.datasource.registry import archived_schemas
 from maxbrod.datasource.views import RECORDS, RecordView, SmallView
+from maxbrod.planning.formats import format_of, parse_formats
 
 if TYPE_CHECKING:
     from maxbrod.api.archives import Archive

@@ -16,7 +16,7 @@ import pyarrow as pa  # noqa: TC002 - PySpark looks at annotations
 from pyspark.sql import functions as spark_functions
 from pyspark.sql import types as spark
 
-from maxbrod.datasource import formats, registry
+from maxbrod.datasource import registry
 from maxbrod.datasource.sql_errors import plain_errors
 from maxbrod.datasource.values.avro import compile_avro
 from maxbrod.datasource.values.confluent import HEAD_BYTES, decode_confluent, decode_plain
@@ -25,16 +25,17 @@ from maxbrod.datasource.values.proto_files import read_descriptors
 from maxbrod.datasource.values.protobuf import compile_protobuf
 from maxbrod.datasource.views import Decoded
 from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.planning import formats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import Column, DataFrame
 
-    from maxbrod.datasource.formats import Format
     from maxbrod.datasource.values.confluent import Failure
     from maxbrod.datasource.values.decoding import Encoded
     from maxbrod.layouts.schemas_topic import SchemasTopic
+    from maxbrod.planning.formats import Format
 
 SAMPLE_ROWS: Final = 1000
 _PLACE: Final = ("topic", "partition", "offset")

@@ -14,10 +14,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from maxbrod.datasource.kafka_sink_commit import Committer
 from maxbrod.datasource.kafka_sink_message import Written
-from maxbrod.datasource.kafka_sink_options import parse_sink_options, sink_name
+from maxbrod.datasource.kafka_sink_options import no_checkpoint, parse_sink_options, sink_name
 from maxbrod.datasource.kafka_sink_state import Decisions, Outcome
 from maxbrod.datasource.sink_columns import check_columns
-from maxbrod.errors import UsageError
+from maxbrod.errors import ObjectNotFoundError, UsageError
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
+    from maxbrod.config import StorageConfig
     from maxbrod.datasource.kafka_sink_options import SinkOptions
 
 # Under these names Spark tells tasks what they are part of.
 _BATCH_ID: Final = "streaming.sql.batchId"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _ONLY_BATCH: Final = 0
+_OF_CHECKPOINT: Final = "metadata"
+"""Spark has it in every checkpoint before the first batch runs."""
 
 
 def kafka_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceWriter:
@@ -61,6 +64,8 @@ class _Sink:
         self._ids_prefix = options.ids_prefix(name)
         # Before any task runs: attempts may use again the transactional ids of what was decided before.
         newest = self.committer().recover()
+        if newest is None and options.checkpoint is not None:
+            _require_checkpoint(options.checkpoint, options.storage)
         self._settled = (
             (newest[0].batch_id, newest[0].query_id) if newest is not None and newest[1] is Outcome.DONE else None
         )
@@ -81,6 +86,14 @@ class _Sink:
         task = 0 if context is None else context.partitionId()
         attempt = Attempt(ids_prefix=self._ids_prefix, write=self.write_id, task=task)
         return Written(filled=write_attempt(self.options, attempt, iterator), query_id=query_id)
+
+
+def _require_checkpoint(url: str, options: StorageConfig) -> None:
+    """Spark's path may be one of another file system, or of another machine: then a decision would be lost."""
+    try:
+        open_storage(url, options).head(_OF_CHECKPOINT)
+    except ObjectNotFoundError:
+        raise no_checkpoint() from None
 
 
 class KafkaWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not typed

@@ -118,7 +118,8 @@ def _require_open(client: KafkaClient, filled: Sequence[Filled]) -> None:
     lost = [each for each in filled if found[each.transaction.transactional_id] is not Standing.OPEN]
     if lost:
         raise MaxbrodError(
-            f"{len(lost)} of {len(filled)} transactions timed out before all tasks were done: {told(lost)}",
+            f"{len(lost)} of {len(filled)} transactions were aborted before all tasks were done, by their timeout "
+            f"or by another driver: {told(lost)}",
             operation=OPERATION,
             hint="none of the records counts: write again, with a longer transactionTimeout",
         )

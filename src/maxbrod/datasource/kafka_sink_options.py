@@ -50,6 +50,8 @@ class SinkOptions:
     """For all rows, whatever they say."""
     state: str | None
     """A URL: where it is remembered what was decided. None: nowhere."""
+    checkpoint: str | None
+    """The URL of the query's checkpoint, if the state is kept in there."""
     prefix: str
     timeout_ms: int | None
     """None: as long as the brokers allow."""
@@ -67,11 +69,13 @@ def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptio
     given = {name.lower(): value for name, value in options.items()}
     _refuse_unknown(given)
     create = _choice("createTopics", given.get("createtopics", "false"), _SWITCH)
+    state, checkpoint = _stream_places(given) if stream else (_batch_state(given), None)
     return SinkOptions(
         kafka=from_java_properties(_under(given, _KAFKA)),
         storage=storage_of(given),
         topic=given.get("topic"),
-        state=_stream_state(given) if stream else _batch_state(given),
+        state=state,
+        checkpoint=checkpoint,
         prefix=given.get("transactionalidprefix", "maxbrod"),
         timeout_ms=_timeout_ms(given.get("transactiontimeout")),
         codec=_choice("codec", given.get("codec", "none"), _CODECS),
@@ -100,21 +104,35 @@ def _under(given: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
 
 
-def _stream_state(given: Mapping[str, str]) -> str:
+def _stream_places(given: Mapping[str, str]) -> tuple[str, str | None]:
+    """The state, and the checkpoint if that is where it is."""
     if "writeid" in given:
         raise UsageError("a stream has no writeId", hint="Spark numbers its batches; leave the option out")
     if "state" in given:
-        return given["state"].rstrip("/")
-    beside = given.get("checkpointlocation")
-    if beside is None:
+        return given["state"].rstrip("/"), None
+    checkpoint = _checkpoint(given.get("checkpointlocation"))
+    return f"{checkpoint}/{_BESIDE_CHECKPOINT}", checkpoint
+
+
+def _checkpoint(url: str | None) -> str:
+    if url is None:
         hint = "give the option checkpointLocation to this query, or a URL as the option state"
         raise UsageError("it cannot be remembered which batches are in Kafka", hint=hint)
+    if url.startswith("file:/") and not url.startswith("file://"):
+        url = url.removeprefix("file:")  # Hadoop's way to write it
     try:
-        parse_url(beside)
+        parse_url(url)
     except UsageError:
-        hint = "give a URL of s3://, gs://, az:// or file:// as the option state"
-        raise UsageError("what is decided cannot be kept beside the checkpoint", hint=hint) from None
-    return f"{beside.rstrip('/')}/{_BESIDE_CHECKPOINT}"
+        raise no_checkpoint() from None
+    return url.rstrip("/")
+
+
+def no_checkpoint() -> UsageError:
+    """For one that Spark can reach and we cannot."""
+    return UsageError(
+        "what is decided cannot be kept in the checkpoint, which cannot be reached from here",
+        hint="as the option state, give a URL of s3://, gs://, az:// or file:// that every driver can reach",
+    )
 
 
 def _batch_state(given: Mapping[str, str]) -> str | None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-"""Off by default in Spark, which then refuses to read from sources that would take filters."""
+"""Off by default in Spark, which then tells sources nothing of a query's filters."""
 
 
 def register(spark: SparkSession) -> None:

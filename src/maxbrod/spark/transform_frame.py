@@ -126,7 +126,7 @@ _HINT: Final = f"expressions are Spark SQL over the columns {', '.join(TABLE)}"
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0]
+    return (lines or [type(error).__name__])[0].rstrip(";")
 
 
 def _made(select: str) -> Column:

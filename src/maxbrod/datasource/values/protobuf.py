@@ -18,7 +18,7 @@ from maxbrod.datasource.values.nodes import Node, Program, Shape
 from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _MESSAGE: Final = 11
 _GROUP: Final = 10
@@ -155,21 +155,32 @@ def compile_protobuf(descriptors: bytes, message: str) -> Program:
 
 
 def message_places(descriptors: bytes, file: str) -> dict[int, str]:
-    """The messages of one file of a set, by their places as `confluent_kernels.read_indexes` tells them."""
-    found: dict[int, str] = {}
+    """The messages of one file of a set, by their places as `confluent_kernels.read_indexes` tells them.
 
-    def add(scope: Any, space: str, above: int, level: int) -> None:  # noqa: ANN401 - a descriptor
-        nested = scope.message_type if hasattr(scope, "message_type") else scope.nested_type
-        for index, each in enumerate(nested):
-            if index <= INDEX_MAX and level < LEVELS_MAX and not each.options.map_entry:
-                place, name = above | (index + 1) << (8 * level), f"{space}.{each.name}" if space else each.name
-                found[0 if place == 1 else place] = name
-                add(each, name, place, level + 1)
+    Some serializers count the messages that stand for entries of maps, and some do not. A place that means one message
+    to these and another to those is left out.
+    """
+    ways: list[dict[int, str]] = []
+    for counted in (True, False):
+        found: dict[int, str] = {}
+        for each in _files(descriptors):
+            if each.name == file:
+                _add_places(each.message_type, each.package, found, counted=counted)
+        ways.append(found)
+    one, other = ways
+    return {place: name for place, name in (one | other).items() if one.get(place, name) == other.get(place, name)}
 
-    for each in _files(descriptors):
-        if each.name == file:
-            add(each, each.package, 0, 0)
-    return found
+
+def _add_places(
+    messages: Iterable[Any], space: str, found: dict[int, str], *, counted: bool, above: int = 0, level: int = 0
+) -> None:
+    written = [each for each in messages if counted or not each.options.map_entry]
+    for index, each in enumerate(written[: INDEX_MAX + 1]):
+        if each.options.map_entry or level >= LEVELS_MAX:
+            continue
+        place, name = above | (index + 1) << (8 * level), f"{space}.{each.name}" if space else each.name
+        found[0 if place == 1 else place] = name
+        _add_places(each.nested_type, name, found, counted=counted, above=place, level=level + 1)
 
 
 def _files(descriptors: bytes) -> Any:  # noqa: ANN401 - descriptors
