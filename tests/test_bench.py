@@ -155,7 +155,10 @@ def test_the_benchmark_of_log_directories_backs_every_byte_up(spark: Session, tm
     with patch.object(logdir, "race_laps", cold):
         measured = race_logdir(spark, source, tmp_path, rounds=1)
 
-    assert [each.wanted for each in measured] == [0.8, None]
+    assert [each.name for each in measured if each.wanted is None] == [
+        "log directory over reading the page cache",
+        "log directory over copying",
+    ]
     assert all(each.value > 0 for each in measured)
 
 
