@@ -78,5 +78,5 @@ def _convert(wish: Config, source: Path, *, uncommitted_tail: bool, quiet: bool,
     if as_json:
         print_json(report.as_dict())
     else:
-        print_report(report, quiet=quiet)
+        print_report(report, quiet=quiet, done="backed up from log directories")
     raise typer.Exit(report.exit_code)

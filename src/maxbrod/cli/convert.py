@@ -24,7 +24,7 @@ from maxbrod.cli.transform_summary import print_changes
 
 if TYPE_CHECKING:
     from maxbrod.api.convert import Convert
-    from maxbrod.api.convert_report import ConvertReport
+    from maxbrod.api.convert_report import ConvertedTopic, ConvertReport
 
 _NOTICES_SHOWN: Final = 20
 
@@ -151,7 +151,8 @@ def _tell(work: Convert) -> None:
         print_line(f"{'lost' if loss.real else 'not kept'} in this layout: {loss.what}")
 
 
-def print_report(report: ConvertReport, *, quiet: bool) -> None:
+def print_report(report: ConvertReport, *, quiet: bool, done: str | None = None) -> None:
+    """`done` says what was done, where that is not what one calls a conversion."""
     for notice in report.notices[:_NOTICES_SHOWN]:
         print_line(f"{notice.kind}: {notice}")
         if notice.hint:
@@ -160,22 +161,24 @@ def print_report(report: ConvertReport, *, quiet: bool) -> None:
         print_line(f"and {len(report.notices) - _NOTICES_SHOWN:,} more: see --json")
     if quiet:
         return
-    shown = table(report.target, "*topic", ">parts", ">written", ">stored", ">records", "digest", "verdict")
+    compared = any(each.equal is not None for each in report.topics)
+    proof = (">records", "digest", "verdict") if compared else ()
+    shown = table(report.target, "*topic", ">parts", ">written", ">stored", *proof)
     for each in report.topics:
-        verdict = {None: "not compared", True: "equal", False: "DIFFERENT"}[each.equal]
-        records = "" if each.target_records is None else f"{each.target_records:,}"
-        digest = "" if each.target_digest is None else each.target_digest[:16]
-        shown.add_row(
-            each.topic,
-            f"{each.partitions:,}",
-            f"{each.records:,}",
-            human_bytes(each.bytes),
-            records,
-            digest,
-            verdict,
-        )
+        cells = [each.topic, f"{each.partitions:,}", f"{each.records:,}", human_bytes(each.bytes)]
+        shown.add_row(*cells, *(_proof(each) if compared else ()))
     out.print(shown)
     if report.changes:
         print_changes(report.changes)
     took_s = (report.finished_at_ms - report.started_at_ms) / 1000
-    print_line(f"converted from {report.source_layout} to {report.target_layout} in {took_s:,.1f} s")
+    done = done or f"converted from {report.source_layout} to {report.target_layout}"
+    print_line(f"{done} in {took_s:,.1f} s" + ("" if compared else "; 'maxbrod check --deep' proves what was written"))
+
+
+def _proof(topic: ConvertedTopic) -> tuple[str, str, str]:
+    """What both sides have in common."""
+    return (
+        "" if topic.target_records is None else f"{topic.target_records:,}",
+        "" if topic.target_digest is None else topic.target_digest[:16],
+        {None: "not compared", True: "equal", False: "DIFFERENT"}[topic.equal],
+    )

@@ -189,3 +189,13 @@ def test_batches_travel_with_their_headers(tmp_path: Path) -> None:
     ((_, headers),) = LAYOUT.read_batches(open_storage(str(tmp_path)), segment)
     assert isinstance(headers, BatchHeaders)
     assert headers["base_offset"].tolist() == [0, 10]
+
+
+def test_a_checkpoint_that_a_broker_has_not_written_to_yet_is_nothing_to_tell(tmp_path: Path) -> None:
+    put_log(tmp_path, run(0, 3))
+    put_watermark(tmp_path, 30)
+    (tmp_path / "cleaner-offset-checkpoint").touch()
+    (tmp_path / "log-start-offset-checkpoint").touch()
+    found = survey(tmp_path)
+    assert found.faults == ()
+    assert offsets(tmp_path, found) == list(range(30))

@@ -79,7 +79,9 @@ def _text(storage: Storage, path: str) -> str:
 
 
 def _rows(text: str, width: int) -> list[list[str]]:
-    """The rows of a checkpoint: a version, how many there are, then as many lines."""
+    """The rows of a checkpoint: a version, how many there are, then as many lines. Brokers begin with an empty file."""
+    if not text:
+        return []
     lines = [line.split() for line in text.splitlines() if line.strip()]
     if len(lines) < 2 or lines[0] != ["0"] or len(lines[1]) != 1:
         raise CorruptDataError("this is no checkpoint of version 0")
