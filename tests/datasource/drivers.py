@@ -34,9 +34,13 @@ def serve() -> None:
 def connect(port: str, whole: str, sparse: str, scratch: str) -> None:
     """Read and write over Spark Connect, and print what was found. `sparse` has only the segment with offset 57."""
     with open_session(master=f"sc://127.0.0.1:{port}") as session:
-        found = {"unregistered": session.read.format("maxbrod").load(whole).where("offset >= 90").count()}
+        found: dict[str, Any] = {
+            "unregistered": session.read.format("maxbrod").load(whole).where("offset >= 90").count()
+        }
         maxbrod.register(session)
         rows = session.read.format("maxbrod").load(sparse).where("offset = 57").collect()
+        sql = "SELECT count(*) AS records, max(value) AS value, (SELECT sum(records) FROM segments) AS told FROM orders"
+        found["asked"] = maxbrod.query(whole, sql, value="utf8", session=session).to_pylist()
         found["point"] = [row.offset for row in rows]
         maxbrod.write(session.read.format("maxbrod").load(whole), f"{scratch}/written")
         found["written"] = session.read.format("maxbrod").load(f"{scratch}/written").count()

@@ -55,6 +55,7 @@ def test_the_table_and_its_stream_work_over_spark_connect(tmp_path: Path) -> Non
     assert client.returncode == 0, client.stderr
     assert json.loads(client.stdout) == {
         "unregistered": 10,
+        "asked": [{"records": 100, "value": "value", "told": 100}],
         "point": [57],
         "written": 100,
         "stream": [*range(100)],

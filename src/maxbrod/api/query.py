@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from maxbrod.datasource.showing import Collected
     from maxbrod.spark.session import Session
 
-FORMS: Final = ("csv", "json", "parquet")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:

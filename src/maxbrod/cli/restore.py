@@ -25,7 +25,7 @@ from maxbrod.cli.options import (
     S3RegionOption,
     find_place,
 )
-from maxbrod.cli.output import JsonFlag, err, out, print_json, print_line
+from maxbrod.cli.output import JsonFlag, err, print_json
 from maxbrod.cli.restore_options import (
     AcceptGapsOption,
     AsOfOption,
@@ -58,12 +58,11 @@ from maxbrod.cli.restore_options import (
     YesOption,
     wish_of,
 )
-from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, UsageError
+from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
     from maxbrod.api.restore_report import RestoreReport
     from maxbrod.config import Config
-    from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.planning.restore.wish import Wish
 _MEANWHILE: Final = "what was written stays, and the same command goes on from there"
 
@@ -186,7 +185,7 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
     from maxbrod.api.restore_transform import transform_session  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.cli.restore_summary import refusal_document  # noqa: PLC0415
+    from maxbrod.cli.restore_deciding import decide  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
 
     with showing_log(quiet=quiet), ExitStack() as spark:
@@ -195,19 +194,9 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
             session = spark.enter_context(transform_session(settings, wish, on_progress=on_progress))
             with Restore(settings, wish, session=session, on_progress=on_progress) as work:
                 plan = work.plan()
-        if dry_run:
-            return show_plan(plan, quiet=quiet, as_json=as_json)
-        refused = refusal_of(plan)
-        asks = out.is_terminal and not (yes or quiet or as_json)
-        if not as_json:
-            tell(plan, quiet=quiet, whole=asks)
-        if refused is not None and as_json:
-            print_json(refusal_document(plan, refused))
-            return refused.exit_code
-        if refused is not None:
-            raise refused
-        if asks and not typer.confirm("Restore this?", default=False):
-            raise RefusedError("nothing was changed", hint="say --yes to be asked no more")
+        code = decide(plan, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
+        if code is not None:
+            return code
         stop = threading.Event()
         with (
             progress_bar(shown=not quiet) as on_progress,
@@ -219,30 +208,6 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
     return report.exit_code
 
 
-def show_plan(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:
-    from maxbrod.cli.restore_summary import plan_document, print_obstacles, print_plan  # noqa: PLC0415
-
-    refused = refusal_of(plan)
-    if as_json:
-        print_json(plan_document(plan, refused))
-    else:
-        if not quiet:
-            print_plan(plan)
-        print_obstacles(plan, out, fatal_only=quiet, unknown=True)
-        if not quiet:
-            print_line("nothing was changed" if refused is None else "this cannot be restored; nothing was changed")
-    return EXIT_DONE if refused is None else refused.exit_code
-
-
-def tell(plan: RestorePlan, *, quiet: bool, whole: bool) -> None:
-    """Before it runs: all of it where somebody is asked, else what may be wrong."""
-    from maxbrod.cli.restore_summary import print_obstacles, print_plan  # noqa: PLC0415
-
-    if whole:
-        print_plan(plan)
-    print_obstacles(plan, err, fatal_only=quiet, unknown=False)
-
-
 def _show_report(report: RestoreReport, *, quiet: bool, as_json: bool) -> None:
     from maxbrod.cli.restore_summary import print_failures, print_report  # noqa: PLC0415
 
@@ -252,9 +217,3 @@ def _show_report(report: RestoreReport, *, quiet: bool, as_json: bool) -> None:
         print_failures(report, err)
     else:
         print_report(report)
-
-
-def refusal_of(plan: RestorePlan) -> MaxbrodError | None:
-    from maxbrod.planning.restore.obstacles import refusal  # noqa: PLC0415
-
-    return refusal(plan.obstacles)

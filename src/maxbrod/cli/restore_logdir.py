@@ -5,17 +5,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-import typer
 from rich.text import Text
 
 from maxbrod.api.cold_restore import ColdRestore
 from maxbrod.cli.log import showing_log
 from maxbrod.cli.output import err, human_bytes, out, print_json, print_line
 from maxbrod.cli.progress import progress_bar
-from maxbrod.cli.restore import refusal_of, show_plan, tell
-from maxbrod.cli.restore_summary import print_failures, print_topics, refusal_document
+from maxbrod.cli.restore_deciding import decide
+from maxbrod.cli.restore_summary import print_failures, print_topics
 from maxbrod.cli.signals import stopping_by_signals
-from maxbrod.errors import RefusedError
 from maxbrod.planning.restore.cold import parse_leader_epochs
 
 if TYPE_CHECKING:
@@ -53,19 +51,9 @@ def restore_logdirs(
                 stop=stop,
             )
             plan = work.plan()
-        if dry_run:
-            return show_plan(plan, quiet=quiet, as_json=as_json)
-        refused = refusal_of(plan)
-        asks = out.is_terminal and not (yes or quiet or as_json)
-        if not as_json:
-            tell(plan, quiet=quiet, whole=asks)
-        if refused is not None and as_json:
-            print_json(refusal_document(plan, refused))
-            return refused.exit_code
-        if refused is not None:
-            raise refused
-        if asks and not typer.confirm("Restore this?", default=False):
-            raise RefusedError("nothing was changed", hint="say --yes to be asked no more")
+        code = decide(plan, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
+        if code is not None:
+            return code
         with progress_bar(shown=not quiet) as on_progress, stopping_by_signals(stop, what=_MEANWHILE):
             work.on_progress = on_progress
             report = work.run(plan)
