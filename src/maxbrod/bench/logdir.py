@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.api.convert import Convert, ConvertWish
+from maxbrod.api.convert import Convert
 from maxbrod.api.foreign_target import TargetWish
+from maxbrod.api.logdir_backup import logdir_wish
 from maxbrod.bench.figures import speed
 from maxbrod.bench.race import race_laps
 from maxbrod.config import SparkConfig, StorageConfig
@@ -69,17 +70,8 @@ def race_logdir(session: Session, source: LogDirectory, disk: Path, *, rounds: i
 
 def _back_up(session: Session, source: LogDirectory, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
-    wish = ConvertWish(
-        source_url=str(source.path),
-        source=StorageConfig(),
-        target_url=str(target),
-        target=StorageConfig(),
-        source_layout="logdir",
-        topics=(source.topic,),
-        to=TargetWish(layout="kafka"),
-        # As `backup --from-logdir` does: every batch is checked when it is read.
-        verify=False,
-    )
+    to = TargetWish(layout="kafka")
+    wish = logdir_wish(str(source.path), str(target), StorageConfig(), to, topics=(source.topic,))
     with Convert(wish, SparkConfig(), session=session) as work:
         report = work.run()
     if report.exit_code:

@@ -49,24 +49,20 @@ def _together(directories: Sequence[Path], folder: Path) -> Path:
 
 
 def _convert(wish: Config, source: Path, *, uncommitted_tail: bool, quiet: bool, as_json: bool) -> None:
-    from maxbrod.api.convert import Convert, ConvertWish  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.api.convert import Convert  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.api.foreign_target import TargetWish  # noqa: PLC0415
+    from maxbrod.api.logdir_backup import logdir_wish  # noqa: PLC0415
     from maxbrod.cli.convert import print_report  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
 
-    plan = ConvertWish(
-        source_url=str(source),
-        source=wish.storage,
-        target_url=str(wish.archive),
-        target=wish.storage,
-        source_layout="logdir",
-        # Checksums are looked at when the batches are copied, which reads every byte anyway.
-        source_extra={"check_crc": "false", "uncommitted_tail": str(uncommitted_tail).lower()},
+    plan = logdir_wish(
+        str(source),
+        str(wish.archive),
+        wish.storage,
+        TargetWish(layout="kafka", codec=wish.backup.compression, segment_bytes=wish.backup.segment_bytes),
         topics=wish.backup.topics,
-        to=TargetWish(layout="kafka", codec=wish.backup.compression, segment_bytes=wish.backup.segment_bytes),
-        # As any backup: every batch is checked when it is read. To prove what was written there is `check --deep`.
-        verify=False,
+        uncommitted_tail=uncommitted_tail,
     )
     stop = threading.Event()
     with (
