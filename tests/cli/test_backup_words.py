@@ -11,6 +11,7 @@ from maxbrod.api.follow import Interval
 from maxbrod.api.reports import BackupReport, Notice, TopicReport
 from maxbrod.cli.backup_summary import NOTICES_SHOWN_MAX, TOPICS_SHOWN_MAX, print_summary
 from maxbrod.cli.following import IntervalPrinter
+from maxbrod.cli.output import out
 from maxbrod.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def test_a_hundred_thousand_notices_and_topics_do_not_flood_the_screen(capsys: p
 def test_no_table_is_wider_than_the_terminal(
     width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setattr(out, "_width", int(width))
     print_summary(
         report(topics=[topic("a-topic-with-a-name-as-long-as-names-of-topics-tend-to-be", waiting=123_456_789)])
     )
