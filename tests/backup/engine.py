@@ -54,6 +54,11 @@ def back_up(config: Config, **options: Any) -> BackupReport:
         return backup.run()
 
 
+def settles(config: Config) -> bool:
+    """Whether a run finds no news at last. Groups of other tests may come to rest meanwhile, which is news as well."""
+    return any(not back_up(config).committed for _ in range(10))
+
+
 def back_up_while(config: Config, act: Callable[[], object], *, after_chunks: int = 0, **options: Any) -> BackupReport:
     """One run, in the middle of which something happens: after planning, or after so many chunks have been read."""
     remaining = [after_chunks]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import back_up, back_up_while, config_of, kinds
+from backup.engine import back_up, back_up_while, config_of, kinds, settles
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
@@ -129,7 +129,7 @@ def test_what_an_unclean_election_lost_is_replaced_by_what_the_log_has_now(
         (notice,) = (each for each in report.notices if each.kind == "truncated")
         assert (notice.first_offset, notice.end_offset) == (40, 47)
         read_archive(str(tmp_path / "archive")).assert_equals(ledger)
-        assert not back_up(config).committed
+        assert settles(config)
     finally:
         mend(cluster3, topic, lost)
 

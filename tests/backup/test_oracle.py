@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, back_up_on, config_of
+from backup.engine import back_up, back_up_on, config_of, settles
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.sandbox.topics import create_topic
@@ -58,6 +58,7 @@ def test_a_second_run_without_news_changes_nothing(cluster: Cluster, topic: str,
     filled(cluster, topic)
     config = config_of(cluster, tmp_path / "archive", topic)
     back_up(config)
+    assert settles(config)
     before = sorted(path for path in (tmp_path / "archive").rglob("*") if path.is_file())
     report = back_up(config)
     assert (report.exit_code, report.committed) == (0, False)

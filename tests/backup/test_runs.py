@@ -172,7 +172,8 @@ def test_many_runs_with_traffic_between_are_complete_without_overlap(
             if draw.random() < 0.3:
                 transact(ledger, cluster, topic, 5, commit=draw.random() < 0.5, partition=partition)
         report = back_up(config)
-        assert (report.exit_code, report.committed) == (0, bool(written) or not with_news)
+        # Groups of other tests may come to rest meanwhile, which is news as well.
+        assert (report.exit_code, report.committed or not written) == (0, True)
         with_news += report.committed
         held = read_archive(str(tmp_path / "archive"))
         held.assert_equals(ledger)
@@ -199,6 +200,8 @@ def test_a_thousand_quiet_partitions_take_a_handful_of_puts(
             assert said["report"]["objects"] <= 8
             # The tasks' packs, the snapshot, the catalog's file and commit; at first also the probe and the table.
             assert s3_proxy.requests["PUT"] - before <= 16
+        # As in `settles`.
+        assert any(not program.run(archive)["report"]["committed"] for _ in range(10))
         before = s3_proxy.requests["PUT"]
         assert not program.run(archive)["report"]["committed"]
         # The probe, nothing else.

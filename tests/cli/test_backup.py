@@ -58,8 +58,10 @@ def test_the_first_run_takes_everything_and_the_next_what_came_since(
 
     produce(cluster, topic, numbered(5), partition=2)
     assert command.json()["records"] == 5
-    last = command.json()
-    assert (last["records"], last["committed"]) == (0, False)
+    runs = [command.json() for _ in range(3)]
+    assert {each["records"] for each in runs} == {0}
+    # Groups of other tests may come to rest meanwhile, which is news as well.
+    assert not all(each["committed"] for each in runs)
 
 
 def test_a_person_gets_a_table_a_recovery_point_and_a_verdict(cluster: Cluster, topic: str, command: Command) -> None:

@@ -52,6 +52,14 @@ def test_asking_for_a_topic_does_not_create_it(cluster: Cluster, topic: str) -> 
         assert topic not in client.metadata().topics
 
 
+def is_led(cluster: Cluster, topic: str, partition: int) -> bool:
+    """False while brokers do not know it."""
+    try:
+        return replicas(cluster, topic, partition).leader is not None
+    except UsageError:
+        return False
+
+
 def test_a_partition_added_since_is_found_and_one_that_is_not_there_is_refused(cluster: Cluster, topic: str) -> None:
     create_topic(cluster, topic)
     with client_of(cluster) as client:
@@ -59,7 +67,7 @@ def test_a_partition_added_since_is_found_and_one_that_is_not_there_is_refused(c
             client.leader(partition_of(topic, 1), deadline=Deadline.after(10))
         with cluster.admin() as admin:
             admin.create_partitions({topic: 2})
-        wait_for("the new partition", lambda: replicas(cluster, topic, 1).leader is not None, timeout_s=30)
+        wait_for("the new partition", lambda: is_led(cluster, topic, 1), timeout_s=60)
         assert client.leader(partition_of(topic, 1), deadline=Deadline.after(10)).node_id in cluster.broker_ids
 
 
