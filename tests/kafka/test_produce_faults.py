@@ -205,9 +205,9 @@ def test_too_few_replicas_are_waited_for_and_named_if_they_do_not_come(cluster3:
             wait_for_in_sync(cluster3, topic, {2})
             with pytest.raises(UnavailableError, match=r"waited \d+ s for the leader.*NOT_ENOUGH_REPLICAS"):
                 # A leader that has only just lost its replica waits for it first, and says so the second time.
-                list(produce_all(client, [feed_of(client, topic, batches[2:], first_offset=200)], patience_s=4))
+                list(produce_all(client, [feed_of(client, topic, batches[2:], first_offset=200)], patience_s=12))
             restarting.start()
-            list(produce_all(client, [feed_of(client, topic, batches[2:], first_offset=200)], patience_s=90))
+            list(produce_all(client, [feed_of(client, topic, batches[2:], first_offset=200)], patience_s=240))
         finally:
             if not restarting.is_alive() and 3 not in cluster3.running:
                 restarting.start()

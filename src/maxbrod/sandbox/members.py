@@ -39,6 +39,8 @@ def read_as_group(
         enable_auto_commit=False,
         isolation_level="read_committed",
         max_poll_records=5000,
+        # A broker may hear of a topic after its members: without partitions, they ask again only when this is over.
+        metadata_max_age_ms=1000,
     )
     try:
         return _Member(consumer, counts, time.monotonic() + timeout_s).read()
