@@ -73,7 +73,7 @@ def cold_report_of(
         finished_at_ms=now_ms(),
         resumed=resumed,
         partitions=tuple(partitions),
-        warnings=tuple(each.what if each.where is None else f"{each.where}: {each.what}" for each in plan.obstacles),
+        warnings=tuple(map(str, plan.obstacles)),
     )
 
 

@@ -66,12 +66,12 @@ class Selected:
     options: Mapping[str, str] = field(repr=False)
     """Of the table: where the archive is and what of it is meant, but for topics."""
 
-    def views(self) -> dict[str, str]:
-        """The view's name of each topic that has one. Spark's names know no case."""
+    def views(self) -> list[str]:
+        """The topics that have a view of their name. Spark's names know no case."""
         taken: dict[str, list[str]] = {name: [name] for name in RESERVED}
         for name in sorted(self.topics):
             taken.setdefault(name.lower(), []).append(name)
-        return {names[0]: names[0] for key, names in taken.items() if len(names) == 1 and key not in RESERVED}
+        return [names[0] for key, names in taken.items() if len(names) == 1 and key not in RESERVED]
 
 
 def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Selected:

@@ -115,5 +115,5 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         transform=plan.transform,
         partitions=tuple(partitions),
         access=None if any(each.failure is not None for each in restored) else plan.access,
-        warnings=tuple(each.what if each.where is None else f"{each.where}: {each.what}" for each in plan.obstacles),
+        warnings=tuple(map(str, plan.obstacles)),
     )

@@ -73,7 +73,7 @@ def parse_options(options: Mapping[str, str]) -> TableOptions:
         committed=_LEVELS[_choice("isolationLevel", get("isolationLevel") or "read_committed", tuple(_LEVELS))],
         every_incarnation=_choice("incarnations", get("incarnations") or "newest", _INCARNATIONS) == "all",
         columns=tuple(column_names(get("columns"))),
-        split_bytes=_bytes(get("splitBytes")),
+        split_bytes=size_of("splitBytes", get("splitBytes"), SPLIT_BYTES),
     )
 
 
@@ -116,15 +116,16 @@ def _number(name: str, word: str) -> int:
     return int(word)
 
 
-def _bytes(word: str | None) -> int:
+def size_of(name: str, word: str | None, default: int) -> int:
+    """The bytes that an option says, or `default` where it is not given."""
     if word is None:
-        return SPLIT_BYTES
+        return default
     try:
         found = parse_bytes(word)
     except ValueError as error:
-        raise UsageError(f"the option splitBytes is {word!r}, which {error}") from None
+        raise UsageError(f"the option {name} is {word!r}, which {error}") from None
     if not isinstance(found, int) or found < 1:
-        raise UsageError("the option splitBytes must be 1 at least")
+        raise UsageError(f"the option {name} must be 1 at least")
     return found
 
 

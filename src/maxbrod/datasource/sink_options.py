@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.config import StorageConfig, parse_bytes
-from maxbrod.datasource.options import storage_of
+from maxbrod.config import StorageConfig
+from maxbrod.datasource.options import size_of, storage_of
 from maxbrod.datasource.sink_places import PARTITIONS_MAX
 from maxbrod.errors import UsageError
 from maxbrod.layouts.kafka.compression import Compression
@@ -58,7 +58,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         partitions=_partitions(given.get("partitions")),
         compression=Compression.parse(given.get("compression", "auto")),
         codec=_codec(given.get("codec", "none")),
-        limits=_limits(given.get("segmentbytes")),
+        limits=SegmentLimits(bytes_max=size_of("segmentBytes", given.get("segmentbytes"), SegmentLimits().bytes_max)),
         single_writer=_flag("singleWriter", given.get("singlewriter", "false")),
     )
 
@@ -75,18 +75,6 @@ def _codec(word: str) -> Codec:
     if word not in _CODECS:
         raise UsageError(f"the option codec is {word!r}", hint=f"choose of {', '.join(_CODECS)}")
     return _CODECS[word]
-
-
-def _limits(word: str | None) -> SegmentLimits:
-    if word is None:
-        return SegmentLimits()
-    try:
-        found = parse_bytes(word)
-    except ValueError as error:
-        raise UsageError(f"the option segmentBytes is {word!r}, which {error}") from None
-    if not isinstance(found, int) or found < 1:
-        raise UsageError("the option segmentBytes must be 1 at least")
-    return SegmentLimits(bytes_max=found)
 
 
 def _flag(name: str, word: str) -> bool:

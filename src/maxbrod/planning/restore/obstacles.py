@@ -62,6 +62,9 @@ class Obstacle:
     fatal: bool
     offset: int | None = None
 
+    def __str__(self) -> str:
+        return self.what if self.where is None else f"{self.where}: {self.what}"
+
 
 def in_order(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
     """Fatal ones first."""
