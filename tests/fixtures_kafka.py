@@ -8,15 +8,38 @@ A test that breaks brokers starts a cluster of its own.
 from __future__ import annotations
 
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.sandbox.proxy import FaultProxy
+
+
+@contextmanager
+def proxied_broker(folder: Path) -> Iterator[tuple[Cluster, FaultProxy]]:
+    """A broker that sends clients of its PROXIED listener to the proxy; by `bootstrap` it is reached around it."""
+    from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.sandbox.proxy import FaultProxy
+
+    proxies: list[FaultProxy] = []
+
+    def advertise(_: int, port: int) -> int:
+        proxies.append(FaultProxy(("127.0.0.1", port), protocol="kafka").start())
+        return proxies[-1].port
+
+    try:
+        with Cluster.start(folder, advertise=advertise) as started:
+            yield started, proxies[-1]
+    finally:
+        for proxy in proxies:
+            proxy.close()
 
 
 @pytest.fixture(scope="session")

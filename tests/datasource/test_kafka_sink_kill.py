@@ -12,8 +12,8 @@ import pytest
 
 from datasource import kafka_stream
 from datasource.kafka_writes import KEEP, Query, ends, rows, values
+from fixtures_kafka import proxied_broker
 from maxbrod.datasource import kafka_sink_rows
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, Stall
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.waiting import wait_for
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from java_oracle import JavaOracle
+    from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
 
 _PATIENCE_S = 240
@@ -33,18 +34,8 @@ _PATIENCE_S = 240
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, FaultProxy]]:
     """A broker behind a proxy; by `bootstrap` it is reached around it."""
-    proxies: list[FaultProxy] = []
-
-    def advertise(_: int, port: int) -> int:
-        proxies.append(FaultProxy(("127.0.0.1", port), protocol="kafka").start())
-        return proxies[-1].port
-
-    try:
-        with Cluster.start(tmp_path_factory.mktemp("proxied"), advertise=advertise) as cluster:
-            yield cluster, proxies[-1]
-    finally:
-        for proxy in proxies:
-            proxy.close()
+    with proxied_broker(tmp_path_factory.mktemp("proxied")) as (cluster, proxy):
+        yield cluster, proxy
 
 
 class Driver:

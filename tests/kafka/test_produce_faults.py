@@ -9,6 +9,7 @@ import pytest
 from kafka_reading import client_of, partition_of
 from producing import assert_stored, batches_of, feed_of, produce_orders
 
+from fixtures_kafka import proxied_broker
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.appends import Hole
@@ -16,7 +17,6 @@ from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.log_ends import log_end
 from maxbrod.kafka.produce import produce_all
 from maxbrod.kafka.producer_ids import new_producer_id
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.proxy import (
     CutAnswer,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.kafka.appends import Append
+    from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
 
 KEEP = {"retention.ms": "-1"}
@@ -46,18 +47,8 @@ MARKERS = KafkaMatch("WriteTxnMarkers")
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, FaultProxy]]:
     """A broker that sends its clients to the proxy."""
-    proxies: list[FaultProxy] = []
-
-    def advertise(_: int, port: int) -> int:
-        proxies.append(FaultProxy(("127.0.0.1", port), protocol="kafka").start())
-        return proxies[-1].port
-
-    try:
-        with Cluster.start(tmp_path_factory.mktemp("proxied"), advertise=advertise) as cluster:
-            yield cluster, proxies[-1]
-    finally:
-        for proxy in proxies:
-            proxy.close()
+    with proxied_broker(tmp_path_factory.mktemp("proxied")) as (cluster, proxy):
+        yield cluster, proxy
 
 
 @pytest.fixture

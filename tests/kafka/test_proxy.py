@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka_reading import bounds, fill, joined, log_bytes, partition_of, read_all
 
+from fixtures_kafka import proxied_broker
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.ranges import read_range
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.proxy import (
     CutAnswer,
     CutRequest,
@@ -30,6 +30,7 @@ from maxbrod.sandbox.topics import create_topic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
 
 TOPIC = "proxied"
@@ -40,20 +41,10 @@ FETCH = KafkaMatch("Fetch")
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, FaultProxy]]:
     """A broker that sends its clients to the proxy, with a topic of a few megabytes."""
-    proxies: list[FaultProxy] = []
-
-    def advertise(_: int, port: int) -> int:
-        proxies.append(FaultProxy(("127.0.0.1", port), protocol="kafka").start())
-        return proxies[-1].port
-
-    try:
-        with Cluster.start(tmp_path_factory.mktemp("proxied"), advertise=advertise) as cluster:
-            create_topic(cluster, TOPIC, config={"retention.ms": "-1"})
-            fill(cluster, TOPIC, 10_000)
-            yield cluster, proxies[-1]
-    finally:
-        for proxy in proxies:
-            proxy.close()
+    with proxied_broker(tmp_path_factory.mktemp("proxied")) as (cluster, proxy):
+        create_topic(cluster, TOPIC, config={"retention.ms": "-1"})
+        fill(cluster, TOPIC, 10_000)
+        yield cluster, proxy
 
 
 @pytest.fixture

@@ -9,28 +9,20 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 from kafka.errors import CorruptRecordError, KafkaError
 
-from maxbrod.sandbox.cluster import Cluster
+from fixtures_kafka import proxied_broker
 from maxbrod.sandbox.proxy import FaultProxy, FlipAnswerBit, KafkaMatch, LoseAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maxbrod.sandbox.cluster import Cluster
+
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, FaultProxy]]:
     """A cluster of one broker, which sends clients of its PROXIED listener to the proxy."""
-    proxies: list[FaultProxy] = []
-
-    def advertise(_: int, port: int) -> int:
-        proxies.append(FaultProxy(("127.0.0.1", port), protocol="kafka").start())
-        return proxies[-1].port
-
-    try:
-        with Cluster.start(tmp_path_factory.mktemp("proxied"), advertise=advertise) as cluster:
-            yield cluster, proxies[-1]
-    finally:
-        for proxy in proxies:
-            proxy.close()
+    with proxied_broker(tmp_path_factory.mktemp("proxied")) as (cluster, proxy):
+        yield cluster, proxy
 
 
 @pytest.fixture

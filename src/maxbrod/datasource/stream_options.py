@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.config import parse_bytes
-from maxbrod.datasource.options import TableOptions, parse_options
+from maxbrod.datasource.options import TableOptions, parse_options, size_of
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,16 +50,8 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 
 def _limit(name: str, word: str | None) -> int | None:
-    if word is None:
-        return None
-    try:
-        found = parse_bytes(word)
-    except ValueError as error:
-        raise UsageError(f"the option {name} is {word!r}, which {error}") from None
-    if not isinstance(found, int) or found < 1:
-        raise UsageError(f"the option {name} must be 1 at least")
     # No batch is so large, and sums of this many stay within 64 bits.
-    return min(found, _LIMIT_MAX)
+    return None if word is None else min(size_of(name, word, _LIMIT_MAX), _LIMIT_MAX)
 
 
 def _truth(name: str, word: str) -> bool:
