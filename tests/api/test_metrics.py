@@ -39,6 +39,7 @@ def interval(told: BackupReport | None, *, failures: int = 0) -> Interval:
         error=None if told is not None else UnavailableError("away"),
         recovery_point_ms=1000,
         failures=failures,
+        lags=None if told is None else {each.topic: each.waiting for each in told.topics},
     )
 
 

@@ -59,6 +59,7 @@ def interval(told: BackupReport | None = None, error: UnavailableError | None = 
         error=error,
         recovery_point_ms=1_769_860_800_000,
         failures=0 if error is None else 3,
+        lags=None if told is None else {each.topic: each.waiting for each in told.topics},
     )
 
 
@@ -111,7 +112,7 @@ def test_an_interval_tells_lag_and_recovery_point(capsys: pytest.CaptureFixture[
     )
     show(interval(error=UnavailableError("no broker answers")))
     shown = capsys.readouterr()
-    assert "failed, 3 in a row; recovery point 2026-01-31 12:00:00Z" in shown.out
+    assert "lag unknown, 2 s; recovery point 2026-01-31 12:00:00Z; failed, 3 in a row" in shown.out
     assert "error: no broker answers" in shown.err
 
 

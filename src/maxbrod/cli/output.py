@@ -14,6 +14,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from maxbrod.api.reports import verdict_of
+from maxbrod.errors import EXIT_DONE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -114,6 +117,11 @@ def human_time(timestamp_ms: int | None, *, to: Literal["day", "minute", "second
         return (_EPOCH + timedelta(milliseconds=timestamp_ms)).strftime(_TIMES[to])
     except OverflowError:
         return "before 0001" if timestamp_ms < 0 else "after 9999"
+
+
+def ending(exit_code: int) -> str:
+    """How a run ended, from its exit code."""
+    return verdict_of(exit_code) if exit_code == EXIT_DONE else f"{verdict_of(exit_code)}, exit {exit_code}"
 
 
 def print_line(text: str) -> None:
