@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from maxbrod.cli.backup_summary import print_notice
-from maxbrod.cli.output import err, human_bytes, human_time, out, print_error
+from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json_line
 from maxbrod.errors import EXIT_DONE
 
 if TYPE_CHECKING:
@@ -28,8 +26,7 @@ class IntervalPrinter:
     def __call__(self, interval: Interval) -> None:
         if self._as_json:
             # One line each, so that whoever reads the pipe need not wait for the end.
-            sys.stdout.write(json.dumps(interval.as_dict(), default=str) + "\n")
-            sys.stdout.flush()
+            print_json_line(interval.as_dict())
             return
         if interval.error is not None:
             print_error(interval.error, as_json=False)
