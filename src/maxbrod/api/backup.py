@@ -21,10 +21,10 @@ from maxbrod.api.meter import Meter
 from maxbrod.api.observing import Observation, choose_topics, observe
 from maxbrod.api.positions import Positions
 from maxbrod.api.progress import Progress, silent
-from maxbrod.api.reports import BackupReport, Notice
+from maxbrod.api.reports import BackupReport, Notice, worst_exit_code
 from maxbrod.api.truncation import cut_back, held_rows
 from maxbrod.catalog.rows import PartitionId, Run, Segment
-from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
+from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError, UnavailableError, UsageError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.cluster_state import encode_state
@@ -340,26 +340,34 @@ class Backup:
         run.notices.extend(not_captured(cluster))
         # As JSON would have it, where a tuple is a list: it is compared with what was read from a snapshot.
         document = json.loads(json.dumps(encode_state(cluster)))
-        if self._has_news(run, document):
-            self._record(run, archive, document)
-        elif run.behind(self._positions.behind).keys() != self._positions.behind.keys():
-            # Worth a trace, so that whoever looks at the archive knows; where there is no room for it, it was told.
+        before = self._positions.recovery_points_before((*run.plans, *run.unasked))
+        news = self._has_news(run, document)
+        if news or run.behind(self._positions.behind).keys() != self._positions.behind.keys():
             try:
-                self._record(run, archive, document)
+                self._record(run, archive, document, before)
             except MaxbrodError as error:
+                if news and not _is_told(run, error):
+                    raise
                 self._forget(error)
-        self._positions.recovery_points = self._points(run)
+                run.drop_uncommitted()
+        self._positions.recovery_points = run.recovery_points(before)
         self._positions.looked_at_ms = run.started_at_ms
         self.recovery_point_ms = run.recovery_point(self._positions.recovery_points)
         return run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
 
-    def _record(self, run: BackupRun, archive: Archive, cluster: Mapping[str, Any]) -> None:
+    def _record(
+        self,
+        run: BackupRun,
+        archive: Archive,
+        cluster: Mapping[str, Any],
+        before: Mapping[PartitionId, int | None],
+    ) -> None:
         """Commit what is left to commit, with a snapshot and the run's own row, which tell how far it has come."""
         self._on_progress(Progress(phase="committing"))
         path = f"snapshots/{run.run_id}.json.zst"
         # Both tell what is true with the commit that names them; whoever sees them sees that commit.
         with run.as_committed(self._positions.ends):
-            points, behind = self._points(run), run.behind(self._positions.behind)
+            points, behind = run.recovery_points(before), run.behind(self._positions.behind)
             report = run.report(self._archive_url, archive.catalog.version + 1, run.recovery_point(points))
         snapshot = Snapshot(
             run_id=run.run_id,
@@ -382,10 +390,6 @@ class Backup:
         self._commit(run, archive, [row])
         self._positions.recorded(cluster, behind)
 
-    def _points(self, run: BackupRun) -> dict[PartitionId, int | None]:
-        before = self._positions.recovery_points_before((*run.plans, *run.unasked))
-        return run.recovery_points(before)
-
     def _meant(self, names: Mapping[str, bool]) -> tuple[str, ...]:
         return select_topics(names, self._wish.topics, self._wish.exclude, internal=self._wish.internal).chosen
 
@@ -394,6 +398,11 @@ class Backup:
         if run.rows or run.taken_back or run.committed or self._positions.unrecorded:
             return True
         return _timeless(cluster) != _timeless(self._positions.cluster or {})
+
+
+def _is_told(run: BackupRun, error: MaxbrodError) -> bool:
+    """Whether the run reports anyway that its archive cannot be written to: that says more than the error."""
+    return isinstance(error, StorageFullError | UnavailableError) and worst_exit_code(run.notices) == EXIT_FAILED
 
 
 def _range(plan: PartitionPlan) -> PartitionRange:

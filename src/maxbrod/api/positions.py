@@ -53,7 +53,9 @@ class Positions:
             self.behind = snapshot.behind
             # What this process has found out since is true as well, and newer.
             self.recovery_points = {**snapshot.recovery_points, **self.recovery_points}
-            self.looked_at_ms = snapshot.taken_at_ms if self.looked_at_ms is None else self.looked_at_ms
+            if self.looked_at_ms is None:
+                # A DataFrame that was written since has taken a snapshot, too, and looked at no cluster.
+                self.looked_at_ms = min(snapshot.taken_at_ms, snapshot.cluster.get("taken_at_ms", 0))
             for partition, end in snapshot.ends.items():
                 self.held[partition] = Position(first_offset=end, end_offset=end, last_leader_epoch=None)
         for partition, found in archive.catalog.positions().items():
