@@ -89,7 +89,7 @@ def check(
     Every offset of every partition must be archived or explained, every object must be there and long enough, and the
     last backup's snapshot must agree. With --deep every object is read on Spark: digests, checksums of batches, counts
     and timestamps of records; a deep check that is interrupted goes on where it was when the same command is run again.
-    No cluster is asked: of what one has beyond the archive, only what the last backup could not archive is known, and named.
+    No cluster is asked: of what one has beyond the archive, only what the last backup could not archive is named.
     Ends with 3 if offsets are missing, with 4 if objects are, or are damaged.
 
     For example:
