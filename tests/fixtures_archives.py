@@ -102,6 +102,8 @@ def put_snapshot(
     topics: Mapping[str, str] | None = None,
     ends: Mapping[PartitionId, int] | None = None,
     cluster: ClusterState | None = None,
+    recovery_points: Mapping[PartitionId, int | None] | None = None,
+    behind: Mapping[PartitionId, int | None] | None = None,
 ) -> None:
     from maxbrod.kafka.cluster_state import ClusterState, encode_state
     from maxbrod.planning.snapshot import Snapshot, encode
@@ -114,5 +116,7 @@ def put_snapshot(
         cluster=encode_state(cluster or empty),
         ends=ends or {},
         topics=topics or {},
+        recovery_points=recovery_points or {},
+        behind=behind or {},
     )
     storage.put(f"snapshots/{run_id}.json.zst", encode(snapshot))

@@ -1,15 +1,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
+from typer.main import get_command
 
 from maxbrod import __version__
 from maxbrod.cli import main
+from maxbrod.cli.log import warnings_on_stderr
 from maxbrod.cli.main import run
+from maxbrod.cli.output import print_json, print_line
 from maxbrod.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,6 +79,91 @@ def test_an_error_is_json_where_json_was_asked(capsys: pytest.CaptureFixture[str
         "offset": 7,
         "hint": "choose another",
     }
+
+
+def verbs(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """Every command that takes `--json`, as words."""
+    command = command or get_command(main.app)
+    if any("--json" in each.opts for each in command.params):
+        yield list(path)
+    for name, each in getattr(command, "commands", {}).items():
+        yield from verbs(each, (*path, name))
+
+
+def documents(text: str) -> list[Any]:
+    """All that stand one after another."""
+    found, decoder = [], json.JSONDecoder()
+    while text := text.lstrip():
+        document, end = decoder.raw_decode(text)
+        found.append(document)
+        text = text[end:]
+    return found
+
+
+def test_every_verb_but_those_that_only_group_others_takes_json() -> None:
+    assert len(list(verbs())) > 25
+
+
+@pytest.mark.parametrize("verb", list(verbs()), ids=" ".join)
+def test_bad_usage_is_one_json_document_where_json_was_asked(
+    verb: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*verb, "--json", "--no-such-option"]) == 2
+    told = capsys.readouterr()
+    (document,) = documents(told.out)
+    assert (document["error"], document["exit_code"], told.err) == ("UsageError", 2, "")
+    assert document["hint"] == f"see 'maxbrod {' '.join(verb)} --help'"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--json"], ["nonsense", "--json"], ["drill", "verify", "--json"], ["ls", "--json", "--config"]]
+)
+def test_a_command_that_is_none_is_one_json_document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    assert [each["error"] for each in documents(capsys.readouterr().out)] == ["UsageError"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "ending", "code"),
+    [
+        (False, RuntimeError("a bug"), 1),
+        (False, typer.Abort(), 1),
+        (True, typer.Exit(3), 3),
+        (True, RefusedError("not now"), 5),
+    ],
+    ids=repr,
+)
+def test_however_a_command_ends_there_is_one_json_document(
+    printed: bool,
+    ending: Exception,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        print_line("for people")
+        if printed:
+            print_json({"exit_code": code})
+        raise ending
+
+    monkeypatch.setattr("maxbrod.cli.ls.find_place", work)
+    assert run(["ls", "--json"]) == code
+    told = capsys.readouterr()
+    assert [each["exit_code"] for each in documents(told.out)] == [code]
+    assert "for people" in told.err
+    # Where a document has been printed, an error after it is told to people.
+    assert ("error: not now" in told.err) == isinstance(ending, RefusedError)
+    run(["--version"])
+    assert capsys.readouterr().out == f"maxbrod {__version__}\n"
+
+
+def test_the_stacks_that_py4j_logs_are_not_shown_and_other_warnings_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings_on_stderr():
+        logging.getLogger("py4j.clientserver").error("a stack")
+        logging.getLogger("some.library").warning("look at this")
+        record = logging.LogRecord("root", logging.ERROR, "/x/py4j/java_gateway.py", 1, "another", (), None)
+        logging.getLogger().handle(record)
+    assert capsys.readouterr().err == "look at this\n"
 
 
 def test_looking_around_loads_neither_spark_nor_numba() -> None:

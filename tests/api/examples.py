@@ -38,6 +38,7 @@ def fill(place: Place) -> Archive:
         [old(0, 7)],
         topics={OLD_ID: "orders"},
         ends={part(0, OLD_ID): 7},
+        recovery_points={part(0, OLD_ID): 1_600_000_000_000},
         started_at=1_600_000_000_000,
         finished_at=1_600_000_000_500,
         statistics={"command": "backup", "records": 7, "bytes": 700, "topics": 1, "exit_code": 0},
@@ -53,6 +54,7 @@ def fill(place: Place) -> Archive:
         ],
         topics=NAMES,
         ends={part(0, OLD_ID): 7, part(0): 20, part(1): 10, part(0, EMPTY_ID): 0, part(1, EMPTY_ID): 0},
+        recovery_points=dict.fromkeys((part(0), part(1), part(0, EMPTY_ID), part(1, EMPTY_ID)), 1_700_000_000_001),
         cluster=cluster(),
     )
     commit_run(
@@ -61,6 +63,11 @@ def fill(place: Place) -> Archive:
         [gap(20, 25, reason=GapReason.COMPACTED, run_id="run-2"), segment(25, 30, run_id="run-2", last_leader_epoch=4)],
         topics=NAMES,
         ends={part(0, OLD_ID): 7, part(0): 30, part(1): 10, part(0, EMPTY_ID): 0, part(1, EMPTY_ID): 0},
+        # It did not read `orders-1` to its end.
+        recovery_points={
+            **dict.fromkeys((part(0), part(0, EMPTY_ID), part(1, EMPTY_ID)), 1_700_000_200_000),
+            part(1): 1_700_000_000_001,
+        },
         cluster=cluster(),
         started_at=1_700_000_200_000,
         finished_at=1_700_000_201_000,

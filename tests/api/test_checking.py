@@ -11,7 +11,7 @@ from catalog.examples import gap, many_segments, segment
 from fixtures_archives import commit_run, put_snapshot
 from maxbrod.api import check_snapshots
 from maxbrod.api.checking import check_archive
-from maxbrod.api.problems import ProblemKind
+from maxbrod.api.problems import Problem, ProblemKind, verdict_of
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import UnavailableError, UsageError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from fixtures_archives import Place
     from maxbrod.api.archives import Archive
-    from maxbrod.api.problems import Problem
     from maxbrod.storage.interface import ObjectInfo
 
 FIRST = segment(0, 10).path
@@ -40,7 +39,9 @@ def test_a_sound_archive_has_no_problems(place: Place) -> None:
     fill(place)
     report = check_archive(place.open())
     assert (report.problems, report.exit_code) == ((), 0)
-    assert (report.topics, report.partitions, report.rows, report.objects) == (2, 3, 6, 5)
+    # Two partitions of a topic that is empty still count: they were looked at by the backup.
+    assert (report.topics, report.partitions, report.partitions_without_rows) == (3, 5, 2)
+    assert (report.rows, report.objects) == (6, 5)
     assert (report.bytes, report.snapshots, report.snapshots_read) == (3700, 3, 3)
 
 
@@ -189,6 +190,72 @@ def test_many_objects_are_found_by_listing_and_not_one_by_one(
 
 
 def test_a_snapshot_of_nothing_is_no_problem(local_place: Place) -> None:
-    archive = local_place.create()
+    archive = fill(local_place)
     put_snapshot(archive.storage, "orphan")
     assert check_archive(archive).exit_code == 0
+
+
+def test_an_archive_in_which_no_run_has_stored_anything_is_not_whole(local_place: Place) -> None:
+    report = check_archive(local_place.create())
+    assert [each.kind for each in report.problems] == [ProblemKind.EMPTY]
+    assert (report.verdict, report.exit_code, report.recovery_point) == ("incomplete", 3, None)
+
+
+def test_offsets_that_the_cluster_had_and_no_run_has_archived_are_named(local_place: Place) -> None:
+    archive = fill(local_place)
+    ends = {part(0): 30, part(1): 10, part(0, EMPTY_ID): 0, part(1, EMPTY_ID): 0}
+    commit_run(
+        archive,
+        "run-3",
+        [],
+        topics=NAMES,
+        ends=ends,
+        behind={part(0): 45, part(1): None, part(1, EMPTY_ID): 3},
+        recovery_points={part(0): 1_700_000_200_000, part(1): 1_700_000_000_001, part(1, EMPTY_ID): None},
+        finished_at=1_800_000_000_000,
+        written_at=1_800_000_000_000,
+        statistics={"command": "backup", "exit_code": 1, "findings": ["orders-0: the disk is full"]},
+    )
+    report = check_archive(archive)
+    assert [
+        (each.kind, each.topic, each.partition, each.first_offset, each.end_offset) for each in report.problems
+    ] == [
+        ("not archived", "empty", 1, 0, 3),
+        ("not archived", "orders", 0, 30, 45),
+        ("not archived", "orders", 1, 10, None),
+    ]
+    assert (report.verdict, report.exit_code, report.recovery_point) == ("incomplete", 3, None)
+    runs = [(each.run_id, each.exit_code, each.findings) for each in report.unfinished_runs]
+    assert runs == [("run-2", 3, ()), ("run-3", 1, ("orders-0: the disk is full",))]
+    # Rows of a later run that was killed before its end count, and the run is named.
+    later = segment(30, 45, run_id="run-4", written_at=1_800_000_000_001)
+    archive.storage.put(later.path, bytes(later.bytes))
+    archive.catalog.commit([later])
+    again = check_archive(archive)
+    assert [(each.topic, each.partition) for each in again.problems] == [("empty", 1), ("orders", 1)]
+    assert (again.unfinished_runs[-1].run_id, again.unfinished_runs[-1].exit_code) == ("run-4", None)
+    assert check_archive(archive, ["empty"]).problems == again.problems[:1]
+
+
+@pytest.mark.parametrize(
+    ("quick", "deep", "interrupted", "verdict"),
+    [
+        ((), None, False, "whole"),
+        ((), (), False, "sound"),
+        ((), (), True, "stopped"),
+        ((ProblemKind.HOLE,), None, False, "incomplete"),
+        ((ProblemKind.HOLE,), (), False, "incomplete"),
+        ((ProblemKind.HOLE,), (), True, "incomplete"),
+        ((), (ProblemKind.DAMAGED,), False, "damaged"),
+        ((), (ProblemKind.DAMAGED,), True, "damaged"),
+        ((ProblemKind.HOLE,), (ProblemKind.DAMAGED,), False, "damaged"),
+        ((ProblemKind.MISSING,), (), False, "damaged"),
+    ],
+)
+def test_there_is_one_verdict_for_all_that_was_looked_at(
+    quick: tuple[ProblemKind, ...], deep: tuple[ProblemKind, ...] | None, interrupted: bool, verdict: str
+) -> None:
+    problems = [Problem(kind=kind, message="x") for kind in (*quick, *(deep or ()))]
+    found = verdict_of(problems, deep=deep is not None, interrupted=interrupted)
+    codes = {"whole": 0, "sound": 0, "damaged": 4}
+    assert (found, found.exit_code) == (verdict, codes.get(verdict, 3))

@@ -33,8 +33,11 @@ def test_a_listing_sums_up_every_topic_its_gaps_and_its_incarnations(place: Plac
     assert orders.gaps == {"compacted": 5}
     assert (orders.min_timestamp, orders.max_timestamp) == (1_700_000_000_000, 1_700_000_000_029)
     assert (past.records, past.gaps) == (7, {})
-    # The last run ended with 3, so that the one before it is the last that vouches for everything.
+    # The last run could not read one partition to its end: the one before it did.
     assert (listing.runs, listing.recovery_point) == (3, 1_700_000_000_001)
+    assert (empty.recovery_point, orders.recovery_point) == (1_700_000_200_000, 1_700_000_000_001)
+    assert past.recovery_point is None
+    assert list_topics(place.open(), ["empty"]).recovery_point == 1_700_000_200_000
     assert list_topics(place.open(), as_of="run-0").recovery_point == 1_600_000_000_000
     assert listing.last_run is not None
     assert (listing.last_run.run_id, listing.last_run.exit_code, listing.last_run.bytes) == ("run-2", 3, None)

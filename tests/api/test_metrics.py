@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +41,7 @@ def interval(told: BackupReport | None, *, failures: int = 0) -> Interval:
         error=None if told is not None else UnavailableError("away"),
         recovery_point_ms=1000,
         failures=failures,
+        lags=None if told is None else {each.topic: each.waiting for each in told.topics},
     )
 
 
@@ -66,6 +69,21 @@ def test_every_interval_counts_by_how_it_ended(metrics: BackupMetrics) -> None:
         assert metrics.registry.get_sample_value("maxbrod_backup_intervals_total", {"result": result}) == 1.0
     assert metrics.registry.get_sample_value("maxbrod_backup_lag_offsets", {"topic": "orders"}) == 7.0
     assert metrics.registry.get_sample_value("maxbrod_backup_notices_total", {"kind": "corrupt"}) == 1.0
+
+
+def test_what_nobody_knows_is_never_shown_as_good(metrics: BackupMetrics) -> None:
+    value = metrics.registry.get_sample_value
+    metrics.observe(replace(interval(None, failures=1), recovery_point_ms=None))
+    lag = value("maxbrod_backup_lag_offsets", {"topic": "orders"})
+    assert lag is not None
+    assert math.isnan(lag)
+    # Whoever subtracts it from the time gets an age that is too high, not none.
+    assert value("maxbrod_backup_recovery_point_timestamp_seconds") == 0.0
+    full = Notice(kind="storage", message="the disk is full", exit_code=1)
+    metrics.observe(interval(report(full, waiting=9), failures=2))
+    assert value("maxbrod_backup_lag_offsets", {"topic": "orders"}) == 9.0
+    assert value("maxbrod_backup_intervals_total", {"result": "failed"}) == 3.0
+    assert value("maxbrod_backup_failures") == 2.0
 
 
 def test_they_are_served_on_loopback_for_as_long_as_asked(metrics: BackupMetrics) -> None:

@@ -12,6 +12,9 @@ import pytest
 from backup.engine import back_up, back_up_while, config_of, kinds, settles
 from backup.ledger import Ledger
 from backup.oracle import read_archive
+from maxbrod.api.archives import open_archive
+from maxbrod.api.checking import check_archive
+from maxbrod.api.listing import list_topics
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.model import topic_id_text
 from maxbrod.sandbox.cluster import Cluster
@@ -22,7 +25,15 @@ from maxbrod.sandbox.traffic import numbered
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from maxbrod.config import Config
+
 KEEP = {"retention.ms": "-1"}
+
+
+def held_of(config: Config, topic: str, partition: int = 0) -> int:
+    """The first offset that the archive has not."""
+    rows = open_archive(str(config.archive)).catalog.rows(topic=topic, partition=partition)
+    return max(rows["end_offset"].to_pylist(), default=0)
 
 
 def mend(cluster: Cluster, topic: str, broker: int) -> None:
@@ -91,6 +102,7 @@ def test_partitions_of_a_broker_that_stays_away_are_named_and_all_others_archive
         assert report.exit_code == EXIT_INCOMPLETE, report.notices
         (notice,) = (each for each in report.notices if each.kind == "failed")
         assert (notice.topic, notice.partition, notice.end_offset) == (topic, 0, 900)
+        assert (report.recovery_point_ms, report.waiting) == (None, 900 - held_of(config, topic))
         held = read_archive(str(tmp_path / "archive"))
         held.assert_prefix_of(ledger)
         key = (topic_id_text(topic_id(cluster3, topic)), 1)
@@ -98,9 +110,17 @@ def test_partitions_of_a_broker_that_stays_away_are_named_and_all_others_archive
         # Gone already when a run is planned: the same.
         again = back_up(config)
         assert (again.exit_code, kinds(again).count("failed")) == (EXIT_INCOMPLETE, 1)
+        # Nobody can be asked what the log has, so that nobody knows what is missing of it.
+        assert (again.recovery_point_ms, again.waiting) == (None, None)
+        checked = check_archive(open_archive(str(config.archive)))
+        (problem,) = checked.problems
+        assert (problem.kind, problem.partition, problem.end_offset) == ("not archived", 0, None)
+        assert checked.unfinished_runs[-1].run_id == again.run_id
     finally:
         mend(cluster3, topic, first)
-    assert back_up(config).exit_code == 0
+    last = back_up(config)
+    assert (last.exit_code, last.recovery_point_ms, last.waiting) == (0, last.started_at_ms, 0)
+    assert list_topics(open_archive(str(config.archive))).recovery_point == last.started_at_ms
     read_archive(str(tmp_path / "archive")).assert_equals(ledger)
 
 

@@ -164,4 +164,9 @@ def test_the_command_reads_all_and_says_what_it_has_read(
     assert document["deep"]["checked"] == 2 * PARTITIONS
     assert document["deep"]["problems"][0]["kind"] == "damaged"
     assert document["problems"] == []
-    assert document["exit_code"] == EXIT_CORRUPT
+    assert (document["exit_code"], document["verdict"]) == (EXIT_CORRUPT, "damaged")
+    assert run(["check", topic, "--archive", str(archive), "--deep"]) == EXIT_CORRUPT
+    told = capsys.readouterr().out
+    assert told.splitlines()[-1] == "damaged: 1 problem, see above"
+    assert "whole" not in told
+    assert "sound" not in told

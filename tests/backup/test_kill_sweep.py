@@ -10,6 +10,8 @@ from backup.drivers import driver, s3_section
 from backup.ledger import Ledger
 from backup.oracle import Holding, read_archive
 from fixtures_storage import s3_options
+from maxbrod.api.archives import open_archive
+from maxbrod.api.listing import list_topics
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:
@@ -51,6 +53,9 @@ def test_killed_at_any_point_a_backup_leaves_a_true_archive_and_the_next_run_com
             seen = holding(archive, options)
             if seen is not None:
                 seen.assert_prefix_of(ledger)
+                # No recovery point without everything, and everything with the run's own row.
+                listing = list_topics(open_archive(archive, options))
+                assert (listing.recovery_point is not None) == bool(seen.runs), met[-1]
             assert program.run(archive)["exit_code"] == 0, met[-1]
             read_archive(archive, options).assert_equals(ledger)
             if not met[-1]:

@@ -153,13 +153,15 @@ def test_a_full_disk_fails_the_run_leaves_nothing_half_and_the_next_one_complete
     cluster: Cluster, topic: str, disk: Path, ledger: Ledger
 ) -> None:
     config = config_of(cluster, disk / "archive", topic)
-    assert back_up(config).exit_code == 0
+    first = back_up(config)
+    assert first.exit_code == 0
     held = read_archive(str(disk / "archive"))
     held.assert_equals(ledger)
     ledger.write(cluster, topic, 800, value_bytes=1500)
     report = back_up(config)
     assert report.exit_code == EXIT_FAILED
     assert "storage" in kinds(report)
+    assert (report.recovery_point_ms, report.waiting) == (first.started_at_ms, 800)
     again = read_archive(str(disk / "archive"))
     assert again.records == held.records
     # Whatever an object is called by is whole.

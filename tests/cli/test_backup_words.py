@@ -59,6 +59,7 @@ def interval(told: BackupReport | None = None, error: UnavailableError | None = 
         error=error,
         recovery_point_ms=1_769_860_800_000,
         failures=0 if error is None else 3,
+        lags=None if told is None else {each.topic: each.waiting for each in told.topics},
     )
 
 
@@ -70,6 +71,36 @@ def test_what_is_wrong_is_named_with_its_offsets_and_the_way_out(capsys: pytest.
     assert told.index("missing") < told.index("corrupt: ")
     assert told.endswith("corrupt data found: corrupt 1; see above\n")
     assert "complete" not in told
+
+
+FULL = Notice(kind="storage", message="the disk is full", topic="orders", exit_code=1)
+
+
+def test_a_topic_has_nothing_new_only_if_all_of_it_was_asked_and_is_archived(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    idle = {"records": 0, "bytes": 0, "raw_bytes": 0}
+    topics = [
+        replace(topic(name, **idle), gaps={}, waiting=waiting)
+        for name, waiting in (("same", 0), ("behind", 40), ("unasked", None))
+    ]
+    stored_nothing = replace(report([FULL], topics), committed=False, recovery_point_ms=None)
+    assert stored_nothing.waiting is None
+    print_summary(stored_nothing)
+    told = capsys.readouterr().out
+    assert "1 topic without anything new" in told
+    lines = {line.split()[0]: line.split()[-1] for line in told.splitlines()}
+    assert (lines["behind"], lines["unasked"]) == ("40", "unknown")
+    assert "nothing was stored: /archive stays as it is\nrecovery point: none yet\nfailed: storage 1" in told
+    # A run that ended before it could ask anybody knows of no lag.
+    assert replace(report(topics=()), planned=False).waiting is None
+
+
+def test_the_document_the_words_and_the_exit_code_give_one_verdict() -> None:
+    for notices, verdict in (([], "complete"), ([MISSING], "complete"), ([CORRUPT], "corrupt data found")):
+        told = report(notices).as_dict()
+        assert (told["verdict"], told["complete"]) == (verdict, told["exit_code"] == 0)
+    assert report([CORRUPT, FULL]).verdict == interval(report([CORRUPT, FULL])).verdict == "failed"
 
 
 def test_a_hundred_thousand_notices_and_topics_do_not_flood_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +142,7 @@ def test_an_interval_tells_lag_and_recovery_point(capsys: pytest.CaptureFixture[
     )
     show(interval(error=UnavailableError("no broker answers")))
     shown = capsys.readouterr()
-    assert "failed, 3 in a row; recovery point 2026-01-31 12:00:00Z" in shown.out
+    assert "lag unknown, 2 s; recovery point 2026-01-31 12:00:00Z; failed, 3 in a row" in shown.out
     assert "error: no broker answers" in shown.err
 
 

@@ -1,7 +1,8 @@
-"""Ctrl-C ends a query at once: nothing of it goes on, and nobody sees a traceback. In a process of its own."""
+"""Ctrl-C, and a JVM that dies, end a query at once, and nobody sees a traceback. In processes of their own."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -32,15 +33,33 @@ def _command(process: psutil.Process) -> str:
     return ""
 
 
-def test_ctrl_c_ends_a_query_and_all_that_it_started(tmp_path: Path) -> None:
-    archive = make(tmp_path / "archive")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "maxbrod", "query", str(archive), ENDLESS, "--output", "json"],
+def started(archive: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "maxbrod", "query", str(archive), ENDLESS, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
     )
+
+
+def test_a_jvm_that_is_killed_is_one_json_document_and_no_traceback(tmp_path: Path) -> None:
+    process = started(make(tmp_path / "archive"), "--json")
+    try:
+        family = wait_for("a worker of Spark's", lambda: with_worker(process.pid), timeout_s=240)
+        (jvm,) = (each for each in family if each.name() == "java")
+        jvm.kill()
+        out, err = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    document = json.loads(out)
+    assert (document["error"], document["exit_code"], document["retryable"]) == ("UnavailableError", 1, True)
+    assert (process.returncode, "Traceback" in err, "py4j" in err) == (1, False, False), err
+    assert not psutil.wait_procs(family, timeout=60)[1]
+
+
+def test_ctrl_c_ends_a_query_and_all_that_it_started(tmp_path: Path) -> None:
+    process = started(make(tmp_path / "archive"), "--output", "json")
     try:
         family = wait_for("a worker of Spark's", lambda: with_worker(process.pid), timeout_s=240)
         os.kill(process.pid, signal.SIGINT)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
@@ -12,19 +13,20 @@ from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP
-from convert.engine import back_up_as, convert, without_spark
+from convert.engine import back_up_as, convert, run_job_here, without_spark
 from maxbrod.api import foreign_backup as backing_up
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backups import target_wish
 from maxbrod.api.convert_targets import NativeTarget
 from maxbrod.api.snapshots import find_moment
-from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
+from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_INCOMPLETE, StorageFullError
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.spark.transfer_task import Transferred
 
 
 class KilledError(Exception):
@@ -148,3 +150,32 @@ def test_a_conversion_that_was_stopped_is_never_called_complete(cluster: Cluster
     stop.set()
     report = convert(tmp_path / "archive", tmp_path / "copy", "kafka", stop=stop)
     assert (report.exit_code, [each.kind for each in report.notices]) == (EXIT_INCOMPLETE, ["stopped"])
+
+
+def test_a_backup_in_another_layout_tells_what_it_has_not_stored(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, partitions=2, config=KEEP)
+    Ledger().write(cluster, topic, 20)
+    config = config_of(cluster, tmp_path / "binlog", topic)
+    changed = config.model_copy(update={"layout": "binlog"})
+    full = StorageFullError("the disk is full").as_dict()
+
+    def failing(*arguments: Any, **options: Any) -> list[Transferred]:
+        return [replace(each, failure=full, segments=()) for each in run_job_here(*arguments, **options)]
+
+    with backing_up.ForeignBackup(changed, target_wish(changed)) as work:
+        with without_spark():
+            first = work.run()
+        assert (first.recovery_point_ms, first.waiting) == (first.started_at_ms, 0)
+        Ledger().write(cluster, topic, 10)
+        with without_spark(failing):
+            report = work.run()
+        assert (report.exit_code, report.verdict, report.committed, report.records) == (EXIT_FAILED, "failed", False, 0)
+        assert (report.recovery_point_ms, report.waiting) == (first.started_at_ms, 10)
+        assert (work.recovery_point_ms, work.lags) == (first.started_at_ms, {topic: 10})
+        with without_spark():
+            last = work.run()
+        assert (last.recovery_point_ms, last.waiting, last.records) == (last.started_at_ms, 0, 10)
+    # The layout remembers no point: a process that has archived nothing yet has none to tell.
+    Ledger().write(cluster, topic, 10)
+    with without_spark(failing), backing_up.ForeignBackup(changed, target_wish(changed)) as work:
+        assert work.run().recovery_point_ms is None

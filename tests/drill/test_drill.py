@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -10,8 +11,11 @@ import pytest
 
 from backup.engine import back_up, config_of
 from drill.engine import partitions_of, remembered, scratch_topics, without_spark
+from maxbrod.api.archives import open_archive
 from maxbrod.api.drill import Drill
 from maxbrod.api.drill_state import DEAD_AFTER_MS, DrillOwner, own_drill
+from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import UnavailableError
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic
@@ -20,7 +24,6 @@ from restore.engine import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
 
@@ -140,13 +143,52 @@ def test_a_drill_that_fails_cleans_up_and_says_so(archive: Path, command: Comman
     assert drilled(command, "--topic", "nonsense", exits=2)["report"]["verdict"] == "failed"
 
 
-def test_a_damaged_archive_is_never_proven(archive: Path, command: Command) -> None:
+def test_a_damaged_archive_is_never_proven(topic: str, archive: Path, command: Command) -> None:
     for path in (archive / "packs").glob("*"):
         path.chmod(0o644)
         path.write_bytes(path.read_bytes()[:-7] + b"damaged")
-    report = drilled(command, exits=4)["report"]
+    document = drilled(command, exits=4)
+    report = document["report"]
     assert report["verdict"] == "failed"
     assert remembered(archive) == []
+    # Document, page and words name what failed: partition, offset, object and error.
+    (first, *_) = report["failures"]
+    assert (first["topic"], first["partition"], first["error"]) == (topic, 0, "CorruptDataError")
+    assert first["object_name"]
+    assert report["error"] in report["failures"]
+    page = Path(document["files"][1]).read_text()
+    for word in ("Not proven", "What failed", f'<td class="">{topic}-0</td>', first["message"], "not compared"):
+        assert word in page
+    assert "nothing" not in page
+    assert f"{topic}-0: {first['message']}" in command("drill", "--report-dir", "reports", exits=4)
+
+
+def test_the_page_of_a_drill_that_is_refused_names_the_offsets(topic: str, archive: Path, command: Command) -> None:
+    opened = open_archive(str(archive))
+    rows = decode_rows(opened.catalog.rows(topic=topic, partition=1))
+    lost = [replace_row(row) for row in rows if isinstance(row, Segment)]
+    opened.catalog.commit(lost, replaced=rows)
+    document = drilled(command, exits=3)
+    (failure,) = document["report"]["failures"]
+    assert (failure["where"], failure["offset"], failure["error"]) == (f"{topic}-1", 0, "unexplained")
+    assert f"{topic}-1" in Path(document["files"][1]).read_text()
+    # What was accepted is said beside the verdict.
+    accepted = drilled(command, "--accept-gaps")
+    assert (accepted["report"]["verdict"], accepted["report"]["lacking"]) == ("proven", 1)
+    assert "but for 1 ranges of offsets that the archive lacks" in Path(accepted["files"][1]).read_text()
+
+
+def replace_row(row: Segment) -> Gap:
+    return Gap(
+        topic=row.topic,
+        topic_id=row.topic_id,
+        partition=row.partition,
+        base_offset=row.base_offset,
+        end_offset=row.end_offset,
+        reason=GapReason.UNEXPLAINED,
+        run_id=row.run_id,
+        written_at=row.written_at,
+    )
 
 
 class Killed(BaseException):

@@ -105,9 +105,12 @@ def test_a_page_shows_every_name_as_text_and_never_as_markup() -> None:
         "source": evil,
         "target": evil,
     }
+    covered = {"topic": evil, "partition": 0, "first_offset": 0, "end_offset": 1, "gaps": {evil: 1}, "lacking": 1}
     report = {
         "drill_id": evil,
         "verdict": "differs",
+        "exit_code": 3,
+        "lacking": 1,
         "archive": evil,
         "run_id": evil,
         "cluster": evil,
@@ -117,15 +120,14 @@ def test_a_page_shows_every_name_as_text_and_never_as_markup() -> None:
         "sample": "all",
         "seed": 7,
         "partitions_known": 1,
-        "covered": [
-            {"topic": evil, "partition": 0, "first_offset": 0, "end_offset": 1, "gaps": {evil: 1}, "lacking": 1}
-        ],
+        "covered": [{**covered, "outcome": evil}],
         "durations_s": {evil: 1.0},
         "versions": {evil: evil},
         "records": 1,
         "restore": {"warnings": [evil]},
         "comparison": {"partitions": [partition], "differences": [difference]},
         "error": {"message": evil, "hint": evil},
+        "failures": [{"where": evil, "offset": 7, "error": evil, "message": evil, "object_name": evil}],
         "leftovers": [evil],
         "remains": [evil],
     }

@@ -21,10 +21,10 @@ from maxbrod.api.meter import Meter
 from maxbrod.api.observing import Observation, choose_topics, observe
 from maxbrod.api.positions import Positions
 from maxbrod.api.progress import Progress, silent
-from maxbrod.api.reports import BackupReport, Notice
+from maxbrod.api.reports import BackupReport, Notice, worst_exit_code
 from maxbrod.api.truncation import cut_back, held_rows
 from maxbrod.catalog.rows import PartitionId, Run, Segment
-from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError, UnavailableError, UsageError
 from maxbrod.kafka.capture import capture
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.cluster_state import encode_state
@@ -34,6 +34,7 @@ from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import TopicPartition
 from maxbrod.planning.mending import MENDABLE, plan_mending
+from maxbrod.planning.recovery import oldest
 from maxbrod.planning.selection import select_topics
 from maxbrod.planning.snapshot import Snapshot, encode
 from maxbrod.planning.starts import AtOffsets, Earliest, Latest, parse_start
@@ -94,6 +95,10 @@ class Backup:
         self._archive_url = config.archive
         self._opened: Archive | None = None
         self._positions = Positions()
+        self.recovery_point_ms: int | None = None
+        """Of the topics that are chosen, as far as the archive tells, whatever became of the last run."""
+        self.lags: Mapping[str, int | None] | None = None
+        """Of each topic, what the cluster had at the last run and the archive has not; None: unknown."""
         self._client = self._undo.enter_context(KafkaClient(self._kafka, stop=self.stop))
 
     def __enter__(self) -> Self:
@@ -119,8 +124,11 @@ class Backup:
                 # It was waited for when the stop came, and no longer then.
                 run.interrupted = True
                 run.notices.append(stopped())
-                return run.report(self._archive_url, -1)
+                run.drop_uncommitted()
+                return run.report(self._archive_url, -1, self.recovery_point_ms)
             raise
+        finally:
+            self.lags = run.lags()
 
     def hurry(self) -> None:
         """A run after a stop, to the end of what is there."""
@@ -134,10 +142,12 @@ class Backup:
         for _ in range(_ROUNDS_MAX):
             demand = demand_topics and only is None
             found = choose_topics(self._client, self._wish, patience_s=self._wish.patience, demand=demand)
-            if only is not None:
+            if only is None:
+                run.present = found.present
+            else:
                 found.topics = {name: topic for name, topic in found.topics.items() if name in only}
             self._round(run, archive, found, cluster, waiting if only is None else None)
-            if only is None and not run.interrupted:
+            if only is None:
                 self._mend(run, archive)
             if not run.again or run.interrupted:
                 break
@@ -163,6 +173,8 @@ class Backup:
             opened = open_for_writing(self._archive_url, options, single_writer=self._wish.single_writer)
             self._positions.remember(opened)
             self._opened = opened
+            if self.recovery_point_ms is None:
+                self.recovery_point_ms = oldest(self._positions.recovery_points_of(self._meant))
         return self._opened
 
     def _round(
@@ -184,6 +196,7 @@ class Backup:
             patience_s=self._wish.patience,
         )
         run.notices.extend(found.notices)
+        run.could_not_ask(found.unasked)
         fresh = self._put_off(run, self._plan(run, archive, found), waiting)
         self._tell_open_transactions(run, fresh)
         waves = plan_tasks(
@@ -213,7 +226,9 @@ class Backup:
             if plan.truncated_at is not None:
                 self._cut_back(run, archive, partition, plan, plan.truncated_at)
             self._positions.meet(partition, state.topic, plan.first)
+            run.ends[partition] = self._positions.end_of(partition)
             plans.append(plan)
+        run.planned = True
         return plans
 
     def _put_off(self, run: BackupRun, plans: list[PartitionPlan], waiting: Waiting | None) -> list[PartitionPlan]:
@@ -221,10 +236,7 @@ class Backup:
         if waiting is None:
             return plans
         chosen, put_off = waiting.choose(plans, now_ms=run.started_at_ms)
-        for plan in put_off:
-            partition = plan.state.id
-            run.wait(partition, plan.state.high_watermark - plan.first)
-        run.recovery_point_ms = waiting.recovery_point_ms(run.started_at_ms)
+        run.put_off.update(plan.state.id for plan in put_off)
         return chosen
 
     def _cut_back(self, run: BackupRun, archive: Archive, partition: PartitionId, plan: PartitionPlan, at: int) -> None:
@@ -249,8 +261,7 @@ class Backup:
         }
         found = open_transactions(self._client, sorted(waiting)) if waiting else {}
         for where, state in sorted(waiting.items()):
-            partition = state.id
-            run.wait(partition, state.high_watermark - state.end)
+            run.hold_back(state.id, found.get(where, ()))
             run.notices.extend(held_back(state, each, now_ms=now_ms()) for each in found.get(where, ()))
 
     def _parallelism(self) -> int:
@@ -287,6 +298,9 @@ class Backup:
     def _mend(self, run: BackupRun, archive: Archive) -> None:
         """Read once more what could not be read, or not be explained, before: another replica may lead today."""
         mending = plan_mending(archive.catalog.gaps(MENDABLE), run.plans)
+        if run.interrupted:
+            run.suspect.update(retry.partition for retry in mending.retries)
+            return
         waves = plan_tasks([retry.range for retry in mending.retries], parallelism=self._parallelism())
         outcomes = [outcome for wave in waves for outcome in run_backup_job(self._spark(), self._settings(run), wave)]
         take_mended(run, mending, outcomes)
@@ -318,7 +332,7 @@ class Backup:
             # The run's own row names the snapshot: with it everything may go that the snapshot does not speak of.
             gone = run.take_back(everything=bool(more))
             archive.catalog.commit([*run.rows, *more], replaced=[*run.replaced, *gone])
-            run.rows, run.replaced, run.committed = [], [], True
+            run.has_committed(self._positions.ends)
 
     def _finish(self, run: BackupRun, archive: Archive, cluster: ClusterState) -> BackupReport:
         if run.interrupted:
@@ -326,36 +340,69 @@ class Backup:
         run.notices.extend(not_captured(cluster))
         # As JSON would have it, where a tuple is a list: it is compared with what was read from a snapshot.
         document = json.loads(json.dumps(encode_state(cluster)))
-        if self._has_news(run, document):
-            self._on_progress(Progress(phase="committing"))
-            path = f"snapshots/{run.run_id}.json.zst"
-            snapshot = Snapshot(
-                run_id=run.run_id,
-                taken_at_ms=run.started_at_ms,
-                cluster=document,
-                ends=self._positions.ends,
-                topics=self._positions.topics,
-            )
-            archive.storage.put(path, encode(snapshot))
-            run.committed = True
-            report = run.report(self._archive_url, archive.catalog.version + 1)
-            row = Run(
-                run_id=run.run_id,
-                started_at=run.started_at_ms,
-                finished_at=report.finished_at_ms,
-                snapshot=path,
-                statistics=run.statistics(report),
-                written_at=now_ms(),
-            )
-            self._commit(run, archive, [row])
-            self._positions.recorded(document)
-        return run.report(self._archive_url, archive.catalog.version)
+        before = self._positions.recovery_points_before((*run.plans, *run.unasked))
+        news = self._has_news(run, document)
+        if news or run.behind(self._positions.behind).keys() != self._positions.behind.keys():
+            try:
+                self._record(run, archive, document, before)
+            except MaxbrodError as error:
+                if news and not _is_told(run, error):
+                    raise
+                self._forget(error)
+                run.drop_uncommitted()
+        self._positions.recovery_points = run.recovery_points(before)
+        self._positions.looked_at_ms = run.started_at_ms
+        self.recovery_point_ms = run.recovery_point(self._positions.recovery_points)
+        return run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
+
+    def _record(
+        self,
+        run: BackupRun,
+        archive: Archive,
+        cluster: Mapping[str, Any],
+        before: Mapping[PartitionId, int | None],
+    ) -> None:
+        """Commit what is left to commit, with a snapshot and the run's own row, which tell how far it has come."""
+        self._on_progress(Progress(phase="committing"))
+        path = f"snapshots/{run.run_id}.json.zst"
+        # Both tell what is true with the commit that names them; whoever sees them sees that commit.
+        with run.as_committed(self._positions.ends):
+            points, behind = run.recovery_points(before), run.behind(self._positions.behind)
+            report = run.report(self._archive_url, archive.catalog.version + 1, run.recovery_point(points))
+        snapshot = Snapshot(
+            run_id=run.run_id,
+            taken_at_ms=run.started_at_ms,
+            cluster=cluster,
+            ends=self._positions.ends,
+            topics=self._positions.topics,
+            recovery_points=points,
+            behind=behind,
+        )
+        archive.storage.put(path, encode(snapshot))
+        row = Run(
+            run_id=run.run_id,
+            started_at=run.started_at_ms,
+            finished_at=report.finished_at_ms,
+            snapshot=path,
+            statistics=run.statistics(report),
+            written_at=now_ms(),
+        )
+        self._commit(run, archive, [row])
+        self._positions.recorded(cluster, behind)
+
+    def _meant(self, names: Mapping[str, bool]) -> tuple[str, ...]:
+        return select_topics(names, self._wish.topics, self._wish.exclude, internal=self._wish.internal).chosen
 
     def _has_news(self, run: BackupRun, cluster: Mapping[str, Any]) -> bool:
         """An interval in which nothing happened leaves no trace in the archive."""
         if run.rows or run.taken_back or run.committed or self._positions.unrecorded:
             return True
         return _timeless(cluster) != _timeless(self._positions.cluster or {})
+
+
+def _is_told(run: BackupRun, error: MaxbrodError) -> bool:
+    """Whether the run reports anyway that its archive cannot be written to: that says more than the error."""
+    return isinstance(error, StorageFullError | UnavailableError) and worst_exit_code(run.notices) == EXIT_FAILED
 
 
 def _range(plan: PartitionPlan) -> PartitionRange:

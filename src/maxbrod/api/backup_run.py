@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.api.reports import BackupReport, Notice, TopicReport
-from maxbrod.catalog.rows import Gap, PartitionId, Row, Segment
+from maxbrod.api.reports import BackupReport, Notice, TopicReport, add_up
+from maxbrod.catalog.rows import Gap, PartitionId, Row, Run, Segment
 from maxbrod.catalog.run_ids import new_run_id, now_ms
+from maxbrod.planning.recovery import Reach, behind, move_on, oldest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from maxbrod.kafka.open_transactions import OpenTransaction
     from maxbrod.planning.findings import Finding
     from maxbrod.planning.states import PartitionPlan
 
@@ -28,7 +31,6 @@ class _TopicTotals:
     bytes: int = 0
     raw_bytes: int = 0
     gaps: Counter[str] = field(default_factory=Counter)
-    waiting: int = 0
 
 
 @dataclass(slots=True)
@@ -48,8 +50,20 @@ class BackupRun:
     """Partitions that could not be read on; later waves leave them out."""
     again: set[str] = field(default_factory=set)
     """Topics that are to be planned afresh."""
-    recovery_point_ms: int | None = None
-    """Where it lies before the run's own beginning."""
+    present: frozenset[str] = frozenset()
+    """The ids of all topics that the cluster has."""
+    planned: bool = False
+    """Whether the cluster was asked what it has."""
+    unasked: dict[PartitionId, str] = field(default_factory=dict)
+    """Chosen partitions whose offsets nobody would tell, and their topics' names."""
+    ends: dict[PartitionId, int] = field(default_factory=dict)
+    """How far the catalog has each planned partition: committed, nothing else."""
+    put_off: set[PartitionId] = field(default_factory=set)
+    """Partitions that wait for more."""
+    suspect: set[PartitionId] = field(default_factory=set)
+    """Partitions with damaged or unexplained offsets that the run was to read again."""
+    held_since_ms: dict[PartitionId, int | None] = field(default_factory=dict)
+    """Partitions that open transactions hold back: when the oldest began, None where nobody knows."""
     interrupted: bool = False
     committed: bool = False
     objects: set[str] = field(default_factory=set)
@@ -80,12 +94,104 @@ class BackupRun:
 
     def plan(self, partition: PartitionId, plan: PartitionPlan) -> None:
         self.plans[partition] = plan
+        self.unasked.pop(partition, None)
         self._of(plan.state.topic, plan.state.topic_id).partitions.add(partition.partition)
 
-    def wait(self, partition: PartitionId, offsets: int) -> None:
-        """So many offsets of a partition are in its log and not in the archive."""
-        state = self.plans[partition].state
-        self._of(state.topic, state.topic_id).waiting += offsets
+    def could_not_ask(self, partitions: Mapping[PartitionId, str]) -> None:
+        self.unasked.update(partitions)
+        for partition, topic in partitions.items():
+            self._of(topic, partition.topic_id).partitions.add(partition.partition)
+
+    def hold_back(self, partition: PartitionId, found: Sequence[OpenTransaction]) -> None:
+        """By transactions that are open. What has none waits only because it was written since."""
+        if found:
+            began = [each.started_at_ms for each in found]
+            self.held_since_ms[partition] = oldest(began)
+
+    @contextmanager
+    def as_committed(self, ends: Mapping[PartitionId, int]) -> Iterator[None]:
+        """Within the block it tells what it will be true to tell once its rows are committed."""
+        before, self.ends = self.ends, {partition: ends[partition] for partition in self.plans}
+        before_committed, self.committed = self.committed, True
+        try:
+            yield
+        finally:
+            self.ends, self.committed = before, before_committed
+
+    def has_committed(self, ends: Mapping[PartitionId, int]) -> None:
+        """All rows so far, with which the catalog reaches to these ends."""
+        self.rows, self.replaced, self.committed = [], [], True
+        self.ends.update({partition: ends[partition] for partition in self.plans})
+
+    def drop_uncommitted(self) -> None:
+        """Report nothing of rows that the catalog may not have."""
+        for row in self.rows:
+            if isinstance(row, Run):
+                continue
+            totals = self._of(row.topic, row.topic_id)
+            if isinstance(row, Gap):
+                totals.gaps[row.reason] -= row.end_offset - row.base_offset
+                continue
+            totals.records -= row.records
+            totals.bytes -= row.bytes
+            totals.raw_bytes -= row.raw_bytes
+            self.objects.discard(row.path)
+        self.rows, self.replaced = [], []
+
+    def reaches(self) -> dict[PartitionId, Reach]:
+        """How far it has come with every partition that it chose."""
+        grave = {(each.topic, each.partition) for each in self.notices if each.exit_code and each.topic is not None}
+        asked = {
+            partition: Reach(
+                end=plan.end,
+                archived=self.ends.get(partition, plan.first),
+                sound=not grave & {(plan.state.topic, partition.partition), (plan.state.topic, None)}
+                and partition not in self.suspect,
+                put_off=partition in self.put_off,
+                held_back=partition in self.held_since_ms,
+                held_since_ms=self.held_since_ms.get(partition),
+            )
+            for partition, plan in self.plans.items()
+        }
+        return {**asked, **{each: Reach(end=None, archived=0) for each in self.unasked}}
+
+    def recovery_points(self, before: Mapping[PartitionId, int | None]) -> dict[PartitionId, int | None]:
+        """Of every partition that it chose, and of others that it did not, as they were, while the cluster has them."""
+        kept = {partition: point for partition, point in before.items() if partition.topic_id in self.present}
+        mine = {
+            partition: move_on(before.get(partition), reach, began_at_ms=self.started_at_ms)
+            for partition, reach in self.reaches().items()
+        }
+        return {**kept, **mine}
+
+    def recovery_point(self, points: Mapping[PartitionId, int | None]) -> int | None:
+        """Of the partitions that it chose; where there are none, nothing has been missed."""
+        chosen = {*self.plans, *self.unasked}
+        return oldest(points.get(each) for each in chosen) if chosen else self.started_at_ms
+
+    def behind(self, before: Mapping[PartitionId, int | None]) -> dict[PartitionId, int | None]:
+        """Partitions that are not archived as far as they were to be; those that it did not choose as they were."""
+        reaches = self.reaches()
+        kept = {each: end for each, end in before.items() if each not in reaches and each.topic_id in self.present}
+        return {**kept, **behind(reaches)}
+
+    def lags(self) -> dict[str, int | None] | None:
+        """Of each topic, how many offsets the cluster has and the archive has not; None: unknown."""
+        if not self.planned:
+            return None
+        found: dict[str, int | None] = {}
+        for topic_id, lag in self._lags_by_id().items():
+            topic = self.totals[topic_id].topic
+            found[topic] = add_up((found.get(topic, 0), lag))
+        return found
+
+    def _lags_by_id(self) -> dict[str, int | None]:
+        found: dict[str, int | None] = dict.fromkeys(self.totals, 0)
+        for partition, plan in self.plans.items():
+            lag = max(plan.state.high_watermark - self.ends.get(partition, plan.first), 0)
+            found[partition.topic_id] = add_up((found[partition.topic_id], lag))
+        unknown = {each.topic_id for each in self.unasked} if self.planned else self.totals
+        return {**found, **dict.fromkeys(unknown)}
 
     def note(self, finding: Finding) -> None:
         self.notices.append(
@@ -101,7 +207,8 @@ class BackupRun:
             )
         )
 
-    def report(self, archive: str, version: int) -> BackupReport:
+    def report(self, archive: str, version: int, recovery_point_ms: int | None) -> BackupReport:
+        lags = self._lags_by_id()
         topics = tuple(
             TopicReport(
                 topic=each.topic,
@@ -110,8 +217,8 @@ class BackupRun:
                 records=each.records,
                 bytes=each.bytes,
                 raw_bytes=each.raw_bytes,
-                gaps=dict(each.gaps),
-                waiting=each.waiting,
+                gaps=dict(+each.gaps),
+                waiting=lags[each.topic_id],
             )
             for each in sorted(self.totals.values(), key=lambda each: (each.topic, each.topic_id))
         )
@@ -125,7 +232,8 @@ class BackupRun:
             objects=len(self.objects),
             version=version,
             committed=self.committed,
-            recovery_point_ms=self.started_at_ms if self.recovery_point_ms is None else self.recovery_point_ms,
+            recovery_point_ms=recovery_point_ms,
+            planned=self.planned,
         )
 
     def statistics(self, report: BackupReport) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.api.reports import Notice
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED
+from maxbrod.api.reports import Notice, verdict_of, worst_exit_code
+from maxbrod.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
     from maxbrod.planning.transform import Changes
@@ -51,12 +51,15 @@ class ConvertReport:
 
     @property
     def exit_code(self) -> int:
-        codes = {notice.exit_code for notice in self.notices}
-        return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=EXIT_DONE)
+        return worst_exit_code(self.notices)
+
+    @property
+    def verdict(self) -> str:
+        return verdict_of(self.exit_code)
 
     def as_dict(self) -> dict[str, Any]:
         topics = [{**asdict(each), "equal": each.equal} for each in self.topics]
-        return {**asdict(self), "topics": topics, "exit_code": self.exit_code}
+        return {**asdict(self), "topics": topics, "verdict": self.verdict, "exit_code": self.exit_code}
 
 
 @dataclass(slots=True)

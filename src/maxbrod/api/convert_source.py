@@ -86,7 +86,8 @@ class ConvertSource:
             for each, end in snapshot.ends.items()
             if each not in held and (each.topic_id in chosen or not self._wish.topics)
         }
-        return replace(self.moment, snapshot=replace(snapshot, ends=ends))
+        # No cluster is asked by a conversion, so that it moves no recovery point on, and a part of it may fail.
+        return replace(self.moment, snapshot=replace(snapshot, ends=ends, recovery_points={}, behind={}))
 
     def _newest(self, rows: Sequence[Segment | Gap]) -> set[str]:
         first: dict[str, Incarnation] = {}

@@ -10,18 +10,18 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.api.problems import Problem, ProblemKind, exit_code_of
+from maxbrod.api.problems import Problem, ProblemKind, Verdict, verdict_of
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.sound_slices import SoundSlices, slice_name
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.errors import EXIT_INCOMPLETE, UsageError
+from maxbrod.errors import UsageError
 from maxbrod.planning.incarnations import select_names
 from maxbrod.spark.check import verify_slices
 from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.progress import OnProgress
@@ -52,8 +52,16 @@ class DeepCheckReport:
     interrupted: bool = False
 
     @property
+    def verdict(self) -> Verdict:
+        return verdict_of(self.problems, deep=True, interrupted=self.interrupted)
+
+    def verdict_with(self, quick: Iterable[Problem]) -> Verdict:
+        """Of this and of the quick check together."""
+        return verdict_of((*quick, *self.problems), deep=True, interrupted=self.interrupted)
+
+    @property
     def exit_code(self) -> int:
-        return exit_code_of(self.problems) or (EXIT_INCOMPLETE if self.interrupted else 0)
+        return self.verdict.exit_code
 
 
 def deep_check(

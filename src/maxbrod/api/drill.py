@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.compare import Comparison
 from maxbrod.api.compare_archived import measure_topics
-from maxbrod.api.drill_report import Covered, DrillReport, DrillVerdict, covered_of
+from maxbrod.api.drill_report import NOT_COMPARED, Covered, DrillReport, DrillVerdict, covered_of
 from maxbrod.api.drill_state import delete_scratch, forget, own_drill, remember, sweep
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore import Restore
@@ -35,12 +35,13 @@ from maxbrod.spark.jobs import cancelled_by
 from maxbrod.spark.session import open_configured
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.api.compare_report import CompareReport
     from maxbrod.api.progress import OnProgress
     from maxbrod.api.restore_report import RestoreReport
     from maxbrod.config import Config, KafkaConfig
+    from maxbrod.planning.restore.obstacles import Obstacle
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.planning.restore.wish import Wish
     from maxbrod.spark.session import Session
@@ -65,8 +66,29 @@ class _Found:
     restored: RestoreReport | None = None
     compared: CompareReport | None = None
     error: Mapping[str, Any] | None = None
+    failures: list[Mapping[str, Any]] = field(default_factory=list)
     leftovers: tuple[str, ...] = ()
     remains: tuple[str, ...] = ()
+
+    def fail(self, told: Iterable[tuple[str, int, Mapping[str, Any] | None]]) -> None:
+        """By failures of partitions, if there are any; the gravest is the drill's error."""
+        for topic, partition, failure in told:
+            if failure is not None:
+                # A topic that was compared as a whole has no partition.
+                where = topic if partition < 0 else f"{topic}-{partition}"
+                self.failures.append({"where": where, "topic": topic, "partition": partition, **failure})
+        if self.failures:
+            self.error = max(self.failures, key=lambda each: int(each["exit_code"]))
+
+    def outcome_of(self, covered: Covered) -> str:
+        where = (covered.topic, covered.partition)
+        if any((each.get("topic"), each.get("partition")) == where for each in self.failures):
+            return "failed"
+        compared = () if self.compared is None else self.compared.partitions
+        mine = [each for each in compared if (each.source_topic, each.partition) in {where, (covered.topic, -1)}]
+        if not mine or any(each.failure is not None for each in mine):
+            return NOT_COMPARED
+        return "equal" if all(each.equal for each in mine) else "differs"
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -132,15 +154,12 @@ class Drill:
             with found.timed("restore"):
                 found.restored = self._restore(session, wish, found)
             if found.restored.exit_code != EXIT_DONE:
-                failure = next(each.failure for each in found.restored.partitions if each.failure is not None)
-                found.error = dict(failure)
+                found.fail((each.source, each.partition, each.failure) for each in found.restored.partitions)
                 return
             self._refuse_if_stopped()
             with found.timed("compare"):
                 found.compared = self._compare(session, found.restored.restore_id)
-        failures = [each.failure for each in found.compared.partitions if each.failure is not None]
-        if failures:
-            found.error = dict(failures[0])
+        found.fail((each.source_topic, each.partition, each.failure) for each in found.compared.partitions)
 
     def _chosen(self, found: _Found) -> Wish:
         sources = [
@@ -172,6 +191,7 @@ class Drill:
             found.warnings = tuple(_warnings(plan))
             refused = refusal(plan.obstacles)
             if refused is not None:
+                found.failures += [_refused(each) for each in plan.obstacles if each.fatal]
                 raise refused
             if any(topic.target.exists for topic in plan.topics):
                 raise RefusedError("a scratch topic is there already", hint="run the drill again")
@@ -214,7 +234,7 @@ class Drill:
             sample=str(self._wish.sample),
             seed=found.seed,
             partitions_known=found.known,
-            covered=found.covered,
+            covered=tuple(replace(each, outcome=found.outcome_of(each)) for each in found.covered),
             durations_s=found.durations_s,
             versions={**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
             restore=None
@@ -222,6 +242,7 @@ class Drill:
             else {"records": restored.records, "warnings": found.warnings, "exit_code": restored.exit_code},
             comparison=None if found.compared is None else found.compared.as_dict(),
             error=found.error,
+            failures=tuple(found.failures),
             leftovers=found.leftovers,
             remains=found.remains,
         )
@@ -230,6 +251,11 @@ class Drill:
         if found.compared is not None and found.error is None:
             return DrillVerdict.PROVEN if found.compared.equal else DrillVerdict.DIFFERS
         return DrillVerdict.STOPPED if self.stop.is_set() else DrillVerdict.FAILED
+
+
+def _refused(obstacle: Obstacle) -> dict[str, Any]:
+    told = {"where": obstacle.where, "error": str(obstacle.kind), "message": obstacle.what}
+    return {**told, "offset": obstacle.offset, "hint": obstacle.hint}
 
 
 def _warnings(plan: RestorePlan) -> Iterator[str]:

@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.errors import EXIT_DONE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -39,10 +41,12 @@ def render(document: Mapping[str, Any]) -> str:
     """Of a signed document, as `drill_report` makes it."""
     report, signature = document["report"], document["signature"]
     verdict = str(report["verdict"])
+    good = report["exit_code"] == EXIT_DONE
     parts = [
-        f'<p class="verdict {"good" if verdict == "proven" else "bad"}">{_text(_WORDS.get(verdict, verdict))}</p>',
+        f'<p class="verdict {"good" if good else "bad"}">{_text(_words(report))}</p>',
         _summary(report),
         _error(report),
+        _failures(report),
         _differences(report),
         _partitions(report),
         _coverage(report),
@@ -57,6 +61,16 @@ def render(document: Mapping[str, Any]) -> str:
         f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         f"<h1>Restore drill {_text(report['drill_id'])}</h1>\n{''.join(parts)}</body>\n</html>\n"
     )
+
+
+def _words(report: Mapping[str, Any]) -> str:
+    verdict = str(report["verdict"])
+    told = _WORDS.get(verdict, verdict)
+    if report["lacking"] and verdict == "proven":
+        told += f", but for {report['lacking']:,} ranges of offsets that the archive lacks"
+    if report["remains"]:
+        told += "; topics of the drill could not be removed"
+    return told
 
 
 def _summary(report: Mapping[str, Any]) -> str:
@@ -85,8 +99,23 @@ def _error(report: Mapping[str, Any]) -> str:
     error = report["error"]
     if error is None:
         return ""
-    rows = [(name, error[name]) for name in ("message", "object_name", "offset", "hint") if error.get(name) is not None]
+    named = ("where", "message", "object_name", "offset", "hint")
+    rows = [(name, error[name]) for name in named if error.get(name) is not None]
     return f"<h2>What went wrong</h2>{_pairs(rows)}"
+
+
+def _failures(report: Mapping[str, Any]) -> str:
+    if not report["failures"]:
+        return ""
+    rows = [
+        [
+            *("" if each.get(name) is None else each[name] for name in ("where", "offset")),
+            f"{each['error']}: {each['message']}",
+            each.get("object_name") or "",
+        ]
+        for each in report["failures"]
+    ]
+    return _table("What failed", ["partition", ">at offset", "error", "object"], rows)
 
 
 def _differences(report: Mapping[str, Any]) -> str:
@@ -129,12 +158,20 @@ def _coverage(report: Mapping[str, Any]) -> str:
             f"{each['first_offset']:,}",
             f"{each['end_offset']:,}",
             ", ".join(f"{count:,} {reason}" for reason, count in each["gaps"].items()) or "none",
-            f"{each['lacking']:,} ranges" if each["lacking"] else "nothing",
+            f"{each['lacking']:,} ranges" if each["lacking"] else "none",
+            each["outcome"],
         ]
         for each in report["covered"]
     ]
-    headings = ["partition", ">from offset", ">to offset", "explained gaps (offsets)", "lacking"]
-    return _table("What the archive covers", headings, rows)
+    headings = [
+        "partition",
+        ">from offset",
+        ">to offset",
+        "explained gaps (offsets)",
+        "known to be lacking",
+        "came back",
+    ]
+    return _table("What the archive says it covers", headings, rows)
 
 
 def _lists(report: Mapping[str, Any]) -> str:
@@ -176,7 +213,7 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]
 
 
 def _cell(value: object, kind: str) -> str:
-    kind = "no" if value in {"differs", "not read"} else kind
+    kind = "no" if value in {"differs", "not read", "failed", "not compared"} else kind
     return f'<td class="{kind}">{_text(value)}</td>'
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 VERSION_FIELD: Final = "maxbrod.drill"
 VERSION: Final = 1
+NOT_COMPARED: Final = "not compared"
 
 
 class DrillVerdict(StrEnum):
@@ -49,7 +50,9 @@ class Covered:
     gaps: Mapping[str, int]
     """Offsets without data, by reason."""
     lacking: int
-    """How many ranges of offsets are damaged, or neither archived nor explained."""
+    """How many ranges of offsets the catalog knows to be damaged, or neither archived nor explained."""
+    outcome: str = NOT_COMPARED
+    """What became of it: equal, differs, failed, or not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,9 @@ class DrillReport:
     restore: Mapping[str, Any] | None = None
     comparison: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
+    """What ended it; of several failures the gravest."""
+    failures: tuple[Mapping[str, Any], ...] = ()
+    """Everything that failed, by where: the topic or partition, the offset, the object, the error."""
     leftovers: tuple[str, ...] = ()
     """Topics of earlier drills that were killed, which were removed."""
     remains: tuple[str, ...] = field(default=())
@@ -89,11 +95,16 @@ class DrillReport:
         return EXIT_INCOMPLETE
 
     @property
+    def lacking(self) -> int:
+        """Ranges of offsets that the archive is known to lack, of what was drawn."""
+        return sum(each.lacking for each in self.covered)
+
+    @property
     def records(self) -> int:
         return 0 if self.comparison is None else int(self.comparison["source_records"])
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "exit_code": self.exit_code, "records": self.records}
+        return {**asdict(self), "exit_code": self.exit_code, "records": self.records, "lacking": self.lacking}
 
 
 def covered_of(source: Source) -> Covered:

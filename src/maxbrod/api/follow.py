@@ -14,13 +14,14 @@ from maxbrod.api.backup_notices import STOPPED
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.backups import open_backup
 from maxbrod.api.progress import Progress, silent
+from maxbrod.api.reports import add_up, verdict_of, worst_exit_code
 from maxbrod.api.waiting import Waiting
-from maxbrod.errors import EXIT_DONE, MaxbrodError, StorageFullError
+from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError
 from maxbrod.planning.rolling import RollLimits
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from maxbrod.api.backups import AnyBackup
     from maxbrod.api.progress import OnProgress
@@ -42,14 +43,16 @@ class Interval:
     report: BackupReport | None
     error: MaxbrodError | None
     recovery_point_ms: int | None
-    """Of the last run that was complete."""
+    """What was written before this to the topics that are followed can be brought back; None: there is none yet."""
     failures: int
-    """How many have failed in a row, with this one."""
+    """How many have failed in a row, with this one: ended by an error, or with an archive that could not be written."""
+    lags: Mapping[str, int | None] | None = None
+    """Of each topic, what the cluster had when the run was planned and the archive has not; None: unknown."""
 
     @property
     def lag_offsets(self) -> int | None:
-        """What the cluster had when the run was planned, and the archive has not."""
-        return None if self.report is None else self.report.waiting
+        """Of all topics; None where not everything could be asked."""
+        return None if self.lags is None else add_up(self.lags.values())
 
     @property
     def lag_ms(self) -> int | None:
@@ -66,13 +69,18 @@ class Interval:
         if self.error is not None:
             return self.error.exit_code
         notices = () if self.report is None else self.report.notices
-        return max((each.exit_code for each in notices if each.kind != STOPPED), default=EXIT_DONE)
+        return worst_exit_code(each for each in notices if each.kind != STOPPED)
+
+    @property
+    def verdict(self) -> str:
+        return verdict_of(self.exit_code)
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "interval": self.number,
             "started_at_ms": self.started_at_ms,
             "finished_at_ms": self.finished_at_ms,
+            "verdict": self.verdict,
             "exit_code": self.exit_code,
             "recovery_point_ms": self.recovery_point_ms,
             "lag_offsets": self.lag_offsets,
@@ -127,16 +135,16 @@ def _attempt(backup: AnyBackup, last: Interval | None, waiting: Waiting | None) 
         if not error.retryable and not isinstance(error, StorageFullError):
             raise
         failed = error
-    point = None if last is None else last.recovery_point_ms
+    ended_well = failed is None and (report is None or report.exit_code != EXIT_FAILED)
     return Interval(
         number=1 if last is None else last.number + 1,
         started_at_ms=started_at_ms,
         finished_at_ms=now_ms(),
         report=report,
         error=failed,
-        # What a run could not read is not behind us: the point stays where all was read.
-        recovery_point_ms=report.recovery_point_ms if report is not None and report.complete else point,
-        failures=0 if failed is None else 1 + (0 if last is None else last.failures),
+        recovery_point_ms=backup.recovery_point_ms,
+        failures=0 if ended_well else 1 + (0 if last is None else last.failures),
+        lags=backup.lags,
     )
 
 

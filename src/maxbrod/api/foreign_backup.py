@@ -16,7 +16,7 @@ from maxbrod.api.backup_run import new_run_id, now_ms
 from maxbrod.api.foreign_target import ForeignTarget, TargetWish, facts_of
 from maxbrod.api.observing import choose_topics, observe
 from maxbrod.api.progress import Progress, silent
-from maxbrod.api.reports import BackupReport, Notice, TopicReport
+from maxbrod.api.reports import BackupReport, Notice, TopicReport, add_up
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, UsageError
 from maxbrod.kafka.capture import capture
@@ -24,6 +24,7 @@ from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.deadline import Deadline
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
 from maxbrod.model import TopicPartition
+from maxbrod.planning.recovery import Reach, move_on, oldest
 from maxbrod.planning.starts import AtTime, Earliest, Latest, parse_start
 from maxbrod.planning.states import plan_partition
 from maxbrod.planning.surveyed import topic_id_for
@@ -33,11 +34,13 @@ from maxbrod.spark.transfer import run_transfer_job
 from maxbrod.spark.transfer_task import TransferItem, TransferSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from maxbrod.api.observing import Observation
     from maxbrod.api.progress import OnProgress
     from maxbrod.api.waiting import Waiting
+    from maxbrod.catalog.rows import PartitionId
     from maxbrod.config import Config
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
     from maxbrod.planning.states import PartitionState
@@ -54,7 +57,6 @@ class _Totals:
     records: int = 0
     bytes: int = 0
     objects: int = 0
-    waiting: int = 0
 
 
 class ForeignBackup:
@@ -82,6 +84,11 @@ class ForeignBackup:
         self._given_session = session
         self._session: Session | None = None
         self._ran = False
+        self.recovery_point_ms: int | None = None
+        """Of the topics that are chosen, as this process has found out: the layout remembers no such thing."""
+        self.lags: Mapping[str, int | None] | None = None
+        """Of each topic, what the cluster had at the last run and the archive has not; None: unknown."""
+        self._points: dict[PartitionId, int | None] = {}
         self._undo = ExitStack()
         self._client = self._undo.enter_context(KafkaClient(config.kafka, stop=self.stop))
 
@@ -99,6 +106,7 @@ class ForeignBackup:
     def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
         """Bring the archive up to the present. Nothing can be put off: `waiting` is always None."""
         del waiting
+        self.lags = None
         self.target.demand_acceptance()
         if self._ran:
             self.target.look_again()
@@ -118,27 +126,50 @@ class ForeignBackup:
             patience_s=patience_s,
         )
         notices = list(found.notices)
-        windows = {where: window for where, window in self._windows(found, notices) if window.start < window.end}
+        windows = dict(self._windows(found, notices))
+        ends = {where: window.start for where, window in windows.items()}
+        windows = {where: window for where, window in windows.items() if window.start < window.end}
         totals = {name: _Totals(topic_id=topic_id_for(name)) for name in found.topics}
-        for state in found.states:
-            totals[state.topic].partitions += 1
-            totals[state.topic].waiting += max(state.high_watermark - state.end, 0)
+        for topic in (*(state.topic for state in found.states), *found.unasked.values()):
+            totals[topic].partitions += 1
         facts = facts_of(cluster)
-        written = self._write(run_id, windows, totals, notices, facts)
-        if not written:
-            self.target.publish((), facts)
+        self.lags = _lags(found, ends)
+        try:
+            written = self._write(run_id, windows, totals, notices, facts, ends)
+            if not written:
+                self.target.publish((), facts)
+        finally:
+            self.lags = _lags(found, ends)
+        self._move_on(found, ends, notices, began_at_ms=started_at_ms)
         return BackupReport(
             run_id=run_id,
             archive=self.target.url,
             started_at_ms=started_at_ms,
             finished_at_ms=now_ms(),
-            topics=tuple(_topic_report(name, each) for name, each in sorted(totals.items())),
+            topics=tuple(_topic_report(name, each, self.lags.get(name, 0)) for name, each in sorted(totals.items())),
             notices=tuple(notices),
             objects=sum(each.objects for each in totals.values()),
             version=0,
             committed=written,
-            recovery_point_ms=started_at_ms,
+            recovery_point_ms=self.recovery_point_ms,
         )
+
+    def _move_on(
+        self, found: Observation, ends: Mapping[TopicPartition, int], notices: list[Notice], *, began_at_ms: int
+    ) -> None:
+        """From what is published. A partition of which anything is reported missing stays where it was."""
+        grave = {(each.topic, each.partition) for each in notices if each.exit_code}
+        reaches = {each: Reach(end=None, archived=0) for each in found.unasked}
+        for state in found.states:
+            where = TopicPartition(topic=state.topic, partition=state.partition)
+            reaches[state.id] = Reach(
+                end=state.end, archived=ends.get(where, 0), sound=(state.topic, state.partition) not in grave
+            )
+        self._points = {
+            partition: move_on(self._points.get(partition), reach, began_at_ms=began_at_ms)
+            for partition, reach in reaches.items()
+        }
+        self.recovery_point_ms = oldest(self._points.values()) if self._points else began_at_ms
 
     def _windows(self, found: Observation, notices: list[Notice]) -> list[tuple[TopicPartition, Window]]:
         """Of each partition the offsets that are to be written."""
@@ -192,7 +223,9 @@ class ForeignBackup:
         totals: dict[str, _Totals],
         notices: list[Notice],
         facts: ClusterFacts,
+        ends: dict[TopicPartition, int],
     ) -> bool:
+        """Move `ends` on with everything that is published."""
         settings = TransferSettings(
             run_id=run_id,
             layout=self._layout,
@@ -216,7 +249,8 @@ class ForeignBackup:
             done = run_transfer_job(self._spark(), settings, tasks)
             segments = self._take(done, windows, totals, notices)
             self.target.publish(segments, facts)
-            wrote = True
+            ends.update({each.where: each.end for each in done if each.failure is None})
+            wrote = wrote or bool(segments)
             bytes_done += sum(each.bytes for each in wave.values())
         return wrote
 
@@ -270,7 +304,17 @@ class ForeignBackup:
         return self._session
 
 
-def _topic_report(name: str, totals: _Totals) -> TopicReport:
+def _lags(found: Observation, ends: Mapping[TopicPartition, int]) -> dict[str, int | None]:
+    lags: dict[str, int | None] = dict.fromkeys(found.topics, 0)
+    for state in found.states:
+        where = TopicPartition(topic=state.topic, partition=state.partition)
+        # Without an end nothing of the partition is written: its topic is another one than the archive's.
+        lag = max(state.high_watermark - ends.get(where, state.log_start), 0)
+        lags[state.topic] = add_up((lags[state.topic], lag))
+    return {**lags, **dict.fromkeys(found.unasked.values())}
+
+
+def _topic_report(name: str, totals: _Totals, waiting: int | None) -> TopicReport:
     return TopicReport(
         topic=name,
         topic_id=totals.topic_id,
@@ -278,7 +322,7 @@ def _topic_report(name: str, totals: _Totals) -> TopicReport:
         records=totals.records,
         bytes=totals.bytes,
         raw_bytes=totals.bytes,
-        waiting=totals.waiting,
+        waiting=waiting,
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from maxbrod.api.problems import Verdict
 from maxbrod.api.progress import Progress, silent
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UsageError
+from maxbrod.errors import UsageError
 from maxbrod.layouts.registry import layout_of, repair_of
 from maxbrod.layouts.travelling import describe
 from maxbrod.planning.windows import spread
@@ -37,12 +38,18 @@ class ForeignCheckReport:
     faults: tuple[Fault, ...]
 
     @property
-    def exit_code(self) -> int:
+    def verdict(self) -> Verdict:
         """What was made good is no reason to fail."""
-        return EXIT_CORRUPT if any(each.fatal for each in self.faults) else EXIT_DONE
+        if any(each.fatal for each in self.faults):
+            return Verdict.DAMAGED
+        return Verdict.SOUND if self.deep else Verdict.WHOLE
+
+    @property
+    def exit_code(self) -> int:
+        return self.verdict.exit_code
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "exit_code": self.exit_code}
+        return {**asdict(self), "verdict": self.verdict, "exit_code": self.exit_code}
 
 
 def check_foreign(

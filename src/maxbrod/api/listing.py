@@ -6,7 +6,7 @@ Sums are made by Arrow over all rows at once, so that an archive of a million se
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -17,13 +17,13 @@ from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.schema import Kind
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
+from maxbrod.planning.recovery import oldest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.snapshots import Moment
-    from maxbrod.catalog.rows import Run
     from maxbrod.planning.snapshot import Snapshot
 
 _COLUMNS: Final = (
@@ -52,6 +52,9 @@ class TopicSummary:
     max_timestamp: int | None
     written_at: int | None
     """When its last row was written."""
+    recovery_point: int | None = None
+    """What was written to it before this can be brought back. None: no backup has archived it to its end, or the
+    cluster has it no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +66,12 @@ class Listing:
     runs: int
     last_run: RunSummary | None
     recovery_point: int | None
-    """When the last complete backup began: what Kafka had committed before is archived, of the topics that it chose.
+    """What was written before this to the listed topics can be brought back, as far as the cluster still has them.
 
     It may be later in truth, because a backup that finds nothing new leaves no trace.
     """
+    behind: int = 0
+    """Partitions of which the last backup could not archive everything."""
 
 
 def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> Listing:
@@ -75,6 +80,9 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
     moment = find_moment(archive.storage, runs, as_of)
     summaries = _summaries(archive.catalog.rows(columns=_COLUMNS, as_of=moment.ends), moment)
     chosen = select_names({each.topic for each in summaries}, patterns)
+    snapshot = moment.snapshot
+    listed = {each.topic_id for each in summaries if each.topic in chosen}
+    points = {} if snapshot is None else snapshot.recovery_points
     return Listing(
         archive=archive.url,
         layout=NATIVE if archive.survey is None else archive.survey.layout,
@@ -82,20 +90,17 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
         topics=tuple(each for each in summaries if each.topic in chosen),
         runs=len(runs),
         last_run=summarise_run(runs[-1]) if runs else None,
-        recovery_point=_recovery_point(runs, moment),
+        recovery_point=oldest(point for each, point in points.items() if each.topic_id in listed or not patterns),
+        behind=0 if snapshot is None else sum(each.topic_id in listed or not patterns for each in snapshot.behind),
     )
 
 
-def _recovery_point(runs: Sequence[Run], moment: Moment) -> int | None:
-    seen = runs if moment.as_of is None or moment.run is None else runs[: runs.index(moment.run) + 1]
-    complete = [run for run in seen if run.snapshot is not None and not summarise_run(run).exit_code]
-    return max(map(_fresh_until, complete), default=None)
-
-
-def _fresh_until(run: Run) -> int:
-    """A run that follows may have put partitions off, and says how far back that leaves them."""
-    told = run.statistics.get("recovery_point_ms")
-    return told if isinstance(told, int) else run.started_at
+def _recovery_points(snapshot: Snapshot | None) -> dict[str, int | None]:
+    """By topic id."""
+    found: dict[str, list[int | None]] = {}
+    for partition, point in ({} if snapshot is None else snapshot.recovery_points).items():
+        found.setdefault(partition.topic_id, []).append(point)
+    return {topic_id: oldest(points) for topic_id, points in found.items()}
 
 
 def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:
@@ -110,6 +115,7 @@ def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:
     empty = {topic_id: each for topic_id, each in known.items() if topic_id not in totals}
     incarnations += [Incarnation(topic=topic, topic_id=each, first_written_at=0) for each, (topic, _) in empty.items()]
     newest = newest_ids(incarnations, moment.present)
+    points = _recovery_points(moment.snapshot)
     found = [
         TopicSummary(
             topic=total["topic_max"],
@@ -126,11 +132,13 @@ def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:
             min_timestamp=total["min_timestamp_min"],
             max_timestamp=total["max_timestamp_max"],
             written_at=total["written_at_max"],
+            recovery_point=points.get(topic_id),
         )
         for topic_id, total in totals.items()
     ]
     found += [
-        _empty_topic(topic, each, partitions=count, newest=each in newest) for each, (topic, count) in empty.items()
+        replace(_empty_topic(topic, each, partitions=count, newest=each in newest), recovery_point=points.get(each))
+        for each, (topic, count) in empty.items()
     ]
     return sorted(found, key=lambda each: (each.topic, not each.newest, -(each.written_at or 0), each.topic_id))
 

@@ -5,15 +5,16 @@ The names are documented in docs/operations.md, and people's alerts rest on them
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from maxbrod.errors import UsageError
+from maxbrod.errors import EXIT_DONE, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from maxbrod.api.follow import Interval
     from maxbrod.api.reports import BackupReport
@@ -34,12 +35,12 @@ class BackupMetrics:
         )
         self._point = Gauge(
             "maxbrod_backup_recovery_point_timestamp_seconds",
-            "What was written before this can be brought back.",
+            "What was written before this can be brought back; 0 while there is none.",
             registry=here,
         )
         self._lag = Gauge(
             "maxbrod_backup_lag_offsets",
-            "Offsets that the cluster has and the archive has not.",
+            "Offsets that the cluster has and the archive has not; NaN while nobody knows.",
             ["topic"],
             registry=here,
         )
@@ -50,22 +51,29 @@ class BackupMetrics:
             "maxbrod_backup_duration_seconds", "How long runs took.", buckets=_DURATIONS_S, registry=here
         )
         self._notices = Counter("maxbrod_backup_notices", "What runs had to say.", ["kind"], registry=here)
+        self._topics: tuple[str, ...] = ()
         for result in ("complete", "incomplete", "failed"):
             self._intervals.labels(result)
 
     def observe(self, interval: Interval) -> None:
         self._failures.set(interval.failures)
         self._duration.observe((interval.finished_at_ms - interval.started_at_ms) / 1000)
-        if interval.recovery_point_ms is not None:
-            self._point.set(interval.recovery_point_ms / 1000)
-        if interval.report is None:
-            self._intervals.labels("failed").inc()
-            return
-        complete = interval.exit_code == 0
-        self._intervals.labels("complete" if complete else "incomplete").inc()
+        self._point.set((interval.recovery_point_ms or 0) / 1000)
+        self._observe_lags(interval.lags)
+        failed, complete = interval.failures > 0, interval.exit_code == EXIT_DONE
+        self._intervals.labels("failed" if failed else "complete" if complete else "incomplete").inc()
         if complete:
             self._success.set(interval.finished_at_ms / 1000)
-        self._observe_report(interval.report)
+        if interval.report is not None:
+            self._observe_report(interval.report)
+
+    def _observe_lags(self, lags: Mapping[str, int | None] | None) -> None:
+        # A topic that is gone has no lag, rather than its last one for ever. One of which nothing could be asked has.
+        known = dict.fromkeys(self._topics) if lags is None else lags
+        self._lag.clear()
+        for topic, lag in known.items():
+            self._lag.labels(topic).set(math.nan if lag is None else lag)
+        self._topics = tuple(known)
 
     def _observe_report(self, report: BackupReport) -> None:
         self._records.inc(report.records)
@@ -73,10 +81,6 @@ class BackupMetrics:
         self._stored.inc(report.bytes)
         for notice in report.notices:
             self._notices.labels(notice.kind).inc()
-        # A topic that is gone has no lag, rather than its last one for ever.
-        self._lag.clear()
-        for topic in report.topics:
-            self._lag.labels(topic.topic).set(topic.waiting)
 
 
 @contextmanager

@@ -41,7 +41,11 @@ class Observation:
     """The chosen partitions, those that could not be asked, and what is to be said about it."""
 
     topics: dict[str, Topic]
+    present: frozenset[str] = frozenset()
+    """The ids of all topics that the cluster has, chosen or not."""
     states: list[PartitionState] = field(default_factory=list)
+    unasked: dict[PartitionId, str] = field(default_factory=dict)
+    """Chosen partitions whose offsets nobody would tell, and their topics' names."""
     offsets_for_time: dict[TopicPartition, int] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
 
@@ -68,7 +72,11 @@ def choose_topics(client: KafkaClient, wish: BackupConfig, *, patience_s: float,
             hint="see the names with kafka-topics --list; the user needs Describe on a topic to see it",
         )
     notices = [Notice(kind="missing", message="there is no such topic yet", topic=name) for name in chosen.missing]
-    return Observation(topics={name: metadata.topics[name] for name in chosen.chosen}, notices=notices)
+    return Observation(
+        topics={name: metadata.topics[name] for name in chosen.chosen},
+        present=frozenset(topic_id_text(topic.topic_id) for topic in metadata.topics.values()),
+        notices=notices,
+    )
 
 
 def observe(
@@ -115,7 +123,12 @@ def observe(
         answers = list_offsets(client, new, deadline=Deadline.after(patience_s), failed=failed)
         found.offsets_for_time.update({where: each.offset for where, each in answers.items()})
         found.states[:] = [each for each in found.states if _where(each) not in failed]
+    found.unasked.update({_id(found, where): where.topic for where in failed if where.topic in found.topics})
     found.notices.extend(_could_not_ask(where, error) for where, error in sorted(failed.items()))
+
+
+def _id(found: Observation, where: TopicPartition) -> PartitionId:
+    return PartitionId(topic_id=topic_id_text(found.topics[where.topic].topic_id), partition=where.partition)
 
 
 def _where(state: PartitionState) -> TopicPartition:
@@ -162,10 +175,7 @@ def _find_held(
     failed: dict[TopicPartition, MaxbrodError],
     patience_s: float,
 ) -> dict[TopicPartition, Held]:
-    ids = {
-        where: PartitionId(topic_id=topic_id_text(found.topics[where.topic].topic_id), partition=where.partition)
-        for where in asked
-    }
+    ids = {where: _id(found, where) for where in asked}
     known = {where: positions[each] for where, each in ids.items() if each in positions}
     epochs = {where: each.last_leader_epoch for where, each in known.items() if each.last_leader_epoch is not None}
     # Messages of the oldest formats carry no epoch: there is nothing to compare.

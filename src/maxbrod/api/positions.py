@@ -13,7 +13,7 @@ from maxbrod.api.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.catalog.rows import PartitionId, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from maxbrod.api.archives import Archive
     from maxbrod.planning.assembly import Assembly
@@ -31,6 +31,12 @@ class Positions:
         """At the last run that recorded it."""
         self.unrecorded = False
         """Whether a partition was met that neither rows nor a snapshot tell of."""
+        self.recovery_points: dict[PartitionId, int | None] = {}
+        """As the archive has recorded them, and as runs of this process have moved them on since."""
+        self.behind: Mapping[PartitionId, int | None] = {}
+        """As the last snapshot has them."""
+        self.looked_at_ms: int | None = None
+        """When `cluster` was last found to be so."""
         self._names: dict[str, str] = {}
 
     def remember(self, archive: Archive) -> None:
@@ -44,6 +50,12 @@ class Positions:
             self._names.update(snapshot.topics)
             self.cluster = snapshot.cluster
             self.compacted |= _compacted_topics(snapshot.cluster)
+            self.behind = snapshot.behind
+            # What this process has found out since is true as well, and newer.
+            self.recovery_points = {**snapshot.recovery_points, **self.recovery_points}
+            if self.looked_at_ms is None:
+                # A DataFrame that was written since has taken a snapshot, too, and looked at no cluster.
+                self.looked_at_ms = min(snapshot.taken_at_ms, snapshot.cluster.get("taken_at_ms", 0))
             for partition, end in snapshot.ends.items():
                 self.held[partition] = Position(first_offset=end, end_offset=end, last_leader_epoch=None)
         for partition, found in archive.catalog.positions().items():
@@ -98,9 +110,26 @@ class Positions:
         before = {topic["topic_id"]: len(topic["replicas"]) for topic in self.cluster["topics"]}
         return {state.id for state in states if state.partition >= before.get(state.topic_id, 0)}
 
-    def recorded(self, cluster: Mapping[str, Any]) -> None:
+    def recovery_points_before(self, chosen: Iterable[PartitionId]) -> dict[PartitionId, int | None]:
+        """Before a run that has chosen these: nothing of a partition can be missing from before it existed."""
+        known = self.recovery_points
+        if self.cluster is None or not self.cluster.get("brokers") or _may_hide_topics(self.cluster):
+            return known
+        existed = {topic["topic_id"]: len(topic["replicas"]) for topic in self.cluster["topics"]}
+        new = [each for each in chosen if each not in known and each.partition >= existed.get(each.topic_id, 0)]
+        return {**known, **dict.fromkeys(new, self.looked_at_ms)}
+
+    def recovery_points_of(self, chosen: Callable[[Mapping[str, bool]], Collection[str]]) -> list[int | None]:
+        """Of the topics that are chosen from all names that the archive knows, each with whether it is internal."""
+        topics = () if self.cluster is None else self.cluster.get("topics", ())
+        internal = {topic["topic_id"]: bool(topic.get("internal")) for topic in topics}
+        names = {each.topic_id: self._names.get(each.topic_id, "") for each in self.recovery_points}
+        meant = chosen({name: internal.get(topic_id, False) for topic_id, name in names.items()})
+        return [point for each, point in self.recovery_points.items() if names[each.topic_id] in meant]
+
+    def recorded(self, cluster: Mapping[str, Any], behind: Mapping[PartitionId, int | None]) -> None:
         """A snapshot with all of this has been committed."""
-        self.cluster, self.unrecorded = cluster, False
+        self.cluster, self.unrecorded, self.behind = cluster, False, behind
 
     @property
     def ends(self) -> dict[PartitionId, int]:
@@ -110,6 +139,11 @@ class Positions:
     def topics(self) -> dict[str, str]:
         """The name of each topic id."""
         return {each.topic_id: self._names.get(each.topic_id, "") for each in self.held}
+
+
+def _may_hide_topics(cluster: Mapping[str, Any]) -> bool:
+    """Whether the cluster may have had topics that this user could not see: `topic X`, or any number of them."""
+    return any(gap["what"].startswith("topic") for gap in cluster.get("gaps", ()))
 
 
 def _compacted_topics(cluster: Mapping[str, Any]) -> set[str]:

@@ -17,6 +17,10 @@ class ProblemKind(StrEnum):
     """Offsets between two rows that no row covers."""
     BEHIND = "behind"
     """Offsets that a run's snapshot vouches for and no row covers."""
+    NOT_ARCHIVED = "not archived"
+    """Offsets that the cluster had at a run, which could not archive them."""
+    EMPTY = "empty"
+    """No run has stored anything."""
     UNEXPLAINED = "unexplained"
     """Offsets that the source did not deliver, and nobody knows why."""
     DAMAGED_AT_SOURCE = "damaged at source"
@@ -32,9 +36,33 @@ class ProblemKind(StrEnum):
     """A snapshot that cannot be read."""
 
 
+class Verdict(StrEnum):
+    """What a check has found, in a word. Text, JSON and exit code all come from it."""
+
+    WHOLE = "whole"
+    """Nothing is missing, as far as can be told without reading objects."""
+    SOUND = "sound"
+    """Nothing is missing, and what was read is what was written."""
+    STOPPED = "stopped"
+    """It ended before everything was read, and had found nothing until then."""
+    INCOMPLETE = "incomplete"
+    DAMAGED = "damaged"
+
+    @property
+    def exit_code(self) -> int:
+        return _VERDICT_CODES.get(self, EXIT_DONE)
+
+
+_VERDICT_CODES: Final = {
+    Verdict.STOPPED: EXIT_INCOMPLETE,
+    Verdict.INCOMPLETE: EXIT_INCOMPLETE,
+    Verdict.DAMAGED: EXIT_CORRUPT,
+}
 _INCOMPLETE: Final = {
     ProblemKind.HOLE,
     ProblemKind.BEHIND,
+    ProblemKind.NOT_ARCHIVED,
+    ProblemKind.EMPTY,
     ProblemKind.UNEXPLAINED,
     ProblemKind.DAMAGED_AT_SOURCE,
 }
@@ -51,12 +79,24 @@ class Problem:
     partition: int | None = None
     first_offset: int | None = None
     end_offset: int | None = None
+    """None behind a first offset: nobody knows how far it goes."""
     object_name: str | None = None
     hint: str | None = None
 
     @property
     def exit_code(self) -> int:
         return EXIT_INCOMPLETE if self.kind in _INCOMPLETE else EXIT_CORRUPT
+
+
+def verdict_of(problems: Iterable[Problem], *, deep: bool, interrupted: bool = False) -> Verdict:
+    """The gravest counts. `deep`: objects were read; `interrupted`: not all that were to be."""
+    match exit_code_of(problems):
+        case 0 if interrupted:
+            return Verdict.STOPPED
+        case 0:
+            return Verdict.SOUND if deep else Verdict.WHOLE
+        case code:
+            return Verdict.DAMAGED if code == EXIT_CORRUPT else Verdict.INCOMPLETE
 
 
 def exit_code_of(problems: Iterable[Problem]) -> int:

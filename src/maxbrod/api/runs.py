@@ -84,10 +84,15 @@ def summarise_run(run: Run) -> RunSummary:
         records=_count(told.get("records")),
         bytes=_count(told.get("bytes")),
         topics=_count(told.get("topics")),
-        exit_code=_count(told.get("exit_code")),
+        exit_code=ending_of(run),
         snapshot=run.snapshot,
         statistics=told,
     )
+
+
+def ending_of(run: Run) -> int | None:
+    """The code that the run ended with; None where it does not say."""
+    return _count(run.statistics.get("exit_code"))
 
 
 def gaps_by_topic(rows: pa.Table) -> dict[str, dict[str, int]]:

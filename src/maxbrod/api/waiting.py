@@ -1,4 +1,4 @@
-"""Which partitions a backup that follows puts off until more has come, and how far behind that leaves the archive."""
+"""Which partitions a backup that follows puts off until more has come."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Waiting:
     def __init__(self, limits: RollLimits) -> None:
         self._limits = limits
         self._since_ms: dict[PartitionId, int] = {}
-        self._fresh_ms: dict[PartitionId, int] = {}
 
     @property
     def any(self) -> bool:
@@ -38,12 +37,7 @@ class Waiting:
             if plan.idle or due(plan, waiting_since_ms=waiting_since_ms, now_ms=now_ms, limits=self._limits):
                 chosen.append(plan)
                 since_ms.pop(partition, None)
-                self._fresh_ms[partition] = now_ms
             else:
                 put_off.append(plan)
         self._since_ms = since_ms
         return chosen, put_off
-
-    def recovery_point_ms(self, now_ms: int) -> int:
-        """The last moment at which nothing waited of any partition that waits now."""
-        return min((self._fresh_ms.get(each, since) for each, since in self._since_ms.items()), default=now_ms)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from maxbrod.cli.output import human_bytes, human_time, out, print_line, table
-from maxbrod.errors import EXIT_CORRUPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,22 +34,25 @@ def print_summary(report: BackupReport) -> None:
         f"{report.objects:,} object{'s'[: report.objects != 1]}, "
         f"{took_s:,.1f} s, {human_bytes(report.raw_bytes / took_s)}/s"
     )
-    print_line(
-        f"run {report.run_id} in {report.archive}"
-        if report.committed
-        else f"nothing new: {report.archive} stays as it is"
-    )
-    print_line(f"recovery point: {human_time(report.recovery_point_ms)}")
+    print_line(_committed(report))
+    print_line(f"recovery point: {human_time(report.recovery_point_ms) or 'none yet'}")
     out.print(verdict(report), soft_wrap=True)
 
 
+def _committed(report: BackupReport) -> str:
+    if report.committed:
+        return f"run {report.run_id} in {report.archive}"
+    return f"nothing {'new' if report.complete else 'was stored'}: {report.archive} stays as it is"
+
+
 def _print_topics(report: BackupReport) -> None:
-    told = [topic for topic in report.topics if topic.records or topic.gaps or topic.waiting]
+    # A topic of which not every partition could be asked may have something new.
+    told = [topic for topic in report.topics if topic.records or topic.gaps or topic.waiting != 0]
     quiet = len(report.topics) - len(told)
     if told:
         headings = ["topic", ">parts", ">records", ">read", ">stored"]
         headings += ["gaps"] if any(topic.gaps for topic in told) else []
-        headings += [">waiting"] if any(topic.waiting for topic in told) else []
+        headings += [">waiting"] if any(topic.waiting != 0 for topic in told) else []
         shown = table("", *headings)
         shown.title = None
         for column in shown.columns[:1]:
@@ -72,7 +74,7 @@ def _cells(topic: TopicReport, headings: Iterable[str]) -> list[str]:
         ">read": human_bytes(topic.raw_bytes),
         ">stored": human_bytes(topic.bytes),
         "gaps": _counted(topic.gaps),
-        ">waiting": f"{topic.waiting:,}" if topic.waiting else "",
+        ">waiting": "unknown" if topic.waiting is None else f"{topic.waiting:,}" if topic.waiting else "",
     }
     return [cells[heading] for heading in headings]
 
@@ -101,10 +103,9 @@ def print_notice(notice: Notice, console: Console) -> None:
 def verdict(report: BackupReport) -> Text:
     if report.complete:
         text = ": every offset up to the end of this run is archived or explained"
-        return Text.assemble(("complete", "bold green"), text)
+        return Text.assemble((report.verdict, "bold green"), text)
     grave = Counter(notice.kind for notice in report.notices if notice.exit_code)
-    word = "corrupt data found" if report.exit_code == EXIT_CORRUPT else "incomplete"
-    return Text.assemble((word, "bold red"), f": {_counted(grave)}; see above")
+    return Text.assemble((report.verdict, "bold red"), f": {_counted(grave)}; see above")
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from maxbrod.api.problems import Verdict
 from maxbrod.cli.backup_options import MasterOption  # noqa: TC001 - typer reads the signature
 from maxbrod.cli.options import (
     ArchiveOption,
@@ -18,7 +19,7 @@ from maxbrod.cli.options import (
     S3RegionOption,
     find_place,
 )
-from maxbrod.cli.output import JsonFlag, human_bytes, print_json, print_line
+from maxbrod.cli.output import JsonFlag, ending, human_bytes, human_time, print_json, print_line
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,12 +28,16 @@ if TYPE_CHECKING:
     from maxbrod.api.archives import Archive
     from maxbrod.api.checking import CheckReport
     from maxbrod.api.deep_checking import DeepCheckReport
+    from maxbrod.api.foreign_checking import ForeignCheckReport
     from maxbrod.api.problems import Problem
     from maxbrod.cli.options import Place
     from maxbrod.config import SparkConfig
 
 _PROBLEMS_SHOWN: Final = 100
-
+_RUNS_SHOWN: Final = 10
+_EXPLAINED: Final = "every offset is archived or explained, up to where the archive ends"
+_NOT_READ: Final = "no object was read, which --deep does"
+_NOT_ASKED: Final = "no cluster was asked what it has beyond that"
 
 _DEEP = "Reading every byte"
 
@@ -84,6 +89,7 @@ def check(
     Every offset of every partition must be archived or explained, every object must be there and long enough, and the
     last backup's snapshot must agree. With --deep every object is read on Spark: digests, checksums of batches, counts
     and timestamps of records; a deep check that is interrupted goes on where it was when the same command is run again.
+    No cluster is asked: of what one has beyond the archive, only what the last backup could not archive is named.
     Ends with 3 if offsets are missing, with 4 if objects are, or are damaged.
 
     For example:
@@ -112,15 +118,15 @@ def check(
     if deep or part is not None:
         spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
         found = _check_deep(opened, spark, patterns or (), part=part or 1.0, seed=seed, restart=restart, quiet=as_json)
-    exit_code = max(quick.exit_code, found.exit_code if found else 0)
+    verdict = quick.verdict if found is None else found.verdict_with(quick.problems)
     if as_json:
-        print_json({**asdict(quick), "deep": found and asdict(found), "exit_code": exit_code})
+        deep_part = found and {**asdict(found), "verdict": found.verdict}
+        print_json({**asdict(quick), "deep": deep_part, "verdict": verdict, "exit_code": verdict.exit_code})
     else:
-        _print(quick)
-        if found:
-            _print_deep(found)
-    if exit_code:
-        raise typer.Exit(exit_code)
+        _print(quick, found)
+        print_line(_words(verdict, quick, found))
+    if verdict.exit_code:
+        raise typer.Exit(verdict.exit_code)
 
 
 def _repair(place: Place) -> None:
@@ -153,8 +159,7 @@ def _check_foreign(
             f"layout {report.layout}: {report.topics:,} topics, {report.partitions:,} partitions, "
             f"{report.segments:,} segments with {report.records:,} records and {human_bytes(report.bytes)}"
         )
-        whole = "sound: every record was read" if report.deep else "whole: objects and metadata agree"
-        print_line(f"{len(report.faults):,} faults" if report.faults else whole)
+        print_line(_foreign_words(report))
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
@@ -188,35 +193,66 @@ def _check_deep(
         )
 
 
-def _print(report: CheckReport) -> None:
-    for problem in report.problems[:_PROBLEMS_SHOWN]:
+def _print(report: CheckReport, found: DeepCheckReport | None) -> None:
+    problems = (*report.problems, *(found.problems if found else ()))
+    for problem in problems[:_PROBLEMS_SHOWN]:
         _print_problem(problem)
-    if len(report.problems) > _PROBLEMS_SHOWN:
-        print_line(f"and {len(report.problems) - _PROBLEMS_SHOWN:,} more: see --json")
+    if len(problems) > _PROBLEMS_SHOWN:
+        print_line(f"and {len(problems) - _PROBLEMS_SHOWN:,} more: see --json")
+    _print_runs(report)
+    without = f" ({report.partitions_without_rows:,} without any record)" if report.partitions_without_rows else ""
     print_line(
-        f"{report.topics:,} topics, {report.partitions:,} partitions, {report.objects:,} objects with "
+        f"{report.topics:,} topics, {report.partitions:,} partitions{without}, {report.objects:,} objects with "
         f"{human_bytes(report.bytes)}, {report.snapshots:,} snapshots ({report.snapshots_read:,} read)"
     )
-    print_line(
-        f"{len(report.problems):,} problems" if report.problems else "whole: every offset is archived or explained"
-    )
+    if found:
+        _print_read(found)
+    print_line(f"recovery point: {human_time(report.recovery_point) or 'none'}")
 
 
-def _print_deep(report: DeepCheckReport) -> None:
-    for problem in report.problems[:_PROBLEMS_SHOWN]:
-        _print_problem(problem)
+def _print_runs(report: CheckReport) -> None:
+    for run in report.unfinished_runs[-_RUNS_SHOWN:]:
+        if run.exit_code is None:
+            print_line(f"run {run.run_id} has not ended: it was killed, or is under way; what it committed counts")
+            continue
+        print_line(f"run {run.run_id} ended {ending(run.exit_code)}")
+        for finding in run.findings:
+            print_line(f"  {finding}")
+
+
+def _print_read(report: DeepCheckReport) -> None:
     drawn = "" if report.seed is None else f" of {report.slices:,}, drawn by --seed {report.seed}"
     before = f", {report.skipped:,} were read before" if report.skipped else ""
     print_line(
         f"read {report.checked:,} slices{drawn} with {report.records_checked:,} records and "
         f"{human_bytes(report.bytes_checked)}{before}"
     )
-    if report.interrupted:
-        print_line("stopped on request: the same command goes on from here")
-    elif report.problems:
-        print_line(f"{len(report.problems):,} slices are not what was written")
-    else:
-        print_line("sound: every byte that was read is what was written")
+
+
+def _words(verdict: Verdict, quick: CheckReport, found: DeepCheckReport | None) -> str:
+    """One verdict for all that was looked at, and what was not."""
+    match verdict:
+        case Verdict.WHOLE:
+            return f"{verdict}: {_EXPLAINED}; {_NOT_READ}, {_NOT_ASKED}"
+        case Verdict.SOUND:
+            read = "every byte" if found and found.seed is None else "every byte that was read"
+            return f"{verdict}: {_EXPLAINED}, and {read} is what was written; {_NOT_ASKED}"
+        case Verdict.STOPPED:
+            return f"{verdict} on request, with nothing found so far: the same command goes on from here"
+    wrong = len(quick.problems) + (len(found.problems) if found else 0)
+    return f"{verdict}: {wrong:,} problem{'s'[: wrong != 1]}, see above"
+
+
+def _foreign_words(report: ForeignCheckReport) -> str:
+    fatal = sum(each.fatal for each in report.faults)
+    good = len(report.faults) - fatal
+    made_good = f"; {good:,} fault{'s'[: good != 1]} made good" if good else ""
+    match report.verdict:
+        case Verdict.DAMAGED:
+            return f"{report.verdict}: {fatal:,} fault{'s'[: fatal != 1]}, see above{made_good}"
+        case Verdict.SOUND:
+            return f"{report.verdict}: every record was read; {_NOT_ASKED}{made_good}"
+    return f"{report.verdict}: objects and metadata agree; {_NOT_READ}, {_NOT_ASKED}{made_good}"
 
 
 def _print_problem(problem: Problem) -> None:
@@ -224,7 +260,9 @@ def _print_problem(problem: Problem) -> None:
     if problem.partition is not None:
         where = f" {problem.topic or problem.topic_id}-{problem.partition}"
     if problem.first_offset is not None:
-        where += f" offsets [{problem.first_offset:,}, {problem.end_offset:,})"
+        known = problem.end_offset is not None
+        where += f" offsets [{problem.first_offset:,}, {problem.end_offset:,})" if known else ""
+        where += "" if known else f" from offset {problem.first_offset:,} on"
     if problem.object_name is not None:
         where += f" in {problem.object_name}"
     print_line(f"{problem.kind}:{where}: {problem.message}")

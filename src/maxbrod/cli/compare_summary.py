@@ -58,7 +58,10 @@ def print_differences(report: CompareReport, console: Console) -> None:
 def verdict(report: CompareReport) -> Text:
     count = f"{human_count(report.source_records)} records"
     if report.equal:
-        return Text.assemble(("equal", "bold green"), f": {count}, every field of each, and nothing more")
+        fields = f"every field of each but {', '.join(report.ignored)}" if report.ignored else "every field of each"
+        return Text.assemble(("equal", "bold green"), f": {count}, {fields}, and nothing more")
+    if not report.partitions:
+        return Text.assemble(("not compared", "bold red"), ": there was nothing to compare")
     if any(each.failure is not None for each in report.partitions):
         return Text.assemble(("not compared", "bold red"), ": something could not be read")
     differing = sum(not each.equal for each in report.partitions)

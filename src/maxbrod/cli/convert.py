@@ -172,6 +172,9 @@ def print_report(report: ConvertReport, *, quiet: bool, done: str | None = None)
         print_changes(report.changes)
     took_s = (report.finished_at_ms - report.started_at_ms) / 1000
     done = done or f"converted from {report.source_layout} to {report.target_layout}"
+    if report.exit_code:
+        print_line(f"{report.verdict}, after {took_s:,.1f} s: not all of it was {done}; see above")
+        return
     print_line(f"{done} in {took_s:,.1f} s" + ("" if compared else "; 'maxbrod check --deep' proves what was written"))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
 from maxbrod.cli.output import human_count, out, print_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -38,7 +38,9 @@ def print_drill(report: DrillReport, files: Sequence[Path], *, signed: bool) -> 
     print_line(f"{'signed' if signed else 'unsigned'} report: {', '.join(map(str, files))}")
     good = report.exit_code == 0
     style = "bold green" if good else "bold red"
-    out.print(Text.assemble((str(report.verdict), style), f": {_WORDS[report.verdict]}"), soft_wrap=True)
+    lacking = f", but for {report.lacking:,} ranges of offsets that the archive lacks" if report.lacking else ""
+    words = f"{_WORDS[report.verdict]}{lacking if report.verdict == 'proven' else ''}"
+    out.print(Text.assemble((str(report.verdict), style), f": {words}"), soft_wrap=True)
 
 
 def print_trouble(report: DrillReport, console: Console) -> None:
@@ -46,6 +48,11 @@ def print_trouble(report: DrillReport, console: Console) -> None:
         console.print(Text.assemble(("error: ", "bold red"), _said(report.error)), soft_wrap=True)
         if report.error.get("hint"):
             console.print(Text(f"  {report.error['hint']}", style="dim"), soft_wrap=True)
+    others = [each for each in report.failures if each is not report.error]
+    for each in others[:_SHOWN_MAX]:
+        console.print(Text.assemble(("failed: ", "bold red"), _said(each)), soft_wrap=True)
+    if len(others) > _SHOWN_MAX:
+        console.print(Text(f"and {len(others) - _SHOWN_MAX:,} more, all of them in the report"), soft_wrap=True)
     for each in () if report.comparison is None else report.comparison["differences"][:_SHOWN_MAX]:
         where = f"{each['source_topic']}-{each['partition']} offset {each['source_offset']}: {each['field']}"
         console.print(Text.assemble((where, "bold red"), f" is {each['target']} instead of {each['source']}"))
@@ -54,7 +61,9 @@ def print_trouble(report: DrillReport, console: Console) -> None:
         console.print(Text.assemble(("error: ", "bold red"), left), soft_wrap=True)
 
 
-def _said(error: object) -> str:
-    words = error if isinstance(error, dict) else {}
-    where = f" (in {words['object_name']})" if words.get("object_name") else ""
-    return f"{words.get('message')}{where}"
+def _said(error: Mapping[str, Any]) -> str:
+    where = f"{error['where']}: " if error.get("where") else ""
+    parts = [f"in {error['object_name']}"] if error.get("object_name") else []
+    parts += [f"at offset {error['offset']}"] if error.get("offset") is not None else []
+    place = f" ({', '.join(parts)})" if parts else ""
+    return f"{where}{error.get('message')}{place}"

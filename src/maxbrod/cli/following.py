@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from maxbrod.cli.backup_summary import print_notice
-from maxbrod.cli.output import err, human_bytes, human_time, out, print_error
+from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json_line
+from maxbrod.errors import EXIT_DONE
 
 if TYPE_CHECKING:
     from maxbrod.api.follow import Interval
@@ -27,8 +26,7 @@ class IntervalPrinter:
     def __call__(self, interval: Interval) -> None:
         if self._as_json:
             # One line each, so that whoever reads the pipe need not wait for the end.
-            sys.stdout.write(json.dumps(interval.as_dict(), default=str) + "\n")
-            sys.stdout.flush()
+            print_json_line(interval.as_dict())
             return
         if interval.error is not None:
             print_error(interval.error, as_json=False)
@@ -48,18 +46,20 @@ class IntervalPrinter:
 def interval_line(interval: Interval) -> Text:
     when = human_time(interval.finished_at_ms)
     took_s = (interval.finished_at_ms - interval.started_at_ms) / 1000
-    point = human_time(interval.recovery_point_ms) or "none yet"
     report = interval.report
-    if report is None:
-        failed = f"failed, {interval.failures:,} in a row; recovery point {point}"
-        return Text.assemble(when, "  ", (failed, "bold red"))
-    lag_s = (interval.lag_ms or 0) / 1000
+    done = "" if report is None else f"{report.records:,} records, {human_bytes(report.raw_bytes)} in {took_s:,.1f} s; "
+    word = f"failed, {interval.failures:,} in a row" if interval.failures else interval.verdict
     return Text.assemble(
         when,
-        f"  {report.records:,} records, {human_bytes(report.raw_bytes)} in {took_s:,.1f} s; ",
-        f"lag {report.waiting:,} offsets, {lag_s:,.0f} s; recovery point {point}; ",
-        ("complete", "green") if interval.exit_code == 0 else ("incomplete", "bold red"),
+        f"  {done}lag {_lag(interval)}; recovery point {human_time(interval.recovery_point_ms) or 'none yet'}; ",
+        (word, "green" if interval.exit_code == EXIT_DONE else "bold red"),
     )
+
+
+def _lag(interval: Interval) -> str:
+    """In offsets and in time, as far as anybody knows."""
+    offsets = "unknown" if interval.lag_offsets is None else f"{interval.lag_offsets:,} offsets"
+    return offsets if interval.lag_ms is None else f"{offsets}, {interval.lag_ms / 1000:,.0f} s"
 
 
 def _key(notice: Notice) -> tuple[object, ...]:

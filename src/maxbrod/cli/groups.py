@@ -153,7 +153,6 @@ def _tell(work: RestoredGroups, act: Callable[[], Sequence[GroupPosition]], endi
     else:
         if positions:
             print_groups(positions)
-        print_line(f"{len(positions):,} positions of restore {work.restore_id}; {ending}")
-        if refused:
-            print_line(f"left alone: {', '.join(refused)}")
+        but = f", but for groups that were left alone: {', '.join(refused)}" if refused else ""
+        print_line(f"{len(positions):,} positions of restore {work.restore_id}; {ending}{but}")
     raise typer.Exit(code)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from rich.text import Text
 
@@ -24,6 +25,37 @@ def showing_log(*, quiet: bool) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+@contextmanager
+def warnings_on_stderr() -> Iterator[None]:
+    """Whatever nobody else shows, as Python does by itself, but for the stacks that py4j logs.
+
+    When a JVM is gone each of py4j's threads logs so as an error of the root logger, which cannot be turned off. The
+    call fails as well, and its error is what is told.
+    """
+    handler = _Rest()
+    handler.setLevel(logging.WARNING)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+class _Rest(logging.StreamHandler[TextIO]):
+    def filter(self, record: logging.LogRecord) -> bool:
+        of_py4j = record.name.startswith("py4j") or Path(record.pathname).parent.name == "py4j"
+        return not of_py4j and not _is_shown(record.name)
+
+
+def _is_shown(name: str) -> bool:
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None and logger.parent is not None:
+        if logger.handlers:
+            return True
+        logger = logger.parent
+    return False
 
 
 class _Lines(logging.Handler):

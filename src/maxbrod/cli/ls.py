@@ -16,7 +16,17 @@ from maxbrod.cli.options import (
     S3RegionOption,
     find_place,
 )
-from maxbrod.cli.output import JsonFlag, human_bytes, human_count, human_time, out, print_json, print_line, table
+from maxbrod.cli.output import (
+    JsonFlag,
+    ending,
+    human_bytes,
+    human_count,
+    human_time,
+    out,
+    print_json,
+    print_line,
+    table,
+)
 from maxbrod.layouts.registry import NATIVE
 
 if TYPE_CHECKING:
@@ -104,8 +114,20 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
         print_line(
             f"last of {listing.runs:,} runs: {last.run_id}, ended {human_time(last.finished_at)}, {_ending(last)}"
         )
-    if listing.recovery_point is not None:
-        print_line(f"recovery point: {human_time(listing.recovery_point)}, or later")
+    _show_recovery_point(listing, chosen)
+
+
+def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:
+    """With the topic that it is owed to, if others are newer."""
+    if listing.recovery_point is None:
+        print_line("recovery point: none: no backup of a cluster has archived all of this to its end")
+    else:
+        known = {topic.recovery_point: topic.topic for topic in chosen if topic.recovery_point is not None}
+        oldest = known.get(listing.recovery_point)
+        because = f", owed to {oldest}" if len(known) > 1 and oldest is not None else ""
+        print_line(f"recovery point: {human_time(listing.recovery_point)}, or later{because}")
+    if listing.behind:
+        print_line(f"{listing.behind:,} partitions are not archived as far as the last backup was to: see check")
 
 
 def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
@@ -125,6 +147,4 @@ def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
 
 
 def _ending(run: RunSummary) -> str:
-    if run.exit_code is None:
-        return "committed"
-    return "complete" if run.exit_code == 0 else f"exit {run.exit_code}"
+    return "committed" if run.exit_code is None else ending(run.exit_code)

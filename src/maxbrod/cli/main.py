@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import traceback
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,8 +26,14 @@ from maxbrod.cli import (
     sandbox,
     show,
 )
-from maxbrod.cli.output import print_error
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError
+from maxbrod.cli.log import warnings_on_stderr
+from maxbrod.cli.output import print_error, speaking
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, UsageError
+
+_UsageProblem: Final[type[Exception]] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
+)
+"""What typer raises of a command line that cannot be right; it has no public name for the class."""
 
 app = typer.Typer(
     name="maxbrod",
@@ -75,12 +82,41 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; nothing but an exit code leaves here."""
+    """Run one command and return its exit code; nothing but an exit code leaves here.
+
+    With `--json`, however it ends, one document has gone to standard output.
+    """
+    as_json = "--json" in arguments
+    with speaking(as_json=as_json), warnings_on_stderr():
+        try:
+            return _run(arguments, as_json=as_json)
+        except MaxbrodError as error:
+            print_error(error, as_json=as_json)
+            return error.exit_code
+
+
+def _run(arguments: list[str], *, as_json: bool) -> int:
     try:
-        app(args=arguments, prog_name="maxbrod")
-    except MaxbrodError as error:
-        print_error(error, as_json="--json" in arguments)
-        return error.exit_code
+        code = app(args=arguments, prog_name="maxbrod", standalone_mode=not as_json)
     except SystemExit as ending:
-        return ending.code if isinstance(ending.code, int) else EXIT_FAILED
-    return EXIT_DONE
+        code = ending.code if isinstance(ending.code, int) else EXIT_FAILED
+    except _UsageProblem as problem:
+        # Not told by the library that reads command lines, because that would be text.
+        raise _told(problem) from problem
+    except typer.Abort:
+        raise MaxbrodError("it was interrupted", hint="run it again") from None
+    except MaxbrodError:
+        raise
+    except Exception as error:
+        if not as_json:
+            raise
+        traceback.print_exc()
+        hint = "this is a bug in maxbrod: please report it, with what is on standard error"
+        raise MaxbrodError(f"{type(error).__name__}: {error}", hint=hint) from error
+    return code if isinstance(code, int) else EXIT_DONE
+
+
+def _told(problem: Any) -> UsageError:  # noqa: ANN401 - typer has no public name for it
+    context = getattr(problem, "ctx", None)
+    command = "maxbrod" if context is None else context.command_path
+    return UsageError(problem.format_message(), hint=f"see '{command} --help'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -13,6 +14,9 @@ from rich.console import Console, RenderHook
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from maxbrod.api.reports import verdict_of
+from maxbrod.errors import EXIT_DONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,14 +63,48 @@ out = console()
 err = console(stderr=True)
 
 
+class _Standard:
+    """What has gone to standard output of one command."""
+
+    document_printed = False
+    lines = False
+
+
+@contextmanager
+def speaking(*, as_json: bool) -> Iterator[None]:
+    """For the length of one command. With `as_json`, whatever is for people goes to standard error."""
+    _Standard.document_printed = _Standard.lines = False
+    if as_json:
+        out.file = sys.stderr
+    try:
+        yield
+    finally:
+        out._file = None  # noqa: SLF001 - standard output again, whatever that is by then
+
+
 def print_json(document: object) -> None:
     """One document on standard output, nothing else: the contract of `--json`."""
-    json.dump(document, sys.stdout, indent=2, sort_keys=False, default=str)
-    sys.stdout.write("\n")
+    text = json.dumps(document, indent=None if _Standard.lines else 2, sort_keys=False, default=str)
+    print_document(text)
+
+
+def print_json_line(document: object) -> None:
+    """One of several, for those who read them as they come: all that follow are lines, too, an error as well."""
+    _Standard.lines = True
+    print_json(document)
+    _Standard.document_printed = False
+
+
+def print_document(text: str) -> None:
+    """JSON that is text already."""
+    _Standard.document_printed = True
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def print_error(error: MaxbrodError, *, as_json: bool) -> None:
-    if as_json:
+    # A verb that has told in its document how it ended may raise all the same: one document is enough.
+    if as_json and not _Standard.document_printed:
         print_json(error.as_dict())
         return
     # Text, not markup: a message may quote a regex or a header with brackets in it.
@@ -114,6 +152,11 @@ def human_time(timestamp_ms: int | None, *, to: Literal["day", "minute", "second
         return (_EPOCH + timedelta(milliseconds=timestamp_ms)).strftime(_TIMES[to])
     except OverflowError:
         return "before 0001" if timestamp_ms < 0 else "after 9999"
+
+
+def ending(exit_code: int) -> str:
+    """How a run ended, from its exit code."""
+    return verdict_of(exit_code) if exit_code == EXIT_DONE else f"{verdict_of(exit_code)}, exit {exit_code}"
 
 
 def print_line(text: str) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from maxbrod.cli.output import out, print_line, table
+from maxbrod.cli.output import out, print_document, print_line, table
 from maxbrod.cli.query_histogram import print_histogram, spread
 from maxbrod.errors import UsageError
 
@@ -126,9 +126,7 @@ def _write_lines(texts: pa.ChunkedArray, file: IO[bytes]) -> None:
 def _print_document(answer: Collected) -> None:
     columns = [{"name": name, "type": kind} for name, kind in answer.types.items()]
     rows = ",\n".join(answer.table.column(0).to_pylist())
-    sys.stdout.write(
-        f'{{"columns": {json.dumps(columns)},\n"more": {json.dumps(answer.more)},\n"rows": [\n{rows}\n]}}\n'
-    )
+    print_document(f'{{"columns": {json.dumps(columns)},\n"more": {json.dumps(answer.more)},\n"rows": [\n{rows}\n]}}')
 
 
 def _print_table(answer: Collected, limit: int | None) -> None:

@@ -55,6 +55,8 @@ class Known:
     topics: Mapping[str, str]
     """The name of each topic id."""
     cluster: ClusterState | None
+    snapshot: Snapshot | None = None
+    """The last one, where it could be read."""
 
 
 def look(storage: Storage, catalog: Catalog) -> Known:
@@ -71,7 +73,7 @@ def look(storage: Storage, catalog: Catalog) -> Known:
     for place, position in catalog.positions().items():
         ends[place] = max(position.end_offset, ends.get(place, 0))
         topics[place.topic_id] = position.topic
-    return Known(ends=ends, topics=topics, cluster=cluster)
+    return Known(ends=ends, topics=topics, cluster=cluster, snapshot=snapshot)
 
 
 def commit_written(
@@ -179,7 +181,14 @@ def _put_snapshot(
     cluster = cluster_with(known.cluster, counts, run.written_at)
     path = f"snapshots/{run.run_id}.json.zst"
     snapshot = Snapshot(
-        run_id=run.run_id, taken_at_ms=run.written_at, cluster=encode_state(cluster), ends=ends, topics=topics
+        run_id=run.run_id,
+        taken_at_ms=run.written_at,
+        cluster=encode_state(cluster),
+        ends=ends,
+        topics=topics,
+        # Of a cluster that is backed up here, too, nothing is fresher by this run, and nothing is staler.
+        recovery_points={} if known.snapshot is None else known.snapshot.recovery_points,
+        behind={} if known.snapshot is None else known.snapshot.behind,
     )
     storage.put(path, encode(snapshot))
     data = [row for row in rows if isinstance(row, Segment)]
@@ -192,9 +201,6 @@ def _put_snapshot(
         "raw_bytes": sum(row.raw_bytes for row in data),
         "exit_code": EXIT_DONE,
     }
-    if cluster.brokers:
-        # Of a cluster that is backed up here, too, nothing is fresher by this run.
-        statistics["recovery_point_ms"] = cluster.taken_at_ms
     return Run(
         run_id=run.run_id,
         started_at=run.written_at,

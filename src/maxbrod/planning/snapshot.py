@@ -7,7 +7,7 @@ hundred thousand partitions take a few hundred kilobytes. What the cluster's sta
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,6 +28,7 @@ FORMAT_VERSION: Final = 1
 _CHECKSUM_FIELD: Final = "crc32c"
 _OPERATION: Final = "read a snapshot"
 _INT64_MAX: Final = 2**63 - 1
+_NEVER: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,10 @@ class Snapshot:
     ends: Mapping[PartitionId, int]
     """The first offset that the archive does not answer for."""
     topics: Mapping[str, str]
+    recovery_points: Mapping[PartitionId, int | None] = field(default_factory=dict)
+    """Of each partition that a backup has chosen and the cluster still has, in milliseconds; None: none yet."""
+    behind: Mapping[PartitionId, int | None] = field(default_factory=dict)
+    """Partitions that the run did not archive as far as it was to: the end of each log, None where it is unknown."""
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -50,6 +55,8 @@ def encode(snapshot: Snapshot) -> bytes:
         "cluster": snapshot.cluster,
         "topics": dict(snapshot.topics),
         "ends": _by_topic(snapshot.ends),
+        "recovery_points": _by_topic(_with_never(snapshot.recovery_points)),
+        "behind": _by_topic(_with_never(snapshot.behind)),
     }
     return compress(Codec.ZSTD, _text({**document, _CHECKSUM_FIELD: _checksum(document)}))
 
@@ -95,6 +102,10 @@ def _by_topic(ends: Mapping[PartitionId, int]) -> dict[str, list[int | None]]:
     return lists
 
 
+def _with_never(values: Mapping[PartitionId, int | None]) -> dict[PartitionId, int]:
+    return {partition: _NEVER if value is None else value for partition, value in values.items()}
+
+
 def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
     try:
         text = decompress(Codec.ZSTD, np.frombuffer(data, np.uint8)).tobytes()
@@ -109,26 +120,35 @@ def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
 
 
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
-    ends = {
-        PartitionId(topic_id=topic_id, partition=partition): _offset(end)
-        for topic_id, each in document["ends"].items()
-        for partition, end in enumerate(_as(list, each))
-        if end is not None
-    }
     return Snapshot(
         run_id=_as(str, document["run_id"]),
         taken_at_ms=_as(int, document["taken_at_ms"]),
         cluster=_as(dict, document["cluster"]),
-        ends=ends,
+        ends=_by_partition(document["ends"]),
         topics={topic_id: _as(str, name) for topic_id, name in document["topics"].items()},
+        recovery_points=_without_never(_by_partition(document.get("recovery_points", {}), least=_NEVER)),
+        behind=_without_never(_by_partition(document.get("behind", {}), least=_NEVER)),
     )
 
 
-def _offset(value: object) -> int:
-    offset: int = _as(int, value)
-    if not 0 <= offset <= _INT64_MAX:
+def _by_partition(lists: Mapping[str, Any], *, least: int = 0) -> dict[PartitionId, int]:
+    return {
+        PartitionId(topic_id=topic_id, partition=partition): _number(value, least)
+        for topic_id, each in lists.items()
+        for partition, value in enumerate(_as(list, each))
+        if value is not None
+    }
+
+
+def _without_never(values: Mapping[PartitionId, int]) -> dict[PartitionId, int | None]:
+    return {partition: None if value == _NEVER else value for partition, value in values.items()}
+
+
+def _number(value: object, least: int) -> int:
+    number: int = _as(int, value)
+    if not least <= number <= _INT64_MAX:
         raise ValueError(value)
-    return offset
+    return number
 
 
 def _as(kind: type[Any], value: object) -> Any:  # noqa: ANN401 - of the kind that was asked for
