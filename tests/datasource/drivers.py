@@ -60,15 +60,15 @@ def connect(port: str, whole: str, sparse: str, scratch: str) -> None:
 
 def _twice(session: Any, whole: str) -> list[int]:
     """What scans of one table count that have filters of their own, or none; with pushdown on and off, and asked."""
-    sql = """SELECT (SELECT count(*) FROM orders WHERE offset < 30), (SELECT count(*) FROM orders WHERE offset >= 90),
-        (SELECT count(*) FROM orders), (SELECT count(*) FROM orders a JOIN orders b ON a.offset = b.offset + 60
-        WHERE a.offset < 70 AND b.offset > 2)"""
+    sql = """SELECT (SELECT count(*) FROM orders WHERE offset < 30) AS first, (SELECT count(*) FROM orders) AS whole,
+        (SELECT count(*) FROM orders WHERE offset >= 90) AS last, (SELECT count(*) FROM orders a JOIN orders b
+        ON a.offset = b.offset + 60 WHERE a.offset < 70 AND b.offset > 2) AS joined"""
     found = []
     for enabled in ("true", "false"):
         session.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
         session.read.format("maxbrod").load(whole).createOrReplaceTempView("orders")
         found += [*session.sql(sql).collect()[0]]
-    return [*found, *maxbrod.query(whole, sql.replace("\n", " "), session=session).to_pylist()[0].values()]
+    return [*found, *maxbrod.query(whole, sql, session=session).to_pylist()[0].values()]
 
 
 def follow(archive: str, scratch: str, batch: str, point: str) -> None:
