@@ -13,6 +13,8 @@ from catalog.examples import run
 from fixtures_archives import put_snapshot
 from maxbrod.api.archives import open_for_writing
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
+from maxbrod.datasource.options import SCOPES
+from maxbrod.datasource.scope import Scope, encode_scopes, narrow
 from maxbrod.datasource.source import ArchiveSource
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.storage.local import LocalStorage
@@ -88,9 +90,9 @@ class Reads:
 
 def query(url: object, filters: Sequence[Filter] = (), reads: Reads | None = None, **options: str) -> list[Any]:
     """What Spark does with a query, pickling included; but it would look at the filters once more."""
-    source = ArchiveSource({"path": str(url), **options})
+    told = {SCOPES: encode_scopes([narrow(Scope(), filters)])} if filters else {}
+    source = ArchiveSource({"path": str(url), **options, **told})
     reader = source.reader(source.schema())
-    reader.pushFilters(list(filters))
     partitions = pickle.loads(pickle.dumps(reader.partitions()))
     reader = pickle.loads(pickle.dumps(reader))
     get_range = LocalStorage.get_range

@@ -38,10 +38,11 @@ def connect(port: str, whole: str, sparse: str, scratch: str) -> None:
             "unregistered": session.read.format("maxbrod").load(whole).where("offset >= 90").count()
         }
         maxbrod.register(session)
-        rows = session.read.format("maxbrod").load(sparse).where("offset = 57").collect()
+        rows = session.read.format("maxbrod").options(startingOffset="57", endingOffset="58").load(sparse).collect()
         sql = "SELECT count(*) AS records, max(value) AS value, (SELECT sum(records) FROM segments) AS told FROM orders"
         found["asked"] = maxbrod.query(whole, sql, value="utf8", session=session).to_pylist()
         found["point"] = [row.offset for row in rows]
+        found["twice"] = _twice(session, whole)
         maxbrod.write(session.read.format("maxbrod").load(whole), f"{scratch}/written")
         found["written"] = session.read.format("maxbrod").load(f"{scratch}/written").count()
         stream = session.readStream.format("maxbrod").option("maxOffsetsPerTrigger", "60").load(whole)
@@ -55,6 +56,19 @@ def connect(port: str, whole: str, sparse: str, scratch: str) -> None:
         found["stream"] = sorted(row.offset for row in session.read.parquet(f"{scratch}/out").collect())
         found["batches"] = len([*Path(scratch, "checkpoint/commits").glob("[0-9]*")])
     json.dump(found, sys.stdout)
+
+
+def _twice(session: Any, whole: str) -> list[int]:
+    """What scans of one table count that have filters of their own, or none; with pushdown on and off, and asked."""
+    sql = """SELECT (SELECT count(*) FROM orders WHERE offset < 30) AS first, (SELECT count(*) FROM orders) AS whole,
+        (SELECT count(*) FROM orders WHERE offset >= 90) AS last, (SELECT count(*) FROM orders a JOIN orders b
+        ON a.offset = b.offset + 60 WHERE a.offset < 70 AND b.offset > 2) AS joined"""
+    found = []
+    for enabled in ("true", "false"):
+        session.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
+        session.read.format("maxbrod").load(whole).createOrReplaceTempView("orders")
+        found += [*session.sql(sql).collect()[0]]
+    return [*found, *maxbrod.query(whole, sql, session=session).to_pylist()[0].values()]
 
 
 def follow(archive: str, scratch: str, batch: str, point: str) -> None:

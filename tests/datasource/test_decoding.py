@@ -113,8 +113,24 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder, "json", [(b"1", b'{"n": 1, "s": "x", "odd name": true}'), (b"2", b'{"n": "two"}'), (b"3", None)]
     )
     archive_topic(folder, "bad-json", [(b"1", b'{"n": 1}'), (b"2", b"{nope")])
+    archive_topic(
+        folder, "long", [(b"1", b'{"n": 9223372036854775808}'), (b"2", b'{"n": 9223372036854775809, "f": 1.5}')]
+    )
+    archive_topic(folder, "behind", [(b"", value) for value in BEHIND])
     archive_topic(folder, "proto", [(b"", headed(5, place + body)) for place, body in protobuf_values()])
     return folder
+
+
+BEHIND = [
+    b'{"a": 2}',
+    b'{"a": 2} trailing',
+    b'{"a": 2}{"a": 3}',
+    b'{"a": 2}, {"a": 3}',
+    b'{"a": 2}] x',
+    b'{"a": 2},"x"] x',
+    b'  {"a": 3, "a": 4}\n',
+]
+"""The first and the last are whole; a name may come twice in JSON, of which the last one counts."""
 
 
 def protobuf_values() -> list[tuple[bytes, bytes]]:
@@ -169,6 +185,19 @@ def test_json_is_decoded_by_what_a_sample_has_or_by_a_schema(archive: Path, spar
     assert permissive == [(1,), (None,), (None,)]
 
 
+def test_text_behind_a_json_value_makes_it_one_that_cannot_be_decoded(archive: Path, spark: Any) -> None:
+    sql = "SELECT value.a FROM behind ORDER BY offset"
+    expected = [(2,), *[(None,)] * 5, (4,)]
+    assert ask(archive, spark, sql, value=("json:a bigint",), permissive=True) == expected
+    with pytest.raises(CorruptDataError, match=r"a value cannot be decoded.*in behind-3, at offset 1"):
+        ask(archive, spark, "SELECT value.a FROM behind WHERE offset = 1", value=("json:a bigint",))
+
+
+def test_integers_beyond_64_bits_keep_their_digits(archive: Path, spark: Any) -> None:
+    found = ask(archive, spark, "SELECT value.n FROM long ORDER BY offset", value=("json",))
+    assert found == [("9223372036854775808",), ("9223372036854775809",)]
+
+
 def test_text_is_checked_and_records_are_decoded_where_no_topic_is_needed(archive: Path, spark: Any) -> None:
     sql = "SELECT key FROM records WHERE topic = 'orders' ORDER BY offset"
     with pytest.raises(CorruptDataError, match="in orders-3, at offset 3"):
@@ -191,6 +220,18 @@ def test_text_is_checked_and_records_are_decoded_where_no_topic_is_needed(archiv
 )
 def test_types_of_variants_become_types_of_columns(variant: str, ddl: str) -> None:
     assert as_ddl(variant) == ddl
+
+
+@pytest.mark.parametrize(
+    ("digits", "ddl"),
+    [
+        (0, "STRUCT<a: DOUBLE, b: DOUBLE, c: DOUBLE>"),
+        (19, "STRUCT<a: STRING, b: DOUBLE, c: DOUBLE>"),
+        (39, "STRUCT<a: STRING, b: DOUBLE, c: STRING>"),
+    ],
+)
+def test_only_integers_that_need_it_become_text(digits: int, ddl: str) -> None:
+    assert as_ddl("OBJECT<a: DECIMAL(20,0), b: DECIMAL(21,1), c: DOUBLE>", digits) == ddl
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from maxbrod.datasource.scope import Scope, narrow
+from maxbrod.datasource.options import SCOPES, parse_options
+from maxbrod.datasource.scope import Scope, both, cut_of, decode_scopes, encode_scopes, narrow
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COMPARISONS = {
@@ -99,3 +101,53 @@ def test_what_is_not_understood_never_costs_a_record(condition: Filter) -> None:
 def test_a_prefix_of_names_is_understood() -> None:
     scope = narrow(Scope(), [StringStartsWith(("topic",), "or"), StringStartsWith(("topic",), "orders-")])
     assert [scope.has_topic(name) for name in ("orders-1", "orders", "xorders-")] == [True, False, False]
+
+
+BOUNDS = st.none() | st.integers(0, 6)
+SCOPES_ANY = st.builds(
+    Scope,
+    topics=st.none() | st.frozensets(st.sampled_from(["a", "ab", "b"])),
+    topic_prefix=st.sampled_from(["", "a", "ab"]),
+    partitions=st.none() | st.frozensets(st.integers(0, 2)),
+    first_offset=st.integers(0, 5),
+    end_offset=BOUNDS,
+    since_ms=BOUNDS,
+    until_ms=BOUNDS,
+)
+PLACES = st.tuples(st.sampled_from(["a", "ab", "b"]), st.integers(0, 2), st.integers(0, 6), st.integers(0, 6))
+
+
+def holds(scope: Scope, place: tuple[str, int, int, int]) -> bool:
+    topic, partition, offset, at = place
+    return scope.has_topic(topic) and scope.has_partition(partition) and passes(scope, offset=offset, timestamp_ms=at)
+
+
+@given(SCOPES_ANY, SCOPES_ANY, PLACES)
+def test_a_scope_that_covers_another_has_all_of_it(one: Scope, other: Scope, place: tuple[str, int, int, int]) -> None:
+    assert one.covers(one)
+    assert not (one.covers(other) and holds(other, place)) or holds(one, place)
+
+
+@given(SCOPES_ANY, SCOPES_ANY, PLACES)
+def test_what_is_in_both_scopes_is_never_lost(one: Scope, other: Scope, place: tuple[str, int, int, int]) -> None:
+    joined = both(one, other)
+    assert not (holds(one, place) and holds(other, place)) or holds(joined, place)
+    # The bounds of options are promises: nothing beyond them is read. They name no topics.
+    options = Scope(partitions=one.partitions, first_offset=one.first_offset, end_offset=one.end_offset)
+    assert holds(options, place) or not holds(both(options, other), place)
+
+
+@given(st.lists(SCOPES_ANY, min_size=1, max_size=3), PLACES)
+def test_a_cut_keeps_what_is_in_one_of_the_scopes(scopes: list[Scope], place: tuple[str, int, int, int]) -> None:
+    topic, partition, offset, at = place
+    if any(holds(each, place) for each in scopes):
+        cut = cut_of(scopes, topic, partition)
+        offsets, times = np.array([offset], np.int64), np.array([at], np.int64)
+        assert cut.keeps(offsets, times).all()
+
+
+@given(st.lists(SCOPES_ANY, max_size=3))
+def test_scopes_pass_through_an_option(scopes: list[Scope]) -> None:
+    assert decode_scopes(encode_scopes(scopes)) == tuple(scopes)
+    options = parse_options({"path": "x", "partitions": "1", SCOPES: encode_scopes(scopes)})
+    assert options.scopes == (tuple(both(options.scope, each) for each in scopes) or (options.scope,))

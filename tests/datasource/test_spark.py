@@ -111,36 +111,40 @@ def test_a_millisecond_of_a_plain_backup_is_found_in_one_segment_of_many(
     back_up(config_of(cluster, archive, topic, segment_records=100))
     logs = sorted((archive / "segments").rglob("*.log"))
     at = FIRST_TIMESTAMP_MS + 4321
-    frame = maxbrod_table(table, archive).where(f"timestamp = timestamp_millis({at})").select("offset")
-    assert [row.offset for row in frame.collect()] == [4321]
+    sql = f"SELECT offset FROM records WHERE timestamp = timestamp_millis({at})"
+    assert maxbrod.query(archive, sql, session=table._spark).column(0).to_pylist() == [4321]
     for log in logs:
         if not int(log.name[:20]) <= 4321 < int(log.name[:20]) + 200:
             log.unlink()
     kept = list((archive / "segments").rglob("*.log"))
     assert (len(logs) > 50, len(kept) < 3) == (True, True)
-    assert [row.offset for row in frame.collect()] == [4321]
+    assert maxbrod.query(archive, sql, session=table._spark).column(0).to_pylist() == [4321]
+    bounded = table._spark.read.format("maxbrod").option("since", str(at)).option("until", str(at + 1))
+    assert [row.offset for row in bounded.load(str(archive)).collect()] == [4321]
 
 
 @pytest.mark.parametrize(
     ("condition", "expected", "needed"),
     [
         ("offset = 57", [57], [5]),
-        ("offset between 38 and 41", [38, 39, 40, 41], [3, 4]),
+        ("41 >= offset and offset >= 38 and partition = 3", [38, 39, 40, 41], [3, 4]),
         ("timestamp >= timestamp_millis(1095)", [95, 96, 97, 98, 99], [9]),
-        ("offset in (12, 14) and topic in ('orders', 'x')", [12, 14], [1]),
+        ("topic in ('orders', 'x') and offset in (12, 14) ", [12, 14], [1]),
+        ("topic like 'ord%' and offset < 3", [0, 1, 2], [0]),
+        ("offset = 12 or (offset = 57 and topic = 'orders')", [12, 57], [1, 5]),
         ("topic = 'x'", [], []),
     ],
 )
 def test_a_point_query_on_spark_needs_no_other_object(
-    table: Any, tmp_path: Path, condition: str, expected: list[int], needed: list[int]
+    spark: Any, tmp_path: Path, condition: str, expected: list[int], needed: list[int]
 ) -> None:
     batches = [data_batch(base, 5) for base in range(0, 100, 5)]
     rows = write(tmp_path / "archive", batches, limits=SegmentLimits(records_max=10))
     for number, row in enumerate(rows):
         if number not in needed:
             (tmp_path / "archive" / row.path).unlink()
-    frame = maxbrod_table(table, tmp_path / "archive").where(condition)
-    assert sorted(row.offset for row in frame.select("offset").collect()) == expected
+    found = maxbrod.query(tmp_path / "archive", f"SELECT offset FROM records WHERE {condition}", session=spark)
+    assert sorted(found.column(0).to_pylist()) == expected
 
 
 def test_importing_the_package_registers_the_format_with_the_active_session(spark: Any) -> None:

@@ -57,6 +57,7 @@ def test_the_table_and_its_stream_work_over_spark_connect(tmp_path: Path) -> Non
         "unregistered": 10,
         "asked": [{"records": 100, "value": "value", "told": 100}],
         "point": [57],
+        "twice": [30, 100, 10, 7] * 3,
         "written": 100,
         "stream": [*range(100)],
         "batches": 2,

@@ -115,8 +115,6 @@ def test_a_running_stream_has_what_is_archived_meanwhile(spark: Any, tmp_path: P
 def test_the_format_is_found_where_nothing_was_registered(spark: Any, tmp_path: Path) -> None:
     write(tmp_path / "archive", [data_batch(0, 3)])
     other = spark.newSession()
-    # Spark does not hand out filters unless it is told to, and refuses sources that take some.
-    other.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     frame = other.read.format("maxbrod").load(str(tmp_path / "archive"))
     assert [row.offset for row in frame.where("offset > 1").collect()] == [2]
 

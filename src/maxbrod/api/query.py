@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class Question:
     """A query that was looked at, and is ready to run."""
 
+    sql: str
     frame: Any
     used: dict[str, frozenset[str]]
     """The columns that are read of each view of records."""
@@ -77,8 +78,11 @@ class Query:
     ) -> None:
         self._undo.__exit__(kind, error, trace)
 
-    def ask(self, sql: str) -> Question:
-        """Plan a query; nothing is read of topics but a sample of what is to be decoded. UsageError: no query."""
+    def ask(self, sql: str, *, narrowed: bool = True) -> Question:
+        """Plan a query; nothing is read of topics but a sample of what is to be decoded. UsageError: no query.
+
+        `narrowed`: only what its filters leave is to be read. Spark filters in any case.
+        """
         from maxbrod.datasource.narrowing import find_usage  # noqa: PLC0415 - as above
         from maxbrod.datasource.sql_errors import plain_errors  # noqa: PLC0415
         from maxbrod.datasource.views import create_views  # noqa: PLC0415
@@ -88,28 +92,42 @@ class Query:
         schemas = {each.name: each.schema for each in views}
         with tempfile.TemporaryDirectory(prefix="maxbrod-query-") as folder:
             usage = find_usage(self._spark, sql, schemas, Path(folder), _HINTS)
-        create_views(self._spark, views, usage.columns if usage.known else {})
+        create_views(self._spark, views, usage if narrowed else replace(usage, scopes={}))
         with plain_errors():
-            return Question(frame=self._spark.sql(sql.strip().rstrip(";")), used=dict(usage.columns))
+            return Question(sql=sql, frame=self._spark.sql(sql.strip().rstrip(";")), used=dict(usage.columns))
 
     def collect(self, question: Question, *, limit: int | None = None, form: str = "arrow") -> Collected:
         """Run it, and bring its rows here. `form` is one of `maxbrod.datasource.showing`."""
-        from maxbrod.datasource.showing import collect  # noqa: PLC0415 - as above
+        from maxbrod.datasource.conditions import reads_enough  # noqa: PLC0415 - as above
+        from maxbrod.datasource.showing import collect, show  # noqa: PLC0415
 
+        shown = show(question.frame, limit=limit, form=form)
+        if not reads_enough(shown.frame):
+            shown = show(self.ask(question.sql, narrowed=False).frame, limit=limit, form=form)
         self._on_progress(Progress(phase="querying"))
-        return collect(question.frame, limit=limit, form=form)
+        return collect(shown)
 
     def write(self, question: Question, form: str, folder: str, *, limit: int | None = None) -> None:
         """Run it, and let its tasks write the rows into a folder."""
-        from maxbrod.datasource.showing import write  # noqa: PLC0415 - as above
+        from maxbrod.datasource.conditions import asks_the_clock, reads_enough  # noqa: PLC0415 - as above
+        from maxbrod.datasource.showing import as_written, write  # noqa: PLC0415
 
+        def shown(frame: Any) -> Any:  # noqa: ANN401 - a DataFrame
+            return as_written(frame if limit is None else frame.limit(limit), form)
+
+        frame = shown(question.frame)
+        # Spark plans a write anew, which nobody can look at before it runs: the clock must have no part in it.
+        if not reads_enough(frame) or asks_the_clock(frame):
+            frame = shown(self.ask(question.sql, narrowed=False).frame)
         self._on_progress(Progress(phase="querying"))
-        write(question.frame if limit is None else question.frame.limit(limit), form, folder)
+        write(frame, form, folder)
 
 
 _HINTS: Final = {
     "TABLE_OR_VIEW_NOT_FOUND": f"there are {', '.join(RESERVED)}, and a view for each topic: 'maxbrod ls' has their "
     "names; backticks go around a name with dashes or dots",
+    "INVALID_LIMIT_LIKE_EXPRESSION.DATA_TYPE": "if this is about WHERE offset IN (…): Spark takes it for its clause "
+    "OFFSET; put backticks around the column, `offset`, or a table's name before it",
     "PARSE_SYNTAX_ERROR": "only queries are run, such as SELECT … or WITH … SELECT; a name with dashes or dots needs "
     "backticks around it",
 }

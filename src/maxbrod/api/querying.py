@@ -97,7 +97,8 @@ def views(
 ) -> list[str]:
     """Make an archive's tables views of a session, and return their names; `prefix` stands before each.
 
-    All columns of `records` and of topics are read, whatever a query uses: name few topics, or see `maxbrod.query`.
+    All columns of `records` and all records of a topic are read, whatever a query uses: name few topics and a time, or
+    see `maxbrod.query`.
     """
     from maxbrod.api.query_views import Views  # noqa: PLC0415 - pyspark
     from maxbrod.datasource.registering import register  # noqa: PLC0415
@@ -118,7 +119,7 @@ def views(
     register(spark)
     selected = select(opened, scope, layout=layout)
     found = Views(spark, opened, selected, scope).every()
-    create_every_view(spark, found, selected.options, prefix)
+    create_every_view(spark, found, prefix)
     return [prefix + each.name for each in found]
 
 

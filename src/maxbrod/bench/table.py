@@ -194,4 +194,4 @@ def _ask_points(stage: Stage) -> list[Figure]:
 
 def _portions(url: str, **given: str) -> list[Any]:
     options = parse_options({"path": url, **given})
-    return find_portions(look_up(options.url, options.storage, options.layout), options, options.scope)
+    return find_portions(look_up(options.url, options.storage, options.layout), options)

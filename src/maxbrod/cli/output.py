@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from rich import box
-from rich.console import Console, RenderHook
+from rich.console import Console, ConsoleDimensions, RenderHook
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -32,19 +34,41 @@ _TIMES: Final = {"day": "%Y-%m-%d", "minute": "%Y-%m-%d %H:%M", "second": "%Y-%m
 
 _FOLDED_WIDTH_MIN: Final = 12
 
-# What a terminal acts upon instead of showing it. Line feeds stay.
-_CONTROLS: Final = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
+_NAME_LINES_MAX: Final = 3
+_PIPE_WIDTH: Final = 10_000
+
+# What a terminal acts upon instead of showing it, or what makes a text look like another one: controls, marks that turn
+# the direction of writing around, separators of lines, and letters without a width. Line feeds stay: rich parts lines.
+_STEERING: Final = (
+    *(*range(10), *range(11, 32), *range(127, 160)),
+    *(0xAD, 0x61C, 0x180E, 0xFEFF),
+    *(*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), *range(0xFFF9, 0xFFFC)),
+    *range(0xE0000, 0xE0080),
+)
+_CONTROLS: Final = dict.fromkeys(_STEERING, "\N{REPLACEMENT CHARACTER}")
+# What is below a space is escaped in any JSON; that between values is no part of a text.
+_ESCAPES: Final = {code: json.dumps(chr(code))[1:-1] for code in _STEERING if code > ord(" ")}
+
+
+def safe_text(text: str) -> str:
+    """Without what would steer a terminal: clients call groups and headers what they like."""
+    return text.translate(_CONTROLS)
+
+
+def safe_json(text: str) -> str:
+    """The same document, with escapes for what would steer a terminal. Other tools' JSON may have it raw."""
+    return text.translate(_ESCAPES)
 
 
 class _Shown:
-    """Anything that rich renders, without what would steer the terminal: groups are called what their clients like."""
+    """Anything that rich renders, without what would steer the terminal."""
 
     def __init__(self, what: ConsoleRenderable) -> None:
         self._what = what
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for each in console.render(self._what, options):
-            yield each if each.control else Segment(each.text.translate(_CONTROLS), each.style)
+            yield each if each.control else Segment(safe_text(each.text), each.style)
 
 
 class _Plainly(RenderHook):
@@ -52,9 +76,23 @@ class _Plainly(RenderHook):
         return [_Shown(each) for each in renderables]
 
 
+class _Console(Console):
+    """As wide as its tables need where nobody looks at it: in a pipe no name is folded or cut."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        found = super().size
+        known = self._width is not None or "COLUMNS" in os.environ or self.is_terminal
+        return found if known else ConsoleDimensions(_PIPE_WIDTH, found.height)
+
+    @size.setter
+    def size(self, new: tuple[int, int]) -> None:
+        self._width, self._height = new
+
+
 def console(**options: Any) -> Console:  # noqa: ANN401 - rich's own
     """Text is text: brackets and colons in a name are neither markup nor emoji."""
-    made = Console(markup=False, emoji=False, **options)
+    made = _Console(markup=False, emoji=False, **options)
     made.push_render_hook(_Plainly())
     return made
 
@@ -108,9 +146,39 @@ def print_error(error: MaxbrodError, *, as_json: bool) -> None:
         print_json(error.as_dict())
         return
     # Text, not markup: a message may quote a regex or a header with brackets in it.
-    err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+    err.print(Text.assemble(("error: ", "bold red"), _one(str(error))), soft_wrap=True)
     if error.hint:
-        err.print(Text.assemble(("hint:  ", "bold yellow"), error.hint), soft_wrap=True)
+        err.print(Text.assemble(("hint:  ", "bold yellow"), _one(error.hint)), soft_wrap=True)
+
+
+class _Name:
+    """A name on a few lines at the most: the middle of a longer one is left out, in which names differ least."""
+
+    def __init__(self, name: str) -> None:
+        # Before it is laid out: what has no width here has one then.
+        self._name = Text(safe_text(name), overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._name)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield shortened(self._name, options.max_width * _NAME_LINES_MAX)
+
+
+def shortened(text: Text, width: int) -> Text:
+    """The text, or its begin and its end if it has more letters than that."""
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return text[: width - 1 - end] + Text("…", overflow="fold") + text[len(text) - end :]
+
+
+class _Table(Table):
+    def add_row(self, *cells: Any, **options: Any) -> None:  # noqa: ANN401 - rich's own
+        names = [each.overflow == "fold" for each in self.columns]
+        pairs = zip(cells, names, strict=True)
+        wrapped = [_Name(cell) if name and isinstance(cell, str) else cell for cell, name in pairs]
+        super().add_row(*wrapped, **options)
 
 
 def table(title: str, *headings: str) -> Table:
@@ -118,7 +186,7 @@ def table(title: str, *headings: str) -> Table:
 
     A heading with `>` before it is for numbers; with `*`, for names that are folded where they would be cut off.
     """
-    made = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    made = _Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
         folded = heading.startswith("*")
         made.add_column(
@@ -161,4 +229,9 @@ def ending(exit_code: int) -> str:
 
 def print_line(text: str) -> None:
     """One line as it is: names may hold what rich takes for markup."""
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
+    out.print(_one(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def _one(text: str) -> str:
+    """What goes on below is set in, so that no name can pass for a line of ours."""
+    return text.replace("\n", "\n  ")

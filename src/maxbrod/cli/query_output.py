@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from maxbrod.cli.output import out, print_document, print_line, table
+from maxbrod.cli.output import out, print_document, print_line, safe_json, safe_text, table
 from maxbrod.cli.query_histogram import print_histogram, spread
 from maxbrod.errors import UsageError
 
@@ -71,7 +72,7 @@ class Output:
         elif self.form == DOCUMENT:
             _print_document(answer)
         elif self.to is None:
-            _write(answer.table, self.form, sys.stdout.buffer)
+            _write_out(answer.table, self.form)
         else:
             with Path(self.to).open("xb") as file:
                 _write(answer.table, self.form, file)
@@ -114,6 +115,16 @@ def _write(rows: pa.Table, form: str, file: IO[bytes]) -> None:
         _write_lines(rows.column(0), file)
 
 
+def _write_out(rows: pa.Table, form: str) -> None:
+    """As it is into a pipe, and without what would steer a terminal onto one."""
+    if not sys.stdout.isatty() or form == "parquet":
+        _write(rows, form, sys.stdout.buffer)
+        return
+    made = BytesIO()
+    _write(rows, form, made)
+    sys.stdout.write((safe_json if form == "json" else safe_text)(made.getvalue().decode("utf-8")))
+
+
 def _write_lines(texts: pa.ChunkedArray, file: IO[bytes]) -> None:
     """A line each, made of whole chunks."""
     for chunk in texts.chunks:
@@ -125,7 +136,8 @@ def _write_lines(texts: pa.ChunkedArray, file: IO[bytes]) -> None:
 
 def _print_document(answer: Collected) -> None:
     columns = [{"name": name, "type": kind} for name, kind in answer.types.items()]
-    rows = ",\n".join(answer.table.column(0).to_pylist())
+    # Spark escapes less than Python does.
+    rows = safe_json(",\n".join(answer.table.column(0).to_pylist()))
     print_document(f'{{"columns": {json.dumps(columns)},\n"more": {json.dumps(answer.more)},\n"rows": [\n{rows}\n]}}')
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from maxbrod.batch.cuts import Cut
     from maxbrod.datasource.options import TableOptions
-    from maxbrod.datasource.scope import Scope
     from maxbrod.layouts.kafka.slices import Slice
 
 
@@ -22,19 +21,23 @@ class Count:
     records: int
 
 
-def count_records(options: TableOptions, scope: Scope | None = None) -> tuple[Count, ...] | None:
-    """Per partition, in the order of topic ids; of `scope` instead of the one in the options, if given.
+def count_records(options: TableOptions) -> tuple[Count, ...] | None:
+    """Per partition, in the order of topic ids.
 
     None: the catalog does not know it exactly, and the records must be counted. So it is where a limit of time or of
     offsets goes through a segment, where transactions were aborted, and in other tools' layouts.
     """
     from maxbrod.datasource.archive import look_up  # noqa: PLC0415 - Delta, which no task needs
+    from maxbrod.datasource.scope import cut_of  # noqa: PLC0415 - pyspark
     from maxbrod.datasource.splits import find_portions  # noqa: PLC0415 - as above
 
-    asked = options.scope if scope is None else scope
     found: dict[tuple[str, str, int], int] = {}
-    for portion in find_portions(look_up(options.url, options.storage, options.layout), options, asked):
-        known = known_records(portion.stored, asked.cut(portion.end_offset), committed=options.committed)
+    for portion in find_portions(look_up(options.url, options.storage, options.layout), options):
+        known = known_records(
+            portion.stored,
+            cut_of(options.scopes, portion.source.topic, portion.source.partition, portion.end_offset),
+            committed=options.committed,
+        )
         if known is None:
             return None
         place = (portion.source.topic, portion.source.topic_id, portion.source.partition)

@@ -11,6 +11,7 @@ import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import pyarrow as pa  # noqa: TC002 - PySpark looks at annotations
 from pyspark.sql import functions as spark_functions
@@ -40,8 +41,16 @@ if TYPE_CHECKING:
 SAMPLE_ROWS: Final = 1000
 _PLACE: Final = ("topic", "partition", "offset")
 _CORRUPT: Final = "_maxbrod_corrupt"
+_MARK: Final = f"maxbrod-{uuid4().hex}"
+"""No value has it."""
+# Integers that 64 bits may not hold. Within a text they are no numbers, but do no harm here.
+_LONG: Final = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
+_DECIMAL_DIGITS_MAX: Final = 38
+_INT64_DIGITS: Final = 19
 # Of Spark's words for the types of variants, those that a schema has other words for. Quoted names are passed over.
-_VARIANT_WORDS: Final = re.compile(r"`(?:[^`]|``)*`|OBJECT<|DECIMAL\(\d+,\s*\d+\)|\b(?:VOID|VARIANT)\b(?!\s*:)")
+_VARIANT_WORDS: Final = re.compile(
+    r"`(?:[^`]|``)*`|OBJECT<|DECIMAL\((?P<precision>\d+),\s*(?P<scale>\d+)\)|\b(?:VOID|VARIANT|DOUBLE)\b(?!\s*:)"
+)
 
 
 def decoded_column(
@@ -115,12 +124,30 @@ def _utf8(body: Column) -> Column:
 def _json(body: Column, *, kind: spark.DataType) -> Column:
     """Null for what is no JSON of this type; JSON's own null, too, which nobody means."""
     text = body.cast("string")
+    return spark_functions.when(_is_one(text), _first_json(text, kind))
+
+
+def _first_json(text: Column, kind: spark.DataType) -> Column:
+    """What Spark makes of a text. It stops where the first value ends, whatever stands behind."""
     if not isinstance(kind, spark.StructType):
         return spark_functions.from_json(text, kind.simpleString(), {"mode": "PERMISSIVE"})
     told = spark.StructType([*kind.fields, spark.StructField(_CORRUPT, spark.StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     found = spark_functions.from_json(text, told, options)
     return spark_functions.when(found[_CORRUPT].isNull(), found.dropFields(_CORRUPT))
+
+
+def _is_one(text: Column) -> Column:
+    """Whether nothing stands behind the first value of a text.
+
+    As part of a list, it is then followed by what the list has next. A variant tells that in a third of the time that
+    types take, but has no room for all that JSON can be: what it cannot hold is looked at in the other way.
+    """
+    listed = spark_functions.concat(spark_functions.lit("["), text, spark_functions.lit(f',"{_MARK}"]'))
+    quick = spark_functions.try_variant_get(spark_functions.try_parse_json(listed), "$[1]", "string")
+    slow = spark_functions.get(spark_functions.from_json(listed, "array<string>"), spark_functions.lit(1))
+    found = spark_functions.coalesce(quick == _MARK, slow == _MARK)
+    return spark_functions.coalesce(found, spark_functions.lit(False))
 
 
 def _given_type(argument: str) -> spark.DataType:
@@ -146,16 +173,28 @@ def _inferred(rows: DataFrame, column: str) -> spark.DataType:
         # By `take`, which asks further tasks only if it has not got enough: a limit in the query would ask all.
         sample = [(row[0],) for row in rows.where(f"{column} IS NOT NULL").take(SAMPLE_ROWS)]
         gathered = rows.sparkSession.createDataFrame(sample, f"{column} binary")
-        return spark.DataType.fromDDL(as_ddl(gathered.selectExpr(f"{text} AS found").collect()[0][0]))
+        found = gathered.selectExpr(f"{text} AS found").collect()[0][0]
+    digits = max((len(each) for (value,) in sample for each in _LONG.findall(value)), default=0)
+    return spark.DataType.fromDDL(as_ddl(found, digits))
 
 
-def as_ddl(variant: str) -> str:
-    """The type of a variant in the words of a schema."""
+def as_ddl(variant: str, digits: int = 0) -> str:
+    """The type of a variant in the words of a schema. `digits`: of the longest integer, if 64 bits may not hold it.
+
+    Numbers with a fraction are doubles. Integers that no 64 bits hold are text, which has all of their digits: a
+    decimal would round what has a fraction after all, and say nothing.
+    """
     words = {"OBJECT<": "STRUCT<", "VOID": "STRING", "VARIANT": "STRING"}
+    if digits > _DECIMAL_DIGITS_MAX:
+        words["DOUBLE"] = "STRING"
 
     def put(match: re.Match[str]) -> str:
         found = match[0]
-        return found if found.startswith("`") else words.get(found, "DOUBLE")
+        if found.startswith("`"):
+            return found
+        if digits >= _INT64_DIGITS and match["scale"] == "0" and int(match["precision"]) >= _INT64_DIGITS:
+            return "STRING"
+        return words.get(found, "DOUBLE")
 
     return _VARIANT_WORDS.sub(put, variant)
 

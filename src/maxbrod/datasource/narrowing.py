@@ -1,7 +1,8 @@
-"""Which columns of which tables a query reads, before anything is read: Spark does not tell a source in Python.
+"""What a query reads of which tables, before anything is read: Spark does not tell a source in Python.
 
-The query is planned over empty Parquet tables of the same schemas, for which Spark does prune columns, and their scans
-are looked at. Any doubt means all columns: that costs time, never a wrong answer.
+The query is planned over empty Parquet tables of the same schemas, for which Spark does prune columns and tells the
+filters of each scan, and the scans are looked at. Any doubt means all columns and all rows: that costs time, never a
+wrong answer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from maxbrod.datasource.conditions import alternatives, scopes_of, sequence
 from maxbrod.datasource.sql_errors import plain_errors
 
 if TYPE_CHECKING:
@@ -19,14 +21,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from maxbrod.datasource.conditions import Alternatives
+    from maxbrod.datasource.scope import Scope
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """`columns` of each table that is read; a table that is not there may be named, but is not read."""
 
     columns: Mapping[str, frozenset[str]]
+    scopes: Mapping[str, tuple[Scope, ...]]
+    """What the scans of a table need between them; none: everything."""
     known: bool
     """False where nobody could tell: everything may be read."""
+
+
+_UNKNOWN = Usage(columns={}, scopes={}, known=False)
 
 
 def checked(sql: str) -> str:
@@ -70,7 +80,7 @@ def find_usage(
         if not classic:
             # Spark Connect looks at a query when its schema is asked for, and has no plan to look at.
             _ = frame.schema
-            return Usage(columns={}, known=False)
+            return _UNKNOWN
         plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 - there is no other way to a plan
     return _usage(plan, places)
 
@@ -94,17 +104,19 @@ def _empty(spark: SparkSession, schema: StructType, place: Path, *, classic: boo
 
 def _usage(plan: Any, places: Mapping[str, str]) -> Usage:  # noqa: ANN401 - a plan of the JVM
     found: dict[str, frozenset[str]] = {}
+    scans: dict[str, list[Alternatives]] = {}
     for leaf in _leaves(plan):
         kind = leaf.getClass().getSimpleName()
         if kind == "FileSourceScanExec":
             path = leaf.relation().location().rootPaths().apply(0).toString()
             name = places.get(path.rstrip("/").rsplit("/", 1)[-1])
             if name is None:
-                return Usage(columns={}, known=False)
+                return _UNKNOWN
             found[name] = found.get(name, frozenset()) | frozenset(leaf.requiredSchema().fieldNames())
+            scans.setdefault(name, []).append(alternatives(sequence(leaf.dataFilters())))
         elif kind not in _HARMLESS:
-            return Usage(columns={}, known=False)
-    return Usage(columns=found, known=True)
+            return _UNKNOWN
+    return Usage(columns=found, scopes={name: scopes_of(each) for name, each in scans.items()}, known=True)
 
 
 # Leaves that read nothing of a table. Exchanges and subqueries that are used again stand elsewhere in full.
@@ -122,14 +134,10 @@ _HARMLESS = frozenset(
 
 def _leaves(plan: Any) -> Iterator[Any]:  # noqa: ANN401 - as above
     """Of the plan and of all its subqueries. An adaptive plan is a leaf that holds the true one."""
-    parts = [plan, *_sequence(plan.subqueriesAll())]
+    parts = [plan, *sequence(plan.subqueriesAll())]
     for part in parts:
-        for leaf in _sequence(part.collectLeaves()):
+        for leaf in sequence(part.collectLeaves()):
             if leaf.getClass().getSimpleName() == "AdaptiveSparkPlanExec":
                 yield from _leaves(leaf.inputPlan())
             else:
                 yield leaf
-
-
-def _sequence(found: Any) -> list[Any]:  # noqa: ANN401 - of Scala
-    return [found.apply(index) for index in range(found.size())]

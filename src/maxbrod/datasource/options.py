@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from maxbrod.config import StorageConfig, parse_bytes
 from maxbrod.datasource.columns import column_names
-from maxbrod.datasource.scope import Scope
+from maxbrod.datasource.scope import Scope, both, decode_scopes
 from maxbrod.errors import UsageError
 from maxbrod.planning.restore.wish import parse_partitions, parse_time_ms
 
@@ -25,6 +25,8 @@ _NAMES: Final = (
     *("path", "layout", "topics", "partitions", "startingOffset", "endingOffset", "since", "until", "asOf"),
     *("isolationLevel", "incarnations", "columns", "splitBytes"),
 )
+SCOPES: Final = "scopes"
+"""What `maxbrod query` makes of a query's filters, in the words of `encode_scopes`. No option for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +39,18 @@ class TableOptions:
     topics: tuple[str, ...] = ()
     """Patterns; none: all topics."""
     scope: Scope = field(default_factory=Scope)
+    parts: tuple[Scope, ...] = ()
+    """Of the scope, only what is in one of these is asked for; none: all of it."""
     as_of: str | None = None
     committed: bool = True
     every_incarnation: bool = False
     columns: tuple[str, ...]
     split_bytes: int = SPLIT_BYTES
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """What is in one of these is to be read; one at least."""
+        return tuple(both(self.scope, each) for each in self.parts) or (self.scope,)
 
 
 def parse_options(options: Mapping[str, str]) -> TableOptions:
@@ -69,6 +78,7 @@ def parse_options(options: Mapping[str, str]) -> TableOptions:
             since_ms=None if since is None else parse_time_ms(since),
             until_ms=None if until is None else parse_time_ms(until),
         ),
+        parts=decode_scopes(get(SCOPES) or "[]"),
         as_of=get("asOf"),
         committed=_LEVELS[_choice("isolationLevel", get("isolationLevel") or "read_committed", tuple(_LEVELS))],
         every_incarnation=_choice("incarnations", get("incarnations") or "newest", _INCARNATIONS) == "all",
@@ -83,7 +93,7 @@ def wished_columns(options: Mapping[str, str]) -> str | None:
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
-    known = {name.lower() for name in _NAMES}
+    known = {SCOPES, *(name.lower() for name in _NAMES)}
     unknown = sorted(name for name in given if name not in known and not name.startswith(_STORAGE))
     if unknown:
         raise UsageError(

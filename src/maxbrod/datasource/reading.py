@@ -10,6 +10,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.datasource.columns import convert, needed, told_by_rows
 from maxbrod.datasource.counting import known_records
+from maxbrod.datasource.scope import cut_of
 from maxbrod.layouts.decoding import decode_portions
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.reading import read_foreign
@@ -27,11 +28,11 @@ _UNREAD_ROWS: Final = 1 << 16
 
 
 def read_split(
-    storage: Storage, portions: Iterable[Portion], scope: Scope, names: Sequence[str], *, committed: bool
+    storage: Storage, portions: Iterable[Portion], scopes: Sequence[Scope], names: Sequence[str], *, committed: bool
 ) -> Iterator[pa.RecordBatch]:
     """Batches of the columns `names`, none of them empty, in the order of offsets."""
     for portion in portions:
-        cut = scope.cut(portion.end_offset)
+        cut = cut_of(scopes, portion.source.topic, portion.source.partition, portion.end_offset)
         count = known_records(portion.stored, cut, committed=committed) if told_by_rows(names) else None
         if count is not None:
             yield from (convert(each, portion.source, names) for each in _unread(count))

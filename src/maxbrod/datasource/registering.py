@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-"""Off by default in Spark, which then tells sources nothing of a query's filters."""
-
 
 def register(spark: SparkSession) -> None:
-    """Let `spark.read.format("maxbrod")` read archives, and tell them what a query filters by."""
+    """Let `spark.read.format("maxbrod")` read archives."""
     from maxbrod.datasource.source import ArchiveSource  # noqa: PLC0415 - Arrow, storage, catalog
 
-    spark.conf.set(FILTER_PUSHDOWN, "true")
     spark.dataSource.register(ArchiveSource)
 
 

@@ -8,7 +8,6 @@ from maxbrod.batch.conform import conform
 from maxbrod.datasource.archive import look_up
 from maxbrod.datasource.options import parse_options
 from maxbrod.datasource.reading import read_split
-from maxbrod.datasource.scope import Scope
 from maxbrod.datasource.splits import plan_splits
 from maxbrod.datasource.values.avro import compile_avro
 from maxbrod.datasource.values.confluent import Writers
@@ -47,8 +46,8 @@ def archived_schemas(options: Mapping[str, str]) -> SchemasTopic:
 
 def _records(options: TableOptions) -> Iterator[pa.RecordBatch]:
     archive = look_up(options.url, options.storage, options.layout)
-    for portions in plan_splits(archive, options, Scope()):
-        for found in read_split(archive.storage, portions, Scope(), options.columns, committed=True):
+    for portions in plan_splits(archive, options):
+        for found in read_split(archive.storage, portions, options.scopes, options.columns, committed=True):
             yield conform(found.rename_columns(["offset", "timestamp_ms", "key", "value"]))
 
 

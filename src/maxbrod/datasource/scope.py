@@ -1,12 +1,14 @@
 """What a query is about: topics, partitions, offsets and times, by options and by Spark's filters. Pure.
 
 A filter narrows the scope to what may pass it, and is left to Spark all the same: whatever a filter says that is not
-understood here costs time, never records.
+understood here costs time, never records. A query that reads a table in several places has a scope for each of them,
+and what lies in one of the scopes is read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +17,7 @@ from pyspark.sql import datasource as spark
 from maxbrod.batch.cuts import Cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US_PER_MS: Final = 1000
@@ -40,14 +42,61 @@ class Scope:
     def has_partition(self, number: int) -> bool:
         return self.partitions is None or number in self.partitions
 
-    def cut(self, end_offset: int | None = None) -> Cut:
-        """Which records are meant, of a partition that ends at `end_offset`."""
-        return Cut(
-            first_offset=self.first_offset,
-            end_offset=_lower(self.end_offset, end_offset),
-            since_ms=self.since_ms,
-            until_ms=self.until_ms,
+    def covers(self, other: Scope) -> bool:
+        """Whether all that the other scope is about is in this one, too."""
+        return (
+            _holds(self.topics, other.topics)
+            and (other.topic_prefix.startswith(self.topic_prefix) or _all_start(other.topics, self.topic_prefix))
+            and _holds(self.partitions, other.partitions)
+            and self.first_offset <= other.first_offset
+            and _reaches(self.end_offset, other.end_offset)
+            and (self.since_ms is None or (other.since_ms is not None and self.since_ms <= other.since_ms))
+            and _reaches(self.until_ms, other.until_ms)
         )
+
+
+def both(one: Scope, other: Scope) -> Scope:
+    """What is in both."""
+    return Scope(
+        topics=one.topics if other.topics is None else _common(one.topics, other.topics),
+        topic_prefix=max(one.topic_prefix, other.topic_prefix, key=len),
+        partitions=one.partitions if other.partitions is None else _common(one.partitions, other.partitions),
+        first_offset=max(one.first_offset, other.first_offset),
+        end_offset=_lower(one.end_offset, other.end_offset),
+        since_ms=_higher(one.since_ms, other.since_ms),
+        until_ms=_lower(one.until_ms, other.until_ms),
+    )
+
+
+def cut_of(scopes: Sequence[Scope], topic: str, partition: int, end_offset: int | None = None) -> Cut:
+    """Which records of a partition that ends at `end_offset` may be in one of the scopes, as one range each way."""
+    touching = [each for each in scopes if each.has_topic(topic) and each.has_partition(partition)]
+    ends, untils = [each.end_offset for each in touching], [each.until_ms for each in touching]
+    sinces = [each.since_ms for each in touching]
+    return Cut(
+        first_offset=min(each.first_offset for each in touching),
+        end_offset=_lower(None if None in ends else max(each for each in ends if each is not None), end_offset),
+        since_ms=None if None in sinces else min(each for each in sinces if each is not None),
+        until_ms=None if None in untils else max(each for each in untils if each is not None),
+    )
+
+
+def encode_scopes(scopes: Iterable[Scope]) -> str:
+    """Text for an option of the table."""
+    return json.dumps([{each.name: _plain(getattr(scope, each.name)) for each in fields(Scope)} for scope in scopes])
+
+
+def decode_scopes(text: str) -> tuple[Scope, ...]:
+    """The inverse of `encode_scopes`."""
+    return tuple(Scope(**{name: _value(name, found) for name, found in each.items()}) for each in json.loads(text))
+
+
+def _value(name: str, found: Any) -> Any:  # noqa: ANN401 - what a field of `Scope` has
+    return frozenset(found) if name in {"topics", "partitions"} and found is not None else found
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - what JSON has
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 def narrow(scope: Scope, filters: Iterable[spark.Filter]) -> Scope:
@@ -126,6 +175,18 @@ def _is_number(value: object) -> bool:
 
 def _common(known: frozenset[Any] | None, wanted: frozenset[Any]) -> frozenset[Any]:
     return wanted if known is None else known & wanted
+
+
+def _holds(known: frozenset[Any] | None, wanted: frozenset[Any] | None) -> bool:
+    return known is None or (wanted is not None and wanted <= known)
+
+
+def _all_start(topics: frozenset[str] | None, prefix: str) -> bool:
+    return topics is not None and all(each.startswith(prefix) for each in topics)
+
+
+def _reaches(end: int | None, wanted: int | None) -> bool:
+    return end is None or (wanted is not None and wanted <= end)
 
 
 def _lower(one: int | None, other: int | None) -> int | None:

@@ -31,20 +31,41 @@ class Collected:
     more: bool = False
 
 
-def collect(frame: DataFrame, *, limit: int | None, form: str) -> Collected:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A result before it is run. `frame` is the very one whose plan runs."""
+
+    types: dict[str, str]
+    frame: DataFrame
+    limit: int | None
+
+
+def show(frame: DataFrame, *, limit: int | None, form: str) -> Shown:
     """The first rows, or all. `form`: arrow as it is, text all as text, csv with numbers too, json a text each."""
     with plain_errors():
         types = {each.name: each.dataType.simpleString() for each in frame.schema.fields}
         shown = _FORMS[form](frame)
-        found = (shown if limit is None else shown.limit(limit + 1)).toArrow()
-    more = limit is not None and found.num_rows > limit
-    return Collected(types=types, table=found.slice(0, limit) if more else found, more=more)
+        # One more tells whether there are more.
+        return Shown(types=types, frame=shown if limit is None else shown.limit(limit + 1), limit=limit)
 
 
-def write(frame: DataFrame, form: str, folder: str) -> None:
+def collect(shown: Shown) -> Collected:
+    """Run it."""
+    with plain_errors():
+        found = shown.frame.toArrow()
+    more = shown.limit is not None and found.num_rows > shown.limit
+    return Collected(types=shown.types, table=found.slice(0, shown.limit) if more else found, more=more)
+
+
+def as_written(frame: DataFrame, form: str) -> DataFrame:
+    """What `write` writes, before it is run."""
+    with plain_errors():
+        return _FORMS["arrow" if form == "parquet" else "nested" if form == "json" else form](frame)
+
+
+def write(shown: DataFrame, form: str, folder: str) -> None:
     """A folder of files, written by the tasks that made them. UsageError: there is one already."""
     with plain_errors({"PATH_ALREADY_EXISTS": "name a folder that is not there yet"}):
-        shown = _FORMS["arrow" if form == "parquet" else "nested" if form == "json" else form](frame)
         shown.write.save(folder, format=form, mode="error", **({"header": "true"} if form == "csv" else {}))
 
 

@@ -1,6 +1,21 @@
 """What Spark calls: the format `maxbrod`, what writes it, and the reader that plans a query and reads its splits.
 
 Spark pickles both and sends them around, so that they hold options only. Archives are opened where they are read.
+
+The reader takes no filters (`pushFilters`), because Spark mixes up whose they are. For each `load()` the JVM has one
+`PythonDataSourceV2`, which every scan of that frame or view shares, and it keeps *one* plan of a read: the partitions
+and the pickled reader that the last `pushFilters` left. Spark optimises all scans of a query before the first one runs,
+so that each of them reads what the last one asked for. A scan without filters asks for none, and takes what an earlier
+query has left. So a self-join, a union or two subqueries lose rows without a word. Nothing in a task tells which scan
+it belongs to, and hence the plan must be the same for all of them: options alone narrow a read. `maxbrod query`, which
+knows all scans of its query before it makes a frame, puts their filters into an option (`conditions`).
+
+Of the other things that Spark calls, none outlives what it was made for, or else it holds options only:
+
+- a stream's reader belongs to one query. Two queries, or two ends of a self-join, of one stream share nothing but the
+  pickled reader for tasks, which is made of options and gets all else with its partition;
+- a writer is made anew for every write and for every batch of a stream; the one that commits a batch is another one
+  again, made for this commit, and takes what it commits from the tasks' messages.
 """
 
 from __future__ import annotations
@@ -11,8 +26,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from maxbrod.datasource.columns import column_names, names_in, spark_schema
 from maxbrod.datasource.options import parse_options, wished_columns
-from maxbrod.datasource.pushing import if_asked
-from maxbrod.datasource.scope import narrow
 from maxbrod.datasource.stream import ArchiveStreamReader
 from maxbrod.datasource.stream_options import parse_stream_options
 
@@ -20,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
     from maxbrod.datasource.options import TableOptions
@@ -74,13 +87,6 @@ class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
     def __init__(self, options: TableOptions, names: Sequence[str]) -> None:
         self._options = options
         self._names = tuple(names)
-        self._scope = options.scope
-
-    @if_asked
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """All of them go back to Spark, which looks at what is left once more."""
-        self._scope = narrow(self._scope, filters)
-        return filters
 
     def partitions(self) -> list[InputPartition]:
         from maxbrod.datasource.archive import look_up  # noqa: PLC0415 - Delta, which no task needs
@@ -89,7 +95,7 @@ class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
         options = self._options
         archive = look_up(options.url, options.storage, options.layout)
         # Where there is nothing to read, Spark would make up a partition of its own.
-        return [InputPartition(split) for split in plan_splits(archive, options, self._scope) or [()]]
+        return [InputPartition(split) for split in plan_splits(archive, options) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from maxbrod.datasource.reading import read_split  # noqa: PLC0415 - numba, which the plan does not need
@@ -98,4 +104,4 @@ class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
         options = self._options
         storage = open_storage(options.url, options.storage)
         portions: Any = partition.value
-        yield from read_split(storage, portions, self._scope, self._names, committed=options.committed)
+        yield from read_split(storage, portions, options.scopes, self._names, committed=options.committed)

@@ -34,17 +34,24 @@ class Portion:
     end_offset: int
 
 
-def plan_splits(archive: LookedUp, options: TableOptions, scope: Scope) -> list[tuple[Portion, ...]]:
+def plan_splits(archive: LookedUp, options: TableOptions) -> list[tuple[Portion, ...]]:
     """What each task reads, in the order of topic ids, partitions and offsets."""
-    return group(find_portions(archive, options, scope), options.split_bytes)
+    return group(find_portions(archive, options), options.split_bytes)
 
 
-def find_portions(archive: LookedUp, options: TableOptions, scope: Scope) -> list[Portion]:
-    """All that may hold something of the scope, in the same order."""
+def find_portions(archive: LookedUp, options: TableOptions) -> list[Portion]:
+    """All that may hold something of one of the scopes, in the same order."""
     snapshot = archive.last_snapshot() if options.as_of is None else archive.snapshot_of(options.as_of)
     ends = None if options.as_of is None or snapshot is None else snapshot.ends
     wanted = _topic_ids(archive.catalog, options, ends, snapshot)
-    return [_portion(row, ends) for row in _find_rows(archive.catalog, scope, ends, wanted)]
+    found = [_find_rows(archive.catalog, scope, ends, wanted) for scope in options.scopes]
+    return [_portion(row, ends) for row in (found[0] if len(found) == 1 else _united(found))]
+
+
+def _united(found: Iterable[Iterable[Segment]]) -> list[Segment]:
+    """Each row once, in the catalog's order."""
+    rows = {(row.topic_id, row.partition, row.base_offset): row for each in found for row in each}
+    return [rows[place] for place in sorted(rows)]
 
 
 def group(portions: Iterable[Portion], split_bytes: int) -> list[tuple[Portion, ...]]:

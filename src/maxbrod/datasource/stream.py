@@ -62,7 +62,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         portions: Any = partition.value
         for each in portions:
             scope = replace(table.scope, first_offset=max(table.scope.first_offset, each.first_offset))
-            yield from read_split(storage, [each.portion], scope, self._names, committed=table.committed)
+            yield from read_split(storage, [each.portion], [scope], self._names, committed=table.committed)
 
     def _following(self) -> Follower:
         if self._follower is None:

@@ -15,14 +15,19 @@ from pyspark.sql.types import StructField, StructType
 
 from maxbrod.datasource.columns import USUAL, spark_schema
 from maxbrod.datasource.narrowing import quoted
+from maxbrod.datasource.options import SCOPES
 from maxbrod.datasource.registering import register
+from maxbrod.datasource.scope import encode_scopes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
+
+    from maxbrod.datasource.narrowing import Usage
+    from maxbrod.datasource.scope import Scope
 
 RECORDS: Final = "records"
 CHEAPEST: Final = "partition"
@@ -54,18 +59,21 @@ class RecordView:
         fields = spark_schema(USUAL).fields
         return StructType([StructField(each.name, self._type(each)) for each in fields])
 
-    def load(self, spark: SparkSession, used: Collection[str] = USUAL) -> DataFrame:
-        """The columns `used`, and nulls in place of the others."""
+    def load(self, spark: SparkSession, used: Collection[str] = USUAL, scopes: Sequence[Scope] = ()) -> DataFrame:
+        """The columns `used`, and nulls in place of the others; records within one of the scopes, if there are some.
+
+        Every call makes a source of its own: what one is told to read is for the scans of this frame alone.
+        """
         needed = {each for name in used for each in (self.decoded[name].needs if name in self.decoded else {name})}
         columns = [name for name in USUAL if name in needed] or [CHEAPEST]
-        options = {**self.options, **({} if self.topic is None else {"topics": self.topic})}
-        reader = spark.read.format("maxbrod").options(**options, columns=",".join(columns))
+        options = {
+            **self.options,
+            **({} if self.topic is None else {"topics": self.topic}),
+            **({} if not scopes else {SCOPES: encode_scopes(scopes)}),
+        }
+        # With its schema told, Spark need not ask Python for it, which takes five times as long.
+        reader = spark.read.format("maxbrod").schema(spark_schema(columns)).options(**options)
         return reader.load().select([self._column(each, used) for each in self.schema.fields])
-
-    def part_of(self, records: DataFrame) -> DataFrame:
-        """The same out of a frame that has all columns and all topics: Spark asks Python nothing for it."""
-        mine = records if self.topic is None else records.where(spark_functions.col("topic") == self.topic)
-        return mine.select([self._column(each, USUAL) for each in self.schema.fields])
 
     def _type(self, each: StructField) -> DataType:
         return self.decoded[each.name].type if each.name in self.decoded else each.dataType
@@ -93,9 +101,8 @@ class SmallView:
         found: StructType = from_arrow_schema(self.arrow_schema)
         return found
 
-    def load(self, spark: SparkSession, used: Collection[str] = ()) -> DataFrame:
+    def load(self, spark: SparkSession) -> DataFrame:
         """All columns: the table is in memory already."""
-        del used
         return spark.createDataFrame(self.make().cast(self.arrow_schema), schema=self.schema)
 
 
@@ -126,16 +133,17 @@ def _activate(spark: SparkSession) -> None:
     spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001
 
 
-def create_views(spark: SparkSession, views: Iterable[View], used: Mapping[str, Collection[str]]) -> None:
-    """Register each; `used` are the columns of those of which only some are needed."""
+def create_views(spark: SparkSession, views: Iterable[View], usage: Usage) -> None:
+    """Register each for one query, with what it needs of it."""
     for each in views:
-        frame = each.load(spark, used[each.name]) if each.name in used else each.load(spark)
+        if isinstance(each, RecordView):
+            frame = each.load(spark, usage.columns.get(each.name, USUAL), usage.scopes.get(each.name, ()))
+        else:
+            frame = each.load(spark)
         frame.createOrReplaceTempView(quoted(each.name))
 
 
-def create_every_view(spark: SparkSession, views: Iterable[View], options: Mapping[str, str], prefix: str) -> None:
-    """Register each with all of its columns; `options` are those of all records. A thousand topics take seconds."""
-    records = RecordView(name=RECORDS, options=options).load(spark)
+def create_every_view(spark: SparkSession, views: Iterable[View], prefix: str) -> None:
+    """Register each with all of its columns and records."""
     for each in views:
-        frame = each.part_of(records) if isinstance(each, RecordView) else each.load(spark)
-        frame.createOrReplaceTempView(quoted(prefix + each.name))
+        each.load(spark).createOrReplaceTempView(quoted(prefix + each.name))

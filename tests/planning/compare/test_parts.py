@@ -143,7 +143,7 @@ def test_a_set_is_judged_over_all_partitions_and_never_by_one() -> None:
 
 def test_values_are_shown_short_and_safe_around_their_first_difference() -> None:
     assert (show_bytes(None), show_bytes(b"")) == ("null", '""')
-    assert show_bytes(b'a\x00\x1b["\\\xff') == '"a\\x00\\x1b[\\x22\\x5c\\xff"'
+    assert show_bytes(b'a\x00\x1b["\\\xff') == "'a\\x00\\x1b[\"\\\\\\xff'"
     first, second = b"x" * 500, b"x" * 300 + b"y" + b"x" * 99
     mine, its = show_field(Field.VALUE, {"value": first}, {"value": second})
     assert mine != its
@@ -154,6 +154,23 @@ def test_values_are_shown_short_and_safe_around_their_first_difference() -> None
     assert early == "-1 (1969-12-31T23:59:59.999+00:00)"
     headers = [{"key": b"k", "value": None}] * 20
     assert "and 12 more" in show_field(Field.HEADERS, {"headers": headers}, {"headers": []})[0]
+
+
+def test_text_is_shown_as_it_is_read_and_never_steers() -> None:
+    document = '{"city": "Zürich", "n": 2}'
+    assert show_bytes(document.encode()) == f"'{document}'"
+    assert show_bytes(b"""it's "so" """) == '"it\'s \\"so\\" "'
+    assert show_bytes("a\u202eb\u2028".encode()) == '"a\\xe2\\x80\\xaeb\\xe2\\x80\\xa8"'
+    assert show_bytes("x€".encode()[:3]) == '"x\\xe2\\x82"'
+
+
+@pytest.mark.parametrize(("first", "second"), [("café", "cafe\u0301"), ("orders", "\u043erders"), ("é", "è")])
+def test_texts_that_may_look_alike_are_told_apart(first: str, second: str) -> None:
+    mine, its = show_field(Field.VALUE, {"value": first.encode()}, {"value": second.encode()})
+    assert mine.strip('"…') != its.strip('"…')
+    assert all(each.strip("…").isascii() for each in (mine, its))
+    cities = [{"value": f'{{"city": "Zürich", "n": {n}}}'.encode()} for n in (1, 2)]
+    assert show_field(Field.VALUE, *cities)[1] == '\'{"city": "Zürich", "n": 2}\''
 
 
 def test_wishes_that_contradict_themselves_are_refused() -> None:

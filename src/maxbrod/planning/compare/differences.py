@@ -42,7 +42,9 @@ def show_field(field: Field, source: dict[str, Any], target: dict[str, Any]) -> 
             return _show_time(first), _show_time(second)
         case Field.KEY | Field.VALUE:
             start = _start(first, second)
-            return show_bytes(first, start), show_bytes(second, start)
+            shown = show_bytes(first, start), show_bytes(second, start)
+            plain = _look_alike(*shown)
+            return (show_bytes(first, start, plain=True), show_bytes(second, start, plain=True)) if plain else shown
         case Field.HEADERS:
             return _show_headers(first), _show_headers(second)
         case _:
@@ -54,15 +56,35 @@ def show_record(record: dict[str, Any]) -> str:
     return f"key {show_bytes(record['key'])}, value {show_bytes(record['value'])}, {_show_time(record['timestamp_ms'])}"
 
 
-def show_bytes(value: bytes | None, start: int = 0) -> str:
-    """From byte `start` on: printable ASCII as it is, everything else in hexadecimal."""
+def show_bytes(value: bytes | None, start: int = 0, *, plain: bool = False) -> str:
+    """From byte `start` on: text as it is read, every other byte in hexadecimal. `plain`: of text, ASCII alone."""
     if value is None:
         return "null"
     part = value[start : start + BYTES_SHOWN_MAX]
-    text = "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in part)
+    # JSON is full of the one, and hardly ever has the other.
+    quote = "'" if b'"' in part and b"'" not in part else '"'
+    text = "".join(_letter(each, quote, plain=plain) for each in part.decode("utf-8", "surrogateescape"))
     whole = len(part) == len(value)
     place = "" if whole else f" (byte {start} on, of {len(value)})" if start else f" (of {len(value)} bytes)"
-    return f'{"…" if start else ""}"{text}"{"" if start + len(part) >= len(value) else "…"}{place}'
+    return f"{'…' if start else ''}{quote}{text}{quote}{'' if start + len(part) >= len(value) else '…'}{place}"
+
+
+def _letter(each: str, quote: str, *, plain: bool) -> str:
+    """Nothing that a terminal acts upon is printable to Python, nor is half a letter."""
+    if each in {"\\", quote}:
+        return f"\\{each}"
+    if each.isprintable() and (each.isascii() or not plain):
+        return each
+    return "".join(f"\\x{byte:02x}" for byte in each.encode("utf-8", "surrogateescape"))
+
+
+def _look_alike(first: str, second: str) -> bool:
+    """Whether two texts may differ in what nobody sees: how an accent is written, or letters of other alphabets."""
+    return _foreign(first) != _foreign(second)
+
+
+def _foreign(text: str) -> list[str]:
+    return sorted(each for each in text if not each.isascii())
 
 
 def _start(first: bytes | None, second: bytes | None) -> int:
