@@ -102,6 +102,7 @@ def put_snapshot(
     topics: Mapping[str, str] | None = None,
     ends: Mapping[PartitionId, int] | None = None,
     cluster: ClusterState | None = None,
+    carried: Mapping[str, Any] | None = None,
 ) -> None:
     from maxbrod.kafka.cluster_state import ClusterState, encode_state
     from maxbrod.planning.snapshot import Snapshot, encode
@@ -114,5 +115,6 @@ def put_snapshot(
         cluster=encode_state(cluster or empty),
         ends=ends or {},
         topics=topics or {},
+        carried=carried,
     )
     storage.put(f"snapshots/{run_id}.json.zst", encode(snapshot))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from maxbrod.api.accounting import explain_unread, still_to_read, take, take_mended
 from maxbrod.api.archives import Archive, open_for_writing
-from maxbrod.api.backup_notices import held_back, never_still, not_captured, stopped, truncated
+from maxbrod.api.backup_notices import clock_behind, held_back, never_still, not_captured, stopped, truncated
 from maxbrod.api.backup_run import BackupRun, now_ms
 from maxbrod.api.histories import find_mixed
 from maxbrod.api.lookout import Lookout
@@ -33,6 +33,7 @@ from maxbrod.kafka.open_transactions import open_transactions
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import TopicPartition
+from maxbrod.planning.carried import Told, encode_carried
 from maxbrod.planning.mending import MENDABLE, plan_mending
 from maxbrod.planning.selection import select_topics
 from maxbrod.planning.snapshot import Snapshot, encode
@@ -129,6 +130,7 @@ class Backup:
     def _run(self, run: BackupRun, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
         self._on_progress(Progress(phase="planning"))
         archive = self._archive()
+        run.notices.extend(clock_behind(self._positions.newest_run, run.started_at_ms))
         only: set[str] | None = None
         cluster = capture(self._client, deadline=Deadline.after(self._wish.patience))
         for _ in range(_ROUNDS_MAX):
@@ -329,12 +331,14 @@ class Backup:
         if self._has_news(run, document):
             self._on_progress(Progress(phase="committing"))
             path = f"snapshots/{run.run_id}.json.zst"
+            carried = self._positions.carried_beside(cluster)
             snapshot = Snapshot(
                 run_id=run.run_id,
                 taken_at_ms=run.started_at_ms,
                 cluster=document,
                 ends=self._positions.ends,
                 topics=self._positions.topics,
+                carried=encode_carried(carried),
             )
             archive.storage.put(path, encode(snapshot))
             run.committed = True
@@ -348,7 +352,7 @@ class Backup:
                 written_at=now_ms(),
             )
             self._commit(run, archive, [row])
-            self._positions.recorded(document)
+            self._positions.recorded(row, document, Told(run_id=run.run_id, cluster=cluster, carried=carried))
         return run.report(self._archive_url, archive.catalog.version)
 
     def _has_news(self, run: BackupRun, cluster: Mapping[str, Any]) -> bool:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from maxbrod.api.progress import OnProgress
     from maxbrod.api.waiting import Waiting
     from maxbrod.config import Config
+    from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
     from maxbrod.planning.states import PartitionState
     from maxbrod.spark.session import Session
@@ -123,7 +124,7 @@ class ForeignBackup:
         for state in found.states:
             totals[state.topic].partitions += 1
             totals[state.topic].waiting += max(state.high_watermark - state.end, 0)
-        facts = facts_of(cluster)
+        facts = facts_of(self._of_held_topics(cluster))
         written = self._write(run_id, windows, totals, notices, facts)
         if not written:
             self.target.publish((), facts)
@@ -139,6 +140,24 @@ class ForeignBackup:
             committed=written,
             recovery_point_ms=started_at_ms,
         )
+
+    def _of_held_topics(self, cluster: ClusterState) -> ClusterState:
+        """Without topics that were created again: of these names the archive holds the ones before."""
+        held = {each.topic for each in self.target.survey.positions}
+        ids = self.target.topic_ids
+        others = {
+            each.name
+            for each in cluster.topics
+            if each.name in held and ids.get(each.name, each.topic_id) != each.topic_id
+        }
+        topics = tuple(each for each in cluster.topics if each.name not in others)
+        groups = tuple(
+            each
+            if each.offsets is None
+            else replace(each, offsets=tuple(one for one in each.offsets if one.topic not in others))
+            for each in cluster.groups
+        )
+        return replace(cluster, topics=topics, groups=groups)
 
     def _windows(self, found: Observation, notices: list[Notice]) -> list[tuple[TopicPartition, Window]]:
         """Of each partition the offsets that are to be written."""

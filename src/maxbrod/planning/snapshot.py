@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FORMAT_FIELD: Final = "maxbrod.snapshot"
 FORMAT_VERSION: Final = 1
 _CHECKSUM_FIELD: Final = "crc32c"
+_CARRIED_FIELD: Final = "carried"
 _OPERATION: Final = "read a snapshot"
 _INT64_MAX: Final = 2**63 - 1
 
@@ -40,6 +41,9 @@ class Snapshot:
     ends: Mapping[PartitionId, int]
     """The first offset that the archive does not answer for."""
     topics: Mapping[str, str]
+    carried: Mapping[str, Any] | None = None
+    """What the cluster has lost and the archive still holds, as `planning.carried` has it; None in snapshots of before
+    that was carried on."""
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -50,6 +54,7 @@ def encode(snapshot: Snapshot) -> bytes:
         "cluster": snapshot.cluster,
         "topics": dict(snapshot.topics),
         "ends": _by_topic(snapshot.ends),
+        **({} if snapshot.carried is None else {_CARRIED_FIELD: snapshot.carried}),
     }
     return compress(Codec.ZSTD, _text({**document, _CHECKSUM_FIELD: _checksum(document)}))
 
@@ -121,6 +126,7 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         cluster=_as(dict, document["cluster"]),
         ends=ends,
         topics={topic_id: _as(str, name) for topic_id, name in document["topics"].items()},
+        carried=_as(dict, document[_CARRIED_FIELD]) if _CARRIED_FIELD in document else None,
     )
 
 
