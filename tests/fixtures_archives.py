@@ -104,6 +104,7 @@ def put_snapshot(
     cluster: ClusterState | None = None,
     recovery_points: Mapping[PartitionId, int | None] | None = None,
     behind: Mapping[PartitionId, int | None] | None = None,
+    carried: Mapping[str, Any] | None = None,
 ) -> None:
     from maxbrod.kafka.cluster_state import ClusterState, encode_state
     from maxbrod.planning.snapshot import Snapshot, encode
@@ -118,5 +119,6 @@ def put_snapshot(
         topics=topics or {},
         recovery_points=recovery_points or {},
         behind=behind or {},
+        carried=carried,
     )
     storage.put(f"snapshots/{run_id}.json.zst", encode(snapshot))

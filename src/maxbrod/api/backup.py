@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from maxbrod.api.accounting import explain_unread, still_to_read, take, take_mended
 from maxbrod.api.archives import Archive, open_for_writing
-from maxbrod.api.backup_notices import held_back, never_still, not_captured, stopped, truncated
+from maxbrod.api.backup_notices import clock_behind, held_back, never_still, not_captured, stopped, truncated
 from maxbrod.api.backup_run import BackupRun, now_ms
 from maxbrod.api.histories import find_mixed
 from maxbrod.api.lookout import Lookout
@@ -33,6 +33,7 @@ from maxbrod.kafka.open_transactions import open_transactions
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import TopicPartition
+from maxbrod.planning.carried import Told, encode_carried
 from maxbrod.planning.mending import MENDABLE, plan_mending
 from maxbrod.planning.recovery import oldest
 from maxbrod.planning.selection import select_topics
@@ -137,6 +138,7 @@ class Backup:
     def _run(self, run: BackupRun, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
         self._on_progress(Progress(phase="planning"))
         archive = self._archive()
+        run.notices.extend(clock_behind(self._positions.newest_run, run.started_at_ms))
         only: set[str] | None = None
         cluster = capture(self._client, deadline=Deadline.after(self._wish.patience))
         for _ in range(_ROUNDS_MAX):
@@ -344,7 +346,7 @@ class Backup:
         news = self._has_news(run, document)
         if news or run.behind(self._positions.behind).keys() != self._positions.behind.keys():
             try:
-                self._record(run, archive, document, before)
+                self._record(run, archive, cluster, document, before)
             except MaxbrodError as error:
                 if news and not _is_told(run, error):
                     raise
@@ -359,7 +361,8 @@ class Backup:
         self,
         run: BackupRun,
         archive: Archive,
-        cluster: Mapping[str, Any],
+        cluster: ClusterState,
+        document: Mapping[str, Any],
         before: Mapping[PartitionId, int | None],
     ) -> None:
         """Commit what is left to commit, with a snapshot and the run's own row, which tell how far it has come."""
@@ -369,14 +372,16 @@ class Backup:
         with run.as_committed(self._positions.ends):
             points, behind = run.recovery_points(before), run.behind(self._positions.behind)
             report = run.report(self._archive_url, archive.catalog.version + 1, run.recovery_point(points))
+        carried = self._positions.carried_beside(cluster)
         snapshot = Snapshot(
             run_id=run.run_id,
             taken_at_ms=run.started_at_ms,
-            cluster=cluster,
+            cluster=document,
             ends=self._positions.ends,
             topics=self._positions.topics,
             recovery_points=points,
             behind=behind,
+            carried=encode_carried(carried),
         )
         archive.storage.put(path, encode(snapshot))
         row = Run(
@@ -388,7 +393,8 @@ class Backup:
             written_at=now_ms(),
         )
         self._commit(run, archive, [row])
-        self._positions.recorded(cluster, behind)
+        told = Told(run_id=run.run_id, cluster=cluster, carried=carried)
+        self._positions.recorded(row, document, told, behind)
 
     def _meant(self, names: Mapping[str, bool]) -> tuple[str, ...]:
         return select_topics(names, self._wish.topics, self._wish.exclude, internal=self._wish.internal).chosen

@@ -10,7 +10,7 @@ from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.catalog.rows import Segment
+    from maxbrod.catalog.rows import Run, Segment
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.kafka.open_transactions import OpenTransaction
     from maxbrod.planning.items import Failure
@@ -18,11 +18,27 @@ if TYPE_CHECKING:
 
 STOPPED: Final = "stopped"
 _OBJECTS_NAMED: Final = 5
+_CLOCKS_APART_MS: Final = 1000
+"""Clocks of two machines, or one that is being set right, may differ by so much."""
 
 
 def stopped() -> Notice:
     message = "stopped on request: everything up to the last commit is archived"
     return Notice(kind=STOPPED, message=message, hint="run it again to go on", exit_code=EXIT_INCOMPLETE)
+
+
+def clock_behind(newest: Run | None, now_ms: int) -> Iterator[Notice]:
+    """Runs are in the order of commits whatever the clock says; times that people read are not."""
+    if newest is None or now_ms > newest.finished_at - _CLOCKS_APART_MS:
+        return
+    behind_s = (newest.finished_at - now_ms) // 1000
+    yield Notice(
+        kind="clock",
+        message=f"this machine's clock is {behind_s} s behind the end of the newest run, {newest.run_id}; runs stay in "
+        "the order of their commits, but the times of this one, its name and the recovery point are wrong, or those "
+        "of that run are",
+        hint="set the clock right, on this machine or on the one that made the newest run",
+    )
 
 
 def truncated(state: PartitionState, offset: int, end_offset: int, lost: Sequence[Segment]) -> Notice:

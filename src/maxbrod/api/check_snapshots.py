@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.api.problems import Problem, ProblemKind
-from maxbrod.api.snapshots import read_cluster, read_snapshot
+from maxbrod.api.snapshots import read_snapshot
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
+from maxbrod.planning.known import told_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +52,7 @@ def check_snapshots(archive: Archive, runs: Sequence[Run]) -> SnapshotFindings:
 def _read(archive: Archive, run: Run, found: SnapshotFindings, *, is_last: bool) -> None:
     try:
         snapshot = read_snapshot(archive.storage, run)
-        read_cluster(snapshot)
+        told_of(snapshot)
     except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
         found.problems.append(
             Problem(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from maxbrod.api.snapshots import find_moment, read_cluster
+from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.logdir.log_writing import SEGMENT_BYTES
@@ -38,8 +38,7 @@ def cold_items(
     """Of every partition that is not yet everywhere, with its size. RefusedError: one has got something meanwhile."""
     target = ColdTarget(directories=list(map(look_at, paths)), done=done.keys())
     moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
-    cluster = None if moment.snapshot is None else read_cluster(moment.snapshot)
-    configs = cold_configs(wish.rename, cluster, read_assignments(paths))
+    configs = cold_configs(wish.rename, moment.cluster, read_assignments(paths))
     rows = archive.catalog.rows()
     extents, slices = measure_extents(rows, sources_of(plan)), _slices(rows, plan)
     items = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.api.backup_run import now_ms
-from maxbrod.api.restore_report import PartitionReport, RestoreReport
+from maxbrod.api.restore_report import PartitionReport, RestoreReport, told_by_plan
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.wish import OffsetsMode
 
@@ -74,6 +74,7 @@ def cold_report_of(
         resumed=resumed,
         partitions=tuple(partitions),
         warnings=tuple(map(str, plan.obstacles)),
+        **told_by_plan(plan),
     )
 
 

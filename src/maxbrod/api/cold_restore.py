@@ -21,7 +21,7 @@ from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_damage import damage
 from maxbrod.api.restore_report import AGAIN
 from maxbrod.api.restore_state import next_id, store_plan, store_report
-from maxbrod.api.snapshots import find_moment, read_cluster
+from maxbrod.api.snapshots import find_moment
 from maxbrod.errors import IncompleteError, MaxbrodError, UnavailableError, UsageError
 from maxbrod.layouts.logdir.target import locked, look_at
 from maxbrod.layouts.logdir.target_metadata import read_assignments
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from maxbrod.api.cold_items import Done
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import Config
-    from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.model import TopicPartition
     from maxbrod.planning.restore.wish import Wish
     from maxbrod.spark.cold_restore_task import ColdItem, ColdWritten
@@ -132,11 +131,11 @@ class ColdRestore:
     def _plan(self, target: ColdTarget) -> RestorePlan:
         archive, wish = self._archive, self._wish
         moment = find_moment(archive.storage, archive.catalog.runs(), wish.as_of)
-        snapshot = None if moment.snapshot is None else read_cluster(moment.snapshot)
+        snapshot = moment.cluster
         rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS, *COLD_COLUMNS))
         topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
         topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
-        chosen = choose_incarnations(wish, topics, _newest(rows, topics, snapshot))
+        chosen = choose_incarnations(wish, topics, _newest(rows, topics, moment.ranks))
         state = cold_state(target.directories, wish.rename, snapshot, target.assignments, now_ms=now_ms())
         command = self._command(state.cluster.cluster_id)
         plan = plan_restore(
@@ -153,6 +152,7 @@ class ColdRestore:
             snapshot=snapshot,
             target=state,
             now_ms=now_ms(),
+            topic_runs=moment.topic_runs,
         )
         extents = measure_extents(rows, sources_of(plan))
         obstacles = [
@@ -215,12 +215,11 @@ class ColdRestore:
         return True
 
 
-def _newest(rows: pa.Table, topics: Mapping[str, str], snapshot: ClusterState | None) -> frozenset[str]:
+def _newest(rows: pa.Table, topics: Mapping[str, str], ranks: Mapping[str, int]) -> frozenset[str]:
     written = rows.group_by("topic_id").aggregate([("written_at", "min")]).to_pylist()
     first = {each["topic_id"]: each["written_at_min"] for each in written}
     incarnations = [
         Incarnation(topic=name, topic_id=topic_id, first_written_at=first.get(topic_id, 0))
         for topic_id, name in topics.items()
     ]
-    present = set() if snapshot is None else {each.topic_id for each in snapshot.topics}
-    return frozenset(newest_ids(incarnations, present))
+    return frozenset(newest_ids(incarnations, ranks))

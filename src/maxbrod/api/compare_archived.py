@@ -74,7 +74,7 @@ def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source],
         Incarnation(topic=name, topic_id=topic_id, first_written_at=first.get(topic_id, 0))
         for topic_id, name in topics.items()
     ]
-    chosen = choose_incarnations(wish, topics, newest_ids(known, moment.present))
+    chosen = choose_incarnations(wish, topics, newest_ids(known, moment.ranks))
     if chosen.missing:
         raise unknown_topic(chosen.missing[0], set(topics.values()))
     ends = {} if moment.snapshot is None else moment.snapshot.ends
@@ -84,11 +84,10 @@ def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source],
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
-    for (topic, topic_id), group in groupby(sources, key=lambda each: (each.topic, each.topic_id)):
+    states = {} if moment.cluster is None else {each.topic_id: each for each in moment.cluster.topics}
+    for (_, topic_id), group in groupby(sources, key=lambda each: (each.topic, each.topic_id)):
         mine = list(group)
-        state = None if moment.cluster is None else moment.cluster.topic(topic)
-        state = state if state is not None and state.topic_id == topic_id else None
-        yield mine, count_partitions(mine, state, counts.get(topic_id, 0))
+        yield mine, count_partitions(mine, states.get(topic_id), counts.get(topic_id, 0))
 
 
 def _pair_restored(

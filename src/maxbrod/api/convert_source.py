@@ -97,7 +97,7 @@ class ConvertSource:
                 first[row.topic_id] = Incarnation(
                     topic=row.topic, topic_id=row.topic_id, first_written_at=row.written_at
                 )
-        newest = newest_ids(first.values(), self.moment.present)
+        newest = newest_ids(first.values(), self.moment.ranks)
         for each in first.values():
             if each.topic_id not in newest:
                 message = f"an older topic of this name ({each.topic_id}) is left out: the layout knows names only"

@@ -5,30 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-import pyarrow.compute as pc
-
 from maxbrod.api.archives import open_for_writing
 from maxbrod.api.backup_run import new_run_id, now_ms
 from maxbrod.api.convert_transform import refuse_other, run_of_wave
 from maxbrod.api.foreign_target import ForeignTarget, facts_of
-from maxbrod.api.snapshots import last_snapshot_run
+from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
+from maxbrod.planning.carried import carry, encode_carried
 from maxbrod.planning.converting import convert_rows
 from maxbrod.planning.snapshot import encode
 from maxbrod.spark.backup import decode_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from maxbrod.api.foreign_target import TargetWish
     from maxbrod.api.snapshots import Moment
     from maxbrod.catalog.rows import Row
     from maxbrod.config import StorageConfig
     from maxbrod.layouts.foreign import Loss
+    from maxbrod.planning.carried import Carried, Told
     from maxbrod.planning.convert_parts import Part
     from maxbrod.planning.transform import Transform
     from maxbrod.spark.transfer_task import Transferred
@@ -82,13 +82,14 @@ class NativeTarget:
         found = self._archive.catalog.positions()
         self._positions = {each: position.end_offset for each, position in found.items()}
         self._names = {each.topic_id: position.topic for each, position in found.items()}
+        self._before = find_moment(self._archive.storage, self._archive.catalog.runs(), None)
         self._committed = self._lacks_snapshot()
         """Whether there are rows that no snapshot tells of: of this run, or of one that was killed before its end."""
 
     def _lacks_snapshot(self) -> bool:
-        last = last_snapshot_run(self._archive.catalog.runs())
-        written = pc.max(self._archive.catalog.rows(columns=["written_at"])["written_at"]).as_py()
-        return written is not None and (last is None or last.written_at < written)
+        snapshot = self._before.snapshot
+        told = {} if snapshot is None else snapshot.ends
+        return any(told.get(each) != end for each, end in self._positions.items())
 
     def position(self, part: Part) -> int | None:
         found = self._positions.get(part.id)
@@ -143,10 +144,17 @@ class NativeTarget:
             return
         path = f"snapshots/{self._run_id}.json.zst"
         ends, topics = {**snapshot.ends, **self._positions}, {**snapshot.topics, **self._names}
-        self._archive.storage.put(path, encode(replace(snapshot, run_id=self._run_id, ends=ends, topics=topics)))
+        carried = None if moment.told is None else encode_carried(self._carried(moment.told, topics))
+        told = replace(snapshot, run_id=self._run_id, ends=ends, topics=topics, carried=carried)
+        self._archive.storage.put(path, encode(told))
         at = now_ms()
         run = Run(run_id=self._run_id, started_at=started_at_ms, finished_at=at, snapshot=path, written_at=at)
         self._archive.catalog.commit([run])
+
+    def _carried(self, source: Told, topics: Mapping[str, str]) -> Carried:
+        """What the source carries on, and what the target knew of topics that the source has no more."""
+        before = self._before.told
+        return source.carried if before is None else carry(before, source.cluster, topics, source.carried)
 
 
 class OtherTarget:

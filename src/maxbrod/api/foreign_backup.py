@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from maxbrod.api.waiting import Waiting
     from maxbrod.catalog.rows import PartitionId
     from maxbrod.config import Config
+    from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
     from maxbrod.planning.states import PartitionState
     from maxbrod.spark.session import Session
@@ -132,7 +133,7 @@ class ForeignBackup:
         totals = {name: _Totals(topic_id=topic_id_for(name)) for name in found.topics}
         for topic in (*(state.topic for state in found.states), *found.unasked.values()):
             totals[topic].partitions += 1
-        facts = facts_of(cluster)
+        facts = facts_of(self._of_held_topics(cluster))
         self.lags = _lags(found, ends)
         try:
             written = self._write(run_id, windows, totals, notices, facts, ends)
@@ -170,6 +171,24 @@ class ForeignBackup:
             for partition, reach in reaches.items()
         }
         self.recovery_point_ms = oldest(self._points.values()) if self._points else began_at_ms
+
+    def _of_held_topics(self, cluster: ClusterState) -> ClusterState:
+        """Without topics that were created again: of these names the archive holds the ones before."""
+        held = {each.topic for each in self.target.survey.positions}
+        ids = self.target.topic_ids
+        others = {
+            each.name
+            for each in cluster.topics
+            if each.name in held and ids.get(each.name, each.topic_id) != each.topic_id
+        }
+        topics = tuple(each for each in cluster.topics if each.name not in others)
+        groups = tuple(
+            each
+            if each.offsets is None
+            else replace(each, offsets=tuple(one for one in each.offsets if one.topic not in others))
+            for each in cluster.groups
+        )
+        return replace(cluster, topics=topics, groups=groups)
 
     def _windows(self, found: Observation, notices: list[Notice]) -> list[tuple[TopicPartition, Window]]:
         """Of each partition the offsets that are to be written."""

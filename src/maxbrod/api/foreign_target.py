@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.config import StorageConfig
-    from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.kafka.cluster_state import ClusterState, CommittedOffset, TopicState
     from maxbrod.layouts.foreign import ForeignSegment, Layout, Loss
 
 _MEMORY: Final = f"{OWN_FOLDER}/backup.json"
@@ -84,7 +84,7 @@ class ForeignTarget:
 
     def publish(self, written: Sequence[ForeignSegment], facts: ClusterFacts) -> None:
         """Make it part of the archive, and look again."""
-        self._layout.publish(self._storage, self.survey, written, self._options, facts)
+        self._layout.publish(self._storage, self.survey, written, self._options, _with_lost(facts, self.survey))
         self.survey = self._look()
 
     def remember(self, starts: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> None:
@@ -144,24 +144,52 @@ class ForeignTarget:
         return survey
 
 
+def _with_lost(facts: ClusterFacts, survey: Survey) -> ClusterFacts:
+    """With what the cluster has lost, and the archive holds: topics, and where groups stood in them."""
+    held = {each.topic for each in survey.positions}
+    topics = {name: each for name, each in survey.topics.items() if name in held}
+    offsets: dict[str, dict[TopicPartition, int]] = {}
+    for group in survey.groups:
+        offsets[group.group_id] = {where: each for where, each in group.offsets.items() if where.topic in held}
+    for group in facts.groups:
+        offsets[group.group_id] = {**offsets.get(group.group_id, {}), **group.offsets}
+    return replace(
+        facts,
+        topics={**topics, **facts.topics},
+        groups=tuple(ForeignGroup(group_id=name, offsets=found) for name, found in offsets.items() if found),
+    )
+
+
 def facts_of(state: ClusterState) -> ClusterFacts:
-    """What a layout may keep of a cluster besides its records."""
+    """What a layout may keep of a cluster besides its records.
+
+    These layouts know names only: of one name, they get the topic that the cluster had last, which comes first.
+    """
+    topics = {each.name: each for each in reversed(state.topics)}
     return ClusterFacts(
         cluster_id=state.cluster_id,
         brokers=tuple(f"{each.host}:{each.port}" for each in state.brokers),
         topics={
-            each.name: ForeignTopic(
-                name=each.name,
+            name: ForeignTopic(
+                name=name,
                 partition_count=each.partition_count,
                 replication_factor=each.replication_factor or None,
                 configs={name: value for name, value in (each.configs or {}).items() if value is not None},
             )
-            for each in state.topics
+            for name, each in sorted(topics.items())
         },
         groups=tuple(
-            ForeignGroup(group_id=each.group_id, offsets={offset.where: offset.offset for offset in each.offsets})
+            ForeignGroup(
+                group_id=each.group_id,
+                offsets={offset.where: offset.offset for offset in each.offsets if _is_of(offset, topics)},
+            )
             for each in state.groups
             if each.offsets
         ),
         taken_at_ms=state.taken_at_ms,
     )
+
+
+def _is_of(offset: CommittedOffset, topics: Mapping[str, TopicState]) -> bool:
+    topic = topics.get(offset.topic)
+    return topic is None or offset.topic_id in {None, topic.topic_id}

@@ -202,6 +202,7 @@ def _position(move: GroupOffset, refused: str | None, outcome: Outcome | None, *
         # What is skipped would not have been put anywhere, whatever the group is like.
         refused=None if move.offset is None else refused,
         forced=forced and move.offset is not None,
+        run_id=move.run_id,
         seen_twice_max=move.seen_twice_max,
     )
 

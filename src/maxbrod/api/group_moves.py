@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.api.snapshots import find_moment
@@ -16,10 +16,11 @@ from maxbrod.planning.restore.shares import decode_shares
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.restore_report import PartitionReport
+    from maxbrod.api.snapshots import Moment
     from maxbrod.kafka.cluster_state import ClusterState, Group
     from maxbrod.planning.restore.groups import GroupOffset
     from maxbrod.planning.restore.plan import RestorePlan
@@ -47,10 +48,26 @@ class GroupPosition:
     """Records from there on that the group had processed before: they have changed their partition."""
     forced: bool = False
     """Its members were removed for it. They come back by themselves, and go on from here."""
+    run_id: str | None = None
+    """The run that last knew where it stood; None: nobody asked an archive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingGroup:
+    """A group that was asked for and cannot be put anywhere."""
+
+    group: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMoves:
+    offsets: tuple[GroupOffset, ...]
+    missing: tuple[MissingGroup, ...]
 
 
 def missing_groups(patterns: Sequence[str], snapshot: ClusterState | None) -> Iterator[Obstacle]:
-    """Groups that are named in full, and that the archive does not know."""
+    """Groups that are named, and patterns, of which the archive knows none."""
     known = () if snapshot is None else snapshot.groups or ()
     for name in choose_groups(patterns, known)[1]:
         what = "the archive has no such group"
@@ -72,20 +89,61 @@ def active_groups(
         yield Obstacle(kind=ObstacleKind.GROUPS, where=name, what=what, hint=None if removable else hint, fatal=False)
 
 
+def unplaced_groups(
+    patterns: Sequence[str], snapshot: ClusterState | None, plan: RestorePlan, *, strict: bool
+) -> Iterator[Obstacle]:
+    """Groups that are asked for, and of which it is clear already that they will stand nowhere."""
+    chosen = choose_groups(patterns, () if snapshot is None else snapshot.groups)[0]
+    restored = {
+        (each.source.topic, each.source.topic_id, each.source.partition)
+        for topic in plan.topics
+        for each in topic.partitions
+    }
+    names = {topic: topic_id for topic, topic_id, _ in restored}
+    placed = {
+        group.group_id
+        for group in chosen
+        for each in group.offsets or ()
+        if (each.topic, each.topic_id or names.get(each.topic), each.partition) in restored
+    }
+    for missing in _missing(patterns, chosen, placed):
+        yield Obstacle(kind=ObstacleKind.GROUPS, where=missing.group, what=missing.why, hint=_HINT, fatal=strict)
+
+
+def _missing(patterns: Sequence[str], chosen: Iterable[Group], placed: Container[str]) -> Iterator[MissingGroup]:
+    """Whoever names a group counts on it; a pattern is about whatever there is, as far as it can be read."""
+    for group in chosen:
+        if group.group_id in placed:
+            continue
+        if group.offsets is None:
+            yield MissingGroup(group=group.group_id, why="nobody could read where it stood when it was backed up")
+        elif group.group_id in patterns:
+            yield MissingGroup(group=group.group_id, why="the archive knows no position of it in what is restored")
+
+
 def plan_moves(
     archive: Archive, plan: RestorePlan, partitions: Iterable[PartitionReport], patterns: Sequence[str]
-) -> tuple[GroupOffset, ...]:
+) -> PlannedMoves:
     """Where groups go, as the run knew them that the restore was made from."""
-    chosen, missing = choose_groups(patterns, archived_groups(archive, plan))
+    moment = _moment_of(archive, plan)
+    chosen, missing = choose_groups(patterns, () if moment.cluster is None else moment.cluster.groups)
     if missing:
         raise UsageError(f"the archive has no group {missing[0]}", operation="move groups", hint=_HINT)
-    return translate_groups(chosen, restored_topics(plan, partitions)).offsets
+    runs = {} if moment.known is None else moment.known.offset_runs
+    found = translate_groups(chosen, restored_topics(plan, partitions), runs).offsets
+    offsets = tuple(each if each.run_id else replace(each, run_id=plan.archive.run_id) for each in found)
+    placed = {each.group_id for each in offsets if each.offset is not None}
+    return PlannedMoves(offsets=offsets, missing=tuple(_missing(patterns, chosen, placed)))
 
 
 def archived_groups(archive: Archive, plan: RestorePlan) -> Sequence[Group]:
     """As the run knew them that the restore was made from."""
-    moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
-    return (moment.cluster and moment.cluster.groups) or ()
+    cluster = _moment_of(archive, plan).cluster
+    return () if cluster is None else cluster.groups
+
+
+def _moment_of(archive: Archive, plan: RestorePlan) -> Moment:
+    return find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
 
 
 def restored_topics(plan: RestorePlan, partitions: Iterable[PartitionReport]) -> dict[str, RestoredTopic]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from maxbrod.api.group_moves import GroupPosition
+    from maxbrod.api.group_moves import GroupPosition, MissingGroup
     from maxbrod.config import Config
     from maxbrod.planning.restore.groups import GroupOffset
 
@@ -43,6 +43,8 @@ class RestoredGroups:
         client = self._undo.enter_context(KafkaClient(config.kafka))
         self._refuse_other_cluster(client, patience_s)
         self._movement = Movement(client, storage, self._plan, patience_s=patience_s, force=force)
+        self.missing: tuple[MissingGroup, ...] = ()
+        """Of the last plan, or what was applied last: groups that were asked for and stand nowhere."""
 
     def __enter__(self) -> Self:
         return self
@@ -51,6 +53,11 @@ class RestoredGroups:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._undo.close()
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that the restore was planned from."""
+        return self._plan.archive.run_id
 
     def plan(self, patterns: Sequence[str]) -> tuple[GroupPosition, ...]:
         """Where the groups would go, and which would be left alone. Changes nothing."""
@@ -65,7 +72,9 @@ class RestoredGroups:
 
     def _moves(self, patterns: Sequence[str]) -> tuple[GroupOffset, ...]:
         partitions = [PartitionReport(**each) for each in self._report["partitions"]]
-        return plan_moves(self._archive, self._plan, partitions, patterns or self._plan.groups or ("*",))
+        moves = plan_moves(self._archive, self._plan, partitions, patterns or self._plan.groups or ("*",))
+        self.missing = moves.missing
+        return moves.offsets
 
     def _refuse_other_cluster(self, client: KafkaClient, patience_s: float) -> None:
         found = client.metadata([], deadline=Deadline.after(patience_s)).cluster_id

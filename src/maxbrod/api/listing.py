@@ -55,6 +55,8 @@ class TopicSummary:
     recovery_point: int | None = None
     """What was written to it before this can be brought back. None: no backup has archived it to its end, or the
     cluster has it no more."""
+    last_seen: str | None = None
+    """The run that last saw it, where the cluster has it no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,7 @@ def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:
     known = _known_topics(moment.snapshot)
     empty = {topic_id: each for topic_id, each in known.items() if topic_id not in totals}
     incarnations += [Incarnation(topic=topic, topic_id=each, first_written_at=0) for each, (topic, _) in empty.items()]
-    newest = newest_ids(incarnations, moment.present)
+    newest = newest_ids(incarnations, moment.ranks)
     points = _recovery_points(moment.snapshot)
     found = [
         TopicSummary(
@@ -133,11 +135,15 @@ def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:
             max_timestamp=total["max_timestamp_max"],
             written_at=total["written_at_max"],
             recovery_point=points.get(topic_id),
+            last_seen=moment.lost.get(topic_id),
         )
         for topic_id, total in totals.items()
     ]
     found += [
-        replace(_empty_topic(topic, each, partitions=count, newest=each in newest), recovery_point=points.get(each))
+        replace(
+            _empty_topic(topic, each, partitions=count, newest=each in newest, last_seen=moment.lost.get(each)),
+            recovery_point=points.get(each),
+        )
         for each, (topic, count) in empty.items()
     ]
     return sorted(found, key=lambda each: (each.topic, not each.newest, -(each.written_at or 0), each.topic_id))
@@ -176,7 +182,7 @@ def _known_topics(snapshot: Snapshot | None) -> dict[str, tuple[str, int]]:
     return {topic_id: (snapshot.topics[topic_id], count) for topic_id, count in counts.items()}
 
 
-def _empty_topic(topic: str, topic_id: str, *, partitions: int, newest: bool) -> TopicSummary:
+def _empty_topic(topic: str, topic_id: str, *, partitions: int, newest: bool, last_seen: str | None) -> TopicSummary:
     return TopicSummary(
         topic=topic,
         topic_id=topic_id,
@@ -187,4 +193,5 @@ def _empty_topic(topic: str, topic_id: str, *, partitions: int, newest: bool) ->
         min_timestamp=None,
         max_timestamp=None,
         written_at=None,
+        last_seen=last_seen,
     )

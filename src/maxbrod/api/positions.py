@@ -9,14 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.api.observing import Position
-from maxbrod.api.snapshots import last_snapshot_run, read_snapshot
+from maxbrod.api.snapshots import last_snapshot_run, read_snapshot, told_by
 from maxbrod.catalog.rows import PartitionId, Segment
+from maxbrod.planning.carried import NOTHING, carry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from maxbrod.api.archives import Archive
+    from maxbrod.catalog.rows import Run
+    from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.planning.assembly import Assembly
+    from maxbrod.planning.carried import Carried, Told
     from maxbrod.planning.states import PartitionState
 
 
@@ -29,6 +33,9 @@ class Positions:
         """Ids of topics that are, or once were, compacted: what that has removed stays away."""
         self.cluster: Mapping[str, Any] | None = None
         """At the last run that recorded it."""
+        self.newest_run: Run | None = None
+        """The last one that was committed."""
+        self._told: Told | None = None
         self.unrecorded = False
         """Whether a partition was met that neither rows nor a snapshot tell of."""
         self.recovery_points: dict[PartitionId, int | None] = {}
@@ -43,12 +50,16 @@ class Positions:
         """Read it all afresh: from the rows, and from the last snapshot where a partition has no row yet."""
         self.held.clear()
         self.unrecorded = False
-        last = last_snapshot_run(archive.catalog.runs())
+        runs = archive.catalog.runs()
+        self.newest_run = runs[-1] if runs else None
+        last = last_snapshot_run(runs)
+        self._told = None
         if last is not None:
             # A damaged one is not passed over: an older one may not know of a partition that has no row yet.
             snapshot = read_snapshot(archive.storage, last)
             self._names.update(snapshot.topics)
             self.cluster = snapshot.cluster
+            self._told = told_by(archive.storage, runs, last, snapshot)
             self.compacted |= _compacted_topics(snapshot.cluster)
             self.behind = snapshot.behind
             # What this process has found out since is true as well, and newer.
@@ -127,8 +138,15 @@ class Positions:
         meant = chosen({name: internal.get(topic_id, False) for topic_id, name in names.items()})
         return [point for each, point in self.recovery_points.items() if names[each.topic_id] in meant]
 
-    def recorded(self, cluster: Mapping[str, Any], behind: Mapping[PartitionId, int | None]) -> None:
+    def carried_beside(self, cluster: ClusterState) -> Carried:
+        """What the last snapshot knew, and this cluster has lost."""
+        return NOTHING if self._told is None else carry(self._told, cluster, self.topics)
+
+    def recorded(
+        self, run: Run, cluster: Mapping[str, Any], told: Told, behind: Mapping[PartitionId, int | None]
+    ) -> None:
         """A snapshot with all of this has been committed."""
+        self.newest_run, self._told = run, told
         self.cluster, self.unrecorded, self.behind = cluster, False, behind
 
     @property

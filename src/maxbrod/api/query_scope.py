@@ -99,7 +99,7 @@ def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Select
         # Names, not the patterns: those may have the comma in them that parts names.
         options["topics"] = ",".join(chosen)
     return Selected(
-        moment=moment, topics=frozenset(chosen), newest=frozenset(newest_ids(known, moment.present)), options=options
+        moment=moment, topics=frozenset(chosen), newest=frozenset(newest_ids(known, moment.ranks)), options=options
     )
 
 

@@ -81,6 +81,7 @@ GROUPS: Final = pa.schema(
         ("leader_epoch", pa.int32()),
         ("metadata", pa.string()),
         ("lag", pa.int64()),
+        ("run_id", pa.string()),
     ]
 )
 
@@ -134,21 +135,28 @@ def _runs(archive: Archive) -> pa.Table:
 
 
 def _groups(archive: Archive, moment: Moment, topics: Collection[str]) -> pa.Table:
-    """A row for each committed offset, and one without a topic for a group that has none."""
+    """A row for each committed offset, and one without a topic for a group that has none.
+
+    `run_id` is the run that last knew it: an older one, where the cluster has lost it.
+    """
     positions = archive.catalog.positions()
     ends = {(each.topic_id, each.partition): found.end_offset for each, found in positions.items()}
     if moment.ends is not None:
         ends |= {(each.topic_id, each.partition): end for each, end in moment.ends.items()}
     rows: list[dict[str, Any]] = []
+    runs = {} if moment.known is None else moment.known.offset_runs
+    own = None if moment.run is None else moment.run.run_id
     for group in () if moment.cluster is None else moment.cluster.groups:
         about = {name: getattr(group, name) for name in ("group_id", "type", "state", "protocol_type")}
         offsets = group.offsets or ()
-        rows += [about] if not offsets else []
+        rows += [{**about, "run_id": own}] if not offsets else []
         for each in offsets:
             if each.topic not in topics:
                 continue
             end = ends.get((each.topic_id or "", each.partition))
             place = {name: getattr(each, name) for name in ("topic", "topic_id", "partition", "offset", "metadata")}
             epoch = None if each.leader_epoch < 0 else each.leader_epoch
-            rows.append({**about, **place, "leader_epoch": epoch, "lag": None if end is None else end - each.offset})
+            known = {"leader_epoch": epoch, "lag": None if end is None else end - each.offset}
+            run_id = runs.get((group.group_id, each.topic_id or "", each.partition), own)
+            rows.append({**about, **place, **known, "run_id": run_id})
     return pa.Table.from_pylist(rows, schema=GROUPS)

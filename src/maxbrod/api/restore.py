@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.group_movement import Movement
-from maxbrod.api.group_moves import active_groups, archived_groups, missing_groups, plan_moves
+from maxbrod.api.group_moves import active_groups, archived_groups, missing_groups, plan_moves, unplaced_groups
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_access import restore_acls, restore_quotas
 from maxbrod.api.restore_damage import damage
@@ -36,7 +36,7 @@ from maxbrod.api.restore_state import (
 )
 from maxbrod.api.restore_target import TargetTopics, look_at_target
 from maxbrod.api.restore_transform import as_staged, clear_staging, plan_transform, stage, transform_session
-from maxbrod.api.snapshots import find_moment, read_cluster
+from maxbrod.api.snapshots import find_moment
 from maxbrod.api.staging import open_staged
 from maxbrod.batch.provenance import Provenance
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from maxbrod.api.archives import Archive as AnyArchive
-    from maxbrod.api.group_moves import GroupPosition
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
@@ -123,7 +122,7 @@ class Restore:
         self._on_progress(Progress(phase="planning"))
         archive, storage = self._archive, self._archive.storage
         moment = find_moment(storage, archive.catalog.runs(), self._wish.as_of)
-        self._snapshot = None if moment.snapshot is None else read_cluster(moment.snapshot)
+        self._snapshot = moment.cluster
         rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS))
         ends = {} if moment.snapshot is None else moment.snapshot.ends
         topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
@@ -134,8 +133,7 @@ class Restore:
             Incarnation(topic=name, topic_id=topic_id, first_written_at=first.get(topic_id, 0))
             for topic_id, name in topics.items()
         ]
-        present = set() if self._snapshot is None else {each.topic_id for each in self._snapshot.topics}
-        chosen = choose_incarnations(self._wish, topics, newest_ids(incarnations, present))
+        chosen = choose_incarnations(self._wish, topics, newest_ids(incarnations, moment.ranks))
         names = {self._wish.rename.apply(name) for name in chosen.topics.values()}
         archived_groups = () if self._snapshot is None else self._snapshot.groups
         groups = {group.group_id for group in choose_groups(self._wish.groups, archived_groups)[0]}
@@ -160,12 +158,15 @@ class Restore:
             snapshot=self._snapshot,
             target=target,
             now_ms=now_ms(),
+            topic_runs=moment.topic_runs,
+            access_runs=None if moment.known is None else moment.known.access_runs,
         )
         forced = self._wish.force_groups
         obstacles = [
             *plan.obstacles,
             *damage(archive.survey, chosen.topics.values(), accepted=self._wish.accept_gaps),
             *missing_groups(plan.groups, self._snapshot),
+            *unplaced_groups(plan.groups, self._snapshot, plan, strict=self._wish.strict),
             *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),
             *self._begun_before(command, target),
         ]
@@ -239,7 +240,8 @@ class Restore:
         if plan.groups:
             # Before the report, which ends the restore: killed here, the same command comes by once more.
             self._on_progress(Progress(phase="moving groups"))
-            report = replace(report, groups=self._move_groups(plan, report))
+            moves = plan_moves(self._archive, plan, report.partitions, plan.groups)
+            report = replace(report, groups=self._movement(plan).apply(moves.offsets), groups_missing=moves.missing)
         store_report(storage, plan.restore_id, report.as_dict())
         left = None if plan.transform is None else clear_staging(self._config, plan.transform)
         return report if left is None else replace(report, warnings=(*report.warnings, left))
@@ -263,16 +265,14 @@ class Restore:
             raise refused
         return replace(again, restore_id=plan.restore_id, transform=transform)
 
-    def _move_groups(self, plan: RestorePlan, report: RestoreReport) -> tuple[GroupPosition, ...]:
-        moves = plan_moves(self._archive, plan, report.partitions, plan.groups)
-        movement = Movement(
+    def _movement(self, plan: RestorePlan) -> Movement:
+        return Movement(
             self._client,
             self._archive.storage,
             plan,
             patience_s=self._config.backup.patience,
             force=self._wish.force_groups,
         )
-        return movement.apply(moves)
 
     def _append(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> list[Restored]:
         spark = self._config.spark

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.api.backup_run import now_ms
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_REFUSED
 from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.obstacles import ObstacleKind
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.api.group_moves import GroupPosition
+    from maxbrod.api.group_moves import GroupPosition, MissingGroup
     from maxbrod.planning.restore.access import AccessPlan
-    from maxbrod.planning.restore.plan import RestorePlan, TopicPlan
+    from maxbrod.planning.restore.plan import LeftOut, RestorePlan, TopicPlan
     from maxbrod.planning.transform import TransformPlan
     from maxbrod.spark.restore_task import Restored
 AGAIN: Final = "run the same command again: it goes on where the target is"
@@ -49,8 +50,18 @@ class RestoreReport:
     resumed: bool
     partitions: tuple[PartitionReport, ...]
     warnings: tuple[str, ...]
+    run_id: str | None = None
+    """The run whose snapshot said what topics and groups were like."""
     groups: tuple[GroupPosition, ...] = ()
     """Where groups were put, or why not; in the end, when all records are there."""
+    groups_missing: tuple[MissingGroup, ...] = ()
+    """Groups that were asked for and could be put nowhere: without them a restore is not complete."""
+    retention: tuple[str, ...] = ()
+    """Topics of which the brokers delete records as soon as nothing is held any more, and why."""
+    known_from: Mapping[str, str] = field(default_factory=dict)
+    """Of topics that the cluster had lost, the run that last saw them: they are restored as they were then."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Internal topics of the archive, which are restored only where somebody names them."""
     access: AccessPlan | None = None
     """The ACLs and quotas that came back, once all records are there too."""
     transform: TransformPlan | None = None
@@ -64,6 +75,7 @@ class RestoreReport:
     def exit_code(self) -> int:
         codes = [each.failure["exit_code"] for each in self.partitions if each.failure is not None]
         codes += [EXIT_REFUSED for each in self.groups if each.refused is not None]
+        codes += [EXIT_INCOMPLETE for _ in self.groups_missing]
         return max(codes, default=EXIT_DONE) if EXIT_FAILED not in codes else EXIT_FAILED
 
     @property
@@ -116,4 +128,15 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         partitions=tuple(partitions),
         access=None if any(each.failure is not None for each in restored) else plan.access,
         warnings=tuple(map(str, plan.obstacles)),
+        **told_by_plan(plan),
     )
+
+
+def told_by_plan(plan: RestorePlan) -> dict[str, Any]:
+    """What the report repeats of the plan: nobody has to remember it, nor to have read it."""
+    return {
+        "run_id": plan.archive.run_id,
+        "retention": tuple(str(each) for each in plan.obstacles if each.kind is ObstacleKind.RETENTION),
+        "known_from": {each.target.source_topic: each.known_from for each in plan.topics if each.known_from},
+        "left_out": plan.left_out,
+    }

@@ -17,7 +17,7 @@ from maxbrod.kafka.produce import produce_all
 from maxbrod.kafka.producer_ids import ProducerIdentity
 from maxbrod.kafka.rights import may_write_markers
 from maxbrod.kafka.topic_admin import NewTopic, alter_configs, create_topics, delete_records
-from maxbrod.kafka.topics import see_topics
+from maxbrod.kafka.topics import read_defaults, see_topics
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
 from maxbrod.planning.restore.configs import MESSAGE_BYTES_DEFAULT
 from maxbrod.planning.restore.rename import is_topic_name
@@ -56,6 +56,7 @@ def look_at_target(
         cluster=cluster,
         names=frozenset(see_topics(client, None, deadline=Deadline.after(patience_s)).topics),
         extents=_extents(client, partitions, patience_s),
+        defaults=read_defaults(client, deadline=Deadline.after(patience_s)),
         rights=rights,
         denied=denied,
         authorized=all(gap.why != NO_AUTHORIZER for gap in cluster.gaps),

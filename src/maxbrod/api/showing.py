@@ -12,11 +12,12 @@ from maxbrod.errors import UsageError
 from maxbrod.planning.incarnations import Incarnation, newest_ids, unknown_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.snapshots import Moment
     from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.planning.known import Known
     from maxbrod.planning.snapshot import Snapshot
 
 EVERY: Final = "*"
@@ -34,6 +35,8 @@ class GroupOffset:
     offset: int
     lag: int
     metadata: str | None
+    last_known: str | None = None
+    """The run that last knew it, where the cluster knows it no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,10 @@ class TopicDetails:
     configs: Mapping[str, str | None] | None
     """What is set on the topic itself, as the snapshot has it; None where it does not say."""
     groups: tuple[GroupOffset, ...]
+    last_seen: str | None = None
+    """The run that last saw the topic, where the cluster has it no more."""
+    described_by: str | None = None
+    """The run that `configs` are from, if it is not the snapshot's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +85,7 @@ def show_topic(
     partitions = _by_partition(rows, snapshot, topic)
     if not partitions:
         raise unknown_topic(topic, _names(archive, snapshot))
-    newest = _newest(topic, rows, moment.present, partitions)
+    newest = _newest(topic, rows, moment.ranks, partitions)
     chosen = _chosen_ids(topic, {each.topic_id for each in partitions}, newest, topic_id)
     details = [_details(topic, each, partitions, moment, newest=each == newest) for each in chosen]
     return TopicReport(
@@ -104,13 +111,13 @@ def _by_partition(
 
 
 def _newest(
-    topic: str, rows: Sequence[Segment | Gap], present: Container[str], partitions: Iterable[PartitionId]
+    topic: str, rows: Sequence[Segment | Gap], ranks: Mapping[str, int], partitions: Iterable[PartitionId]
 ) -> str:
     born = dict.fromkeys((each.topic_id for each in partitions), 0)
     for topic_id in born:
         born[topic_id] = min((row.written_at for row in rows if row.topic_id == topic_id), default=0)
     incarnations = [Incarnation(topic=topic, topic_id=each, first_written_at=at) for each, at in born.items()]
-    (newest,) = newest_ids(incarnations, present)
+    (newest,) = newest_ids(incarnations, ranks)
     return newest
 
 
@@ -140,7 +147,9 @@ def _details(
         newest=newest,
         partitions=extents,
         configs=_configs(moment.cluster, topic_id),
-        groups=() if moment.cluster is None else tuple(_groups(moment.cluster, topic, topic_id, extents)),
+        groups=() if moment.known is None else tuple(_groups(moment.known, topic, topic_id, extents)),
+        last_seen=moment.lost.get(topic_id),
+        described_by=moment.topic_runs.get(topic_id),
     )
 
 
@@ -155,11 +164,9 @@ def _configs(cluster: ClusterState | None, topic_id: str) -> Mapping[str, str | 
     return next((topic.configs for topic in topics if topic.topic_id == topic_id), None)
 
 
-def _groups(
-    cluster: ClusterState, topic: str, topic_id: str, extents: Iterable[PartitionExtent]
-) -> Iterator[GroupOffset]:
+def _groups(known: Known, topic: str, topic_id: str, extents: Iterable[PartitionExtent]) -> Iterator[GroupOffset]:
     ends = {each.partition: each.end_offset for each in extents}
-    for group in cluster.groups:
+    for group in known.cluster.groups:
         for committed in group.offsets or ():
             if (committed.topic, committed.topic_id) == (topic, topic_id) and committed.partition in ends:
                 yield GroupOffset(
@@ -170,6 +177,7 @@ def _groups(
                     offset=committed.offset,
                     lag=ends[committed.partition] - committed.offset,
                     metadata=committed.metadata,
+                    last_known=known.offset_runs.get((group.group_id, topic_id, committed.partition)),
                 )
 
 

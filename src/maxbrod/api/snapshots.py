@@ -1,13 +1,19 @@
-"""Finds runs and reads their snapshots: the cluster as it was, and how far the archive reached then."""
+"""Finds runs and reads their snapshots: the cluster as it was, and how far the archive reached then.
+
+What the cluster had lost by then is in the snapshot too, carried on from the one before. Snapshots of older releases do
+not have it: then the runs before are looked at, as far back as something is missing.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError, naming
 from maxbrod.kafka.cluster_state import decode_state
+from maxbrod.planning.carried import carry
+from maxbrod.planning.known import know, told_of
 from maxbrod.planning.run_names import find_run
 from maxbrod.planning.snapshot import decode
 
@@ -16,8 +22,12 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.rows import PartitionId, Run
     from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.planning.carried import Told
+    from maxbrod.planning.known import Known
     from maxbrod.planning.snapshot import Snapshot
     from maxbrod.storage.interface import Storage
+
+_UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +39,18 @@ class Moment:
     run: Run | None
     """That run, or the last one that recorded a snapshot."""
     snapshot: Snapshot | None
-    cluster: ClusterState | None
+    told: Told | None = None
+    """What its run says of the cluster, and carries on."""
+    known: Known | None = field(init=False)
+    """The same as one: the newest word on each topic, group and rule."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "known", None if self.told is None else know(self.told))
+
+    @property
+    def cluster(self) -> ClusterState | None:
+        """With what the cluster had lost by then; `known` says which run saw that last."""
+        return None if self.known is None else self.known.cluster
 
     @property
     def ends(self) -> Mapping[PartitionId, int] | None:
@@ -37,9 +58,19 @@ class Moment:
         return None if self.as_of is None or self.snapshot is None else self.snapshot.ends
 
     @property
-    def present(self) -> frozenset[str]:
-        """The ids of the topics that the cluster had then; the archive may know others of the same names."""
-        return frozenset(() if self.cluster is None else (topic.topic_id for topic in self.cluster.topics))
+    def topic_runs(self) -> Mapping[str, str]:
+        """Of topic ids, the other run that says what the topic was like: see `Known`."""
+        return {} if self.known is None else {**self.known.config_runs, **self.known.topic_runs}
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Topic ids that the cluster had no more, and the run that last saw each."""
+        return {} if self.known is None else self.known.topic_runs
+
+    @property
+    def ranks(self) -> Mapping[str, int]:
+        """Which of several topics of one name the cluster had last: see `Known`."""
+        return {} if self.known is None else self.known.ranks
 
 
 def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None) -> Moment:
@@ -47,13 +78,32 @@ def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None) -> Mom
     if as_of is not None:
         run = find_run(runs, as_of)
         snapshot = read_snapshot(storage, run)
-        return Moment(as_of=run.run_id, run=run, snapshot=snapshot, cluster=read_cluster(snapshot))
+        return Moment(as_of=run.run_id, run=run, snapshot=snapshot, told=told_by(storage, runs, run, snapshot))
     last = last_snapshot_run(runs)
     if last is not None:
-        with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
+        with suppress(*_UNREADABLE):
             snapshot = read_snapshot(storage, last)
-            return Moment(as_of=None, run=last, snapshot=snapshot, cluster=read_cluster(snapshot))
-    return Moment(as_of=None, run=last, snapshot=None, cluster=None)
+            return Moment(as_of=None, run=last, snapshot=snapshot, told=told_by(storage, runs, last, snapshot))
+    return Moment(as_of=None, run=last, snapshot=None)
+
+
+def told_by(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snapshot) -> Told:
+    """What a run says of its cluster. CorruptDataError, UnsupportedFormatError: its snapshot cannot be read."""
+    told = told_of(snapshot)
+    if snapshot.carried is not None:
+        return told
+    there = {each.topic_id for each in told.cluster.topics}
+    for older in reversed(runs[: runs.index(run)]):
+        if snapshot.topics.keys() <= there | {each.topic.topic_id for each in told.carried.topics}:
+            break
+        if older.snapshot is None:
+            continue
+        with suppress(*_UNREADABLE):
+            before = read_snapshot(storage, older)
+            told = replace(told, carried=carry(told_of(before), told.cluster, snapshot.topics, told.carried))
+            if before.carried is not None:
+                break
+    return told
 
 
 def last_snapshot_run(runs: Sequence[Run]) -> Run | None:

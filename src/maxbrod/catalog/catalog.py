@@ -7,6 +7,7 @@ committed since, `commit` is refused, because what was planned from the old vers
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from maxbrod.catalog import queries
 from maxbrod.catalog.commits import last_batch, overtaken, plan_rewrite, write_commit
 from maxbrod.catalog.files import DataFiles
-from maxbrod.catalog.rows import encode_rows
+from maxbrod.catalog.rows import Run, encode_rows
 from maxbrod.catalog.table import create_table, load_table, store_errors
 from maxbrod.catalog.validity import check_rows
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.commits import StreamBatch
     from maxbrod.catalog.queries import Position
-    from maxbrod.catalog.rows import Gap, PartitionId, Row, Run
+    from maxbrod.catalog.rows import Gap, PartitionId, Row
     from maxbrod.catalog.schema import GapReason
 
 _SWEEP_EVERY: Final = 64
@@ -80,7 +81,7 @@ class Catalog:
             return queries.find_positions(self._files())
 
     def runs(self) -> list[Run]:
-        """Every run, oldest first."""
+        """Every run, in the order of commits."""
         with store_errors("read the catalog", self.url):
             return queries.find_runs(self._files())
 
@@ -155,7 +156,7 @@ class Catalog:
         failed, and its message says if that leaves open whether the commit was carried out. After an error this
         catalog stands where it stood, so a commit that was carried out is met as one of another writer.
         """
-        added, gone = _as_table(rows), _as_table(replaced)
+        added, gone = _as_table(_stamped(rows, self._version + 1)), _as_table(replaced)
         check_rows(added)
         if not added.num_rows and not gone.num_rows:
             return self._version
@@ -194,6 +195,13 @@ class Catalog:
 
     def _files(self) -> DataFiles:
         return DataFiles(self._loaded(), self._options)
+
+
+def _stamped(rows: Iterable[Row] | pa.Table, version: int) -> Iterable[Row] | pa.Table:
+    """Runs get the version that they are committed with: it alone says which came later, where clocks step back."""
+    if isinstance(rows, pa.Table):
+        return rows
+    return [replace(row, commit=version) if isinstance(row, Run) else row for row in rows]
 
 
 def _as_table(rows: Iterable[Row] | pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from maxbrod.catalog.rows import Gap, PartitionId, Run, decode_rows
+from maxbrod.catalog.rows import RUN_COMMIT, Gap, PartitionId, Run, decode_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 
 if TYPE_CHECKING:
@@ -57,16 +57,23 @@ def find_positions(files: Readable) -> dict[PartitionId, Position]:
 
 
 def find_runs(files: Readable) -> list[Run]:
-    """Every run, in the order in which they finished."""
+    """Every run, in the order of commits. Runs of before that was recorded come first, as their clocks have it."""
     rows = decode_rows(files.read(SCHEMA.names, pc.field("kind") == Kind.RUN))
-    return sorted((row for row in rows if isinstance(row, Run)), key=lambda run: (run.finished_at, run.run_id))
+    return sorted((row for row in rows if isinstance(row, Run)), key=_run_order)
+
+
+def _run_order(run: Run) -> tuple[int, int, str]:
+    return -1 if run.commit is None else run.commit, run.finished_at, run.run_id
 
 
 def find_last_snapshot(files: Readable) -> str | None:
-    """Of the run that was written last; runs of a stream may be many, so that none is made a value of."""
+    """Of the run that was committed last; runs of a stream may be many, so that none is made a value of."""
     condition = (pc.field("kind") == Kind.RUN) & pc.field("path").is_valid()
-    runs = files.read(["path", "written_at", "run_id"], condition)
-    newest = runs.sort_by([("written_at", "descending"), ("run_id", "descending")]).slice(0, 1)
+    runs = files.read(["path", "written_at", "run_id", "details"], condition)
+    found_commits = pc.struct_field(pc.extract_regex(runs["details"], RUN_COMMIT), "commit")
+    commits = pc.fill_null(found_commits.cast(pa.int64()), -1)
+    order = [(name, "descending") for name in ("commit", "written_at", "run_id")]
+    newest = runs.append_column("commit", commits).sort_by(order).slice(0, 1)
     found: list[str] = newest["path"].to_pylist()
     return found[0] if found else None
 

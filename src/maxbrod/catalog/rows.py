@@ -89,9 +89,15 @@ class Run:
     snapshot: str | None
     statistics: Mapping[str, Any] = field(default_factory=dict)
     written_at: int
+    commit: int | None = field(default=None, compare=False)
+    """The version of the catalog that the row came with, which orders runs whatever their clocks said. The catalog sets
+    it; None in rows of before, and in those that are not committed."""
 
 
 Row: TypeAlias = Segment | Gap | Run
+COMMIT: Final = "commit"
+"""In `details` of a run. Of its keys the first in order, so that `RUN_COMMIT` finds it without reading the JSON."""
+RUN_COMMIT: Final = r'^\{"commit": (?P<commit>[0-9]{1,18}),'
 _SLICE_FIELDS: Final = tuple(each.name for each in fields(Slice))
 
 
@@ -139,6 +145,8 @@ def _encode(row: Row) -> dict[str, Any]:
                 "finished_at": row.finished_at,
                 "statistics": dict(row.statistics),
             }
+            if row.commit is not None:
+                details[COMMIT] = row.commit
             text = json.dumps(details, sort_keys=True, allow_nan=False)
             return {"kind": Kind.RUN, **_values(row, _SHARED), "path": row.snapshot, "details": text}
 

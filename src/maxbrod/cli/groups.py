@@ -18,7 +18,7 @@ from maxbrod.cli.options import (
     find_place,
 )
 from maxbrod.cli.output import JsonFlag, print_json, print_line
-from maxbrod.errors import EXIT_DONE, EXIT_REFUSED
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,17 +142,20 @@ def rollback(
 
 
 def _tell(work: RestoredGroups, act: Callable[[], Sequence[GroupPosition]], ending: str, *, as_json: bool) -> None:
-    from maxbrod.cli.restore_summary import print_groups  # noqa: PLC0415 - not for `--help`
+    from maxbrod.cli.restore_summary import print_groups, print_missing_groups  # noqa: PLC0415 - not for `--help`
 
     positions = act()
     refused = sorted({each.group for each in positions if each.refused is not None})
-    code = EXIT_REFUSED if refused else EXIT_DONE
+    missing = work.missing
+    code = EXIT_REFUSED if refused else EXIT_INCOMPLETE if missing else EXIT_DONE
     if as_json:
         told = [asdict(each) for each in positions]
-        print_json({"restore_id": work.restore_id, "positions": told, "exit_code": code})
+        lacking = [asdict(each) for each in missing]
+        print_json({"restore_id": work.restore_id, "positions": told, "groups_missing": lacking, "exit_code": code})
     else:
         if positions:
-            print_groups(positions)
+            print_groups(positions, work.run_id)
         but = f", but for groups that were left alone: {', '.join(refused)}" if refused else ""
         print_line(f"{len(positions):,} positions of restore {work.restore_id}; {ending}{but}")
+        print_missing_groups(missing)
     raise typer.Exit(code)

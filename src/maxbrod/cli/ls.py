@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -28,6 +28,8 @@ from maxbrod.cli.output import (
     table,
 )
 from maxbrod.layouts.registry import NATIVE
+
+_GONE_SHOWN: Final = 10
 
 if TYPE_CHECKING:
     from maxbrod.api.listing import Listing, TopicSummary
@@ -101,6 +103,11 @@ def _show_topics(listing: Listing, *, every: bool) -> None:
 def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
     stored, raw = sum(topic.bytes for topic in chosen), sum(topic.raw_bytes for topic in chosen)
     print_line(f"{len(chosen):,} topics, {human_bytes(stored)} stored of {human_bytes(raw)} of log")
+    gone = [f"{topic.topic} (last seen by run {topic.last_seen})" for topic in chosen if topic.last_seen is not None]
+    for line in gone[:_GONE_SHOWN]:
+        print_line(f"not seen in the cluster any more: {line}")
+    if len(gone) > _GONE_SHOWN:
+        print_line(f"and {len(gone) - _GONE_SHOWN:,} topics more that are not: see --json")
     past = len(listing.topics) - len(chosen)
     if past:
         print_line(f"{past:,} more were deleted and created again since: see --all")
@@ -134,7 +141,9 @@ def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(run) for run in runs])
         return
-    shown = table("Runs, oldest first", "*run, by its begin", ">took", ">topics", ">records", ">size", "ended")
+    shown = table(
+        "Runs, in the order of commits", "*run, by its begin", ">took", ">topics", ">records", ">size", "ended"
+    )
     for run in runs:
         shown.add_row(
             run.run_id,

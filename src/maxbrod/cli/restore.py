@@ -209,11 +209,12 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
 
 
 def _show_report(report: RestoreReport, *, quiet: bool, as_json: bool) -> None:
-    from maxbrod.cli.restore_summary import print_failures, print_report  # noqa: PLC0415
+    from maxbrod.cli.restore_summary import print_failures, print_report, print_retention  # noqa: PLC0415
 
     if as_json:
         print_json(report.as_dict())
     elif quiet:
         print_failures(report, err)
+        print_retention(report.retention, err)
     else:
         print_report(report)

@@ -12,7 +12,7 @@ from maxbrod.cli.log import showing_log
 from maxbrod.cli.output import err, human_bytes, out, print_json, print_line
 from maxbrod.cli.progress import progress_bar
 from maxbrod.cli.restore_deciding import decide
-from maxbrod.cli.restore_summary import print_failures, print_topics
+from maxbrod.cli.restore_summary import print_failures, print_known_from, print_left_out, print_retention, print_topics
 from maxbrod.cli.signals import stopping_by_signals
 from maxbrod.planning.restore.cold import parse_leader_epochs
 
@@ -66,9 +66,10 @@ def _show(report: ColdReport, *, quiet: bool, as_json: bool) -> None:
         print_json(report.as_dict())
         return
     print_failures(report.restore, err if quiet else out)
-    if quiet:
-        return
     told = report.restore
+    if quiet:
+        print_retention(told.retention, err)
+        return
     if told.complete:
         print_topics(told)
     took_s = max((told.finished_at_ms - told.started_at_ms) / 1000, 0.001)
@@ -79,6 +80,9 @@ def _show(report: ColdReport, *, quiet: bool, as_json: bool) -> None:
     )
     if report.batches_lowered:
         print_line(f"{report.batches_lowered:,} batches have a lower leader epoch than they had")
+    print_known_from(told.known_from)
+    print_left_out(told.left_out)
+    print_retention(told.retention, out)
     out.print(_verdict(report), soft_wrap=True)
 
 

@@ -17,16 +17,16 @@ from maxbrod.planning.restore.obstacles import ObstacleKind
 from maxbrod.planning.restore.plan import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
-    from maxbrod.api.group_moves import GroupPosition
+    from maxbrod.api.group_moves import GroupPosition, MissingGroup
     from maxbrod.api.restore_report import PartitionReport, RestoreReport
     from maxbrod.errors import MaxbrodError
     from maxbrod.planning.restore.access import AccessPlan
     from maxbrod.planning.restore.obstacles import Obstacle
-    from maxbrod.planning.restore.plan import PlanLine, RestorePlan
+    from maxbrod.planning.restore.plan import LeftOut, PlanLine, RestorePlan
 
 LINES_SHOWN_MAX: Final = 60
 OBSTACLES_SHOWN_MAX: Final = 10
@@ -49,6 +49,7 @@ def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, 
         "access": asdict(plan.access),
         "provenance": plan.provenance,
         "transform": None if plan.transform is None else asdict(plan.transform),
+        "left_out": [asdict(each) for each in plan.left_out],
         "obstacles": [asdict(each) for each in plan.obstacles],
         "refused": None if refused is None else refused.as_dict(),
     }
@@ -76,6 +77,8 @@ def print_plan(plan: RestorePlan) -> None:
         f"up to {human_count(plan.records)} records, {human_bytes(plan.bytes)} in {plan.archive.url}, "
         f"as of run {plan.archive.run_id or 'unknown'}"
     )
+    print_known_from({each.target.source_topic: each.known_from for each in plan.topics if each.known_from})
+    print_left_out(plan.left_out)
     if plan.since_ms is not None:
         print_line(f"only records from {human_time(plan.since_ms)} on")
     if plan.until_ms is not None:
@@ -86,6 +89,31 @@ def print_plan(plan: RestorePlan) -> None:
         print_line("every record gets headers 'maxbrod.source.…' that say where it came from")
     print_transform(plan.transform)
     _print_access(plan.access, done=False)
+
+
+def print_known_from(runs: Mapping[str, str]) -> None:
+    """Topics that the cluster had lost, or did not describe any more."""
+    _print_some([f"{topic}: comes back as run {run_id} last saw it" for topic, run_id in runs.items()], indent="")
+
+
+def print_left_out(left_out: Sequence[LeftOut]) -> None:
+    _print_some([f"{each.topic}: left out: {each.why}" for each in left_out], indent="")
+
+
+def print_missing_groups(missing: Sequence[MissingGroup]) -> None:
+    for each in missing[:OBSTACLES_SHOWN_MAX]:
+        out.print(Text.assemble((f"group {each.group} not restored: ", "bold red"), each.why), soft_wrap=True)
+    if len(missing) > OBSTACLES_SHOWN_MAX:
+        print_line(f"and {len(missing) - OBSTACLES_SHOWN_MAX:,} groups more, all of them with --json")
+
+
+def print_retention(retention: Sequence[str], console: Console) -> None:
+    """Right above the last line: whoever reads one thing reads this."""
+    for each in retention[:OBSTACLES_SHOWN_MAX]:
+        console.print(Text.assemble(("retention: ", "bold red"), each), soft_wrap=True)
+    if len(retention) > OBSTACLES_SHOWN_MAX:
+        more = f"retention: {len(retention) - OBSTACLES_SHOWN_MAX:,} topics more, all of them with --json"
+        console.print(Text(more, style="bold red"), soft_wrap=True)
 
 
 def _print_access(access: AccessPlan, *, done: bool) -> None:
@@ -101,11 +129,11 @@ def _print_access(access: AccessPlan, *, done: bool) -> None:
         _print_some([describe_quota(each) for each in quotas.set])
 
 
-def _print_some(lines: Sequence[str]) -> None:
+def _print_some(lines: Sequence[str], *, indent: str = "  ") -> None:
     for line in lines[:OBSTACLES_SHOWN_MAX]:
-        print_line(f"  {line}")
+        print_line(f"{indent}{line}")
     if len(lines) > OBSTACLES_SHOWN_MAX:
-        print_line(f"  and {len(lines) - OBSTACLES_SHOWN_MAX:,} more, all of them with --json")
+        print_line(f"{indent}and {len(lines) - OBSTACLES_SHOWN_MAX:,} more, all of them with --json")
 
 
 def _cells(line: PlanLine) -> list[str]:
@@ -148,13 +176,17 @@ def print_report(report: RestoreReport) -> None:
     print_topics(report)
     print_transform(report.transform)
     if report.groups:
-        print_groups(report.groups)
+        print_groups(report.groups, report.run_id)
+    print_missing_groups(report.groups_missing)
     if report.access is not None:
         _print_access(report.access, done=True)
+    print_known_from(report.known_from)
+    print_left_out(report.left_out)
     print_failures(report, out)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
     resumed = ", gone on with what was begun" if report.resumed else ""
     print_line(f"{report.records:,} records, {took_s:,.1f} s; restore {report.restore_id}{resumed}")
+    print_retention(report.retention, out)
     out.print(verdict(report), soft_wrap=True)
 
 
@@ -175,8 +207,8 @@ def print_topics(report: RestoreReport) -> None:
         print_line(f"and {len(topics) - LINES_SHOWN_MAX:,} topics more")
 
 
-def print_groups(groups: Sequence[GroupPosition]) -> None:
-    """Where each group stood, and where it stands at the target."""
+def print_groups(groups: Sequence[GroupPosition], run_id: str | None) -> None:
+    """Where each group stood, and where it stands at the target. Other runs than `run_id` are told."""
     shown = table("Groups", "*group", "*partition", ">from", ">to", "*how")
     for each in groups[:LINES_SHOWN_MAX]:
         shown.add_row(
@@ -184,7 +216,7 @@ def print_groups(groups: Sequence[GroupPosition]) -> None:
             f"{each.topic}-{each.partition}",
             "" if each.source_offset is None else f"{each.source_offset}",
             "" if each.offset is None else f"{each.offset}",
-            each.refused or each.why or _how(each),
+            each.refused or each.why or _how(each, run_id),
         )
     out.print(shown)
     again = sum(each.seen_twice_max for each in groups if each.refused is None)
@@ -194,9 +226,10 @@ def print_groups(groups: Sequence[GroupPosition]) -> None:
         print_line(f"and {len(groups) - LINES_SHOWN_MAX:,} positions more, all of them with --json")
 
 
-def _how(position: GroupPosition) -> str:
+def _how(position: GroupPosition, run_id: str | None) -> str:
+    as_of = f", as run {position.run_id} knew it" if position.run_id not in {None, run_id} else ""
     twice = f", up to {position.seen_twice_max:,} seen twice" if position.seen_twice_max else ""
-    return f"{position.move}{twice}{', members removed' if position.forced else ''}"
+    return f"{position.move}{twice}{', members removed' if position.forced else ''}{as_of}"
 
 
 def print_failures(report: RestoreReport, console: Console) -> None:
@@ -214,10 +247,19 @@ def print_failures(report: RestoreReport, console: Console) -> None:
 
 
 def verdict(report: RestoreReport) -> Text:
+    if report.complete and report.retention:
+        count = f"{len(report.retention):,} topic{'s' if len(report.retention) > 1 else ''}"
+        return Text.assemble(
+            ("complete", "bold green"),
+            ": every committed record asked for is in the target, once; ",
+            (f"but the brokers will delete records of {count}, see above", "bold red"),
+        )
     if report.complete:
         return Text.assemble(("complete", "bold green"), ": every committed record asked for is in the target, once")
     if any(each.failure is not None for each in report.partitions):
         return Text.assemble(("not complete", "bold red"), f"; {AGAIN}")
+    if not any(each.refused is not None for each in report.groups):
+        return Text.assemble(("records complete, groups not", "bold red"), "; those above could be put nowhere")
     return Text.assemble(
         ("records complete, groups not", "bold red"),
         f"; stop their members, then: maxbrod groups apply --restore {report.restore_id}",

@@ -95,11 +95,13 @@ def _print_topics(report: TopicReport, *, as_json: bool) -> None:
         age = "" if details.newest else ", since deleted and created again"
         moment = "" if report.as_of is None else f" as of {report.as_of}"
         print_line(f"{details.topic}{moment} (topic id {details.topic_id}{age})")
+        if details.last_seen is not None:
+            print_line(f"not seen in the cluster any more: last seen by run {details.last_seen}")
         for extent in details.partitions:
             _print_partition(extent)
         _print_legend(details)
         if details.configs:
-            print_line(f"configuration at {report.snapshot}:")
+            print_line(f"configuration at {details.described_by or report.snapshot}:")
             for name, value in sorted(details.configs.items()):
                 print_line(f"  {name}={'' if value is None else value}")
         if details.groups:
@@ -149,7 +151,8 @@ def _print_groups(details: TopicDetails, snapshot: str | None) -> None:
     )
     for each in details.groups:
         ahead = " (ahead)" if each.lag < 0 else ""
-        shown.add_row(each.group_id, each.state, str(each.partition), f"{each.offset:,}", f"{each.lag:,}{ahead}")
+        state = each.state if each.last_known is None else f"last known by run {each.last_known}"
+        shown.add_row(each.group_id, state, str(each.partition), f"{each.offset:,}", f"{each.lag:,}{ahead}")
     out.print(shown)
 
 

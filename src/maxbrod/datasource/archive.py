@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
-from maxbrod.kafka.cluster_state import decode_state
 from maxbrod.layouts.registry import NATIVE, detect_layout, layout_of
+from maxbrod.planning.known import know, told_of
 from maxbrod.planning.run_names import find_run
 from maxbrod.planning.snapshot import decode
 from maxbrod.planning.surveyed import rows_of, snapshot_of
@@ -18,6 +18,8 @@ from maxbrod.storage.delta import delta_options, delta_url
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from maxbrod.catalog.rows import Run
     from maxbrod.config import StorageConfig
     from maxbrod.planning.snapshot import Snapshot
@@ -70,10 +72,10 @@ def look_up(url: str, options: StorageConfig, layout: str | None) -> LookedUp:
     return LookedUp(storage=storage, catalog=catalog_of_survey, surveyed=snapshot_of(survey))
 
 
-def present_topics(snapshot: Snapshot | None) -> frozenset[str]:
-    """The ids of the topics that the cluster had then."""
+def topic_ranks(snapshot: Snapshot | None) -> Mapping[str, int]:
+    """Which of several topics of one name the cluster had last: see `Known`."""
     if snapshot is None:
-        return frozenset()
+        return {}
     with suppress(CorruptDataError, UnsupportedFormatError):
-        return frozenset(topic.topic_id for topic in decode_state(snapshot.cluster).topics)
-    return frozenset()
+        return know(told_of(snapshot)).ranks
+    return {}

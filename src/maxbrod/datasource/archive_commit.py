@@ -28,6 +28,7 @@ from maxbrod.kafka.cluster_state import decode_state, encode_state
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.planning.appending import Appended, Stretch, cluster_with, number, refuse_other_topics, rows_of
+from maxbrod.planning.carried import NOTHING, encode_carried
 from maxbrod.planning.snapshot import Snapshot, decode, encode
 from maxbrod.planning.surveyed import topic_id_for
 
@@ -55,6 +56,8 @@ class Known:
     topics: Mapping[str, str]
     """The name of each topic id."""
     cluster: ClusterState | None
+    carried: Mapping[str, Any] | None
+    """What the last snapshot carries on, as it has it."""
     snapshot: Snapshot | None = None
     """The last one, where it could be read."""
 
@@ -73,7 +76,8 @@ def look(storage: Storage, catalog: Catalog) -> Known:
     for place, position in catalog.positions().items():
         ends[place] = max(position.end_offset, ends.get(place, 0))
         topics[place.topic_id] = position.topic
-    return Known(ends=ends, topics=topics, cluster=cluster, snapshot=snapshot)
+    carried = encode_carried(NOTHING) if path is None else None if snapshot is None else snapshot.carried
+    return Known(ends=ends, topics=topics, cluster=cluster, carried=carried, snapshot=snapshot)
 
 
 def commit_written(
@@ -189,6 +193,7 @@ def _put_snapshot(
         # Of a cluster that is backed up here, too, nothing is fresher by this run, and nothing is staler.
         recovery_points={} if known.snapshot is None else known.snapshot.recovery_points,
         behind={} if known.snapshot is None else known.snapshot.behind,
+        carried=known.carried,
     )
     storage.put(path, encode(snapshot))
     data = [row for row in rows if isinstance(row, Segment)]

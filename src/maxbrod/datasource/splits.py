@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import Kind
-from maxbrod.datasource.archive import present_topics
+from maxbrod.datasource.archive import topic_ranks
 from maxbrod.datasource.columns import Source
 from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
 
@@ -83,7 +83,7 @@ def _topic_ids(
     ids = {each.topic_id: each.topic for each in incarnations if each.topic in names}
     if options.every_incarnation:
         return ids
-    newest = newest_ids(incarnations, present_topics(snapshot))
+    newest = newest_ids(incarnations, topic_ranks(snapshot))
     return {topic_id: name for topic_id, name in ids.items() if topic_id in newest}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.datasource.archive import look_up, present_topics
+from maxbrod.datasource.archive import look_up, topic_ranks
 from maxbrod.datasource.stream_batches import group_portions, plan_batch
 from maxbrod.datasource.stream_options import EARLIEST, LATEST
 from maxbrod.datasource.stream_plan import Limits, advance, mark_at
@@ -115,4 +115,4 @@ def _older_ids(archive: LookedUp, view: View, snapshot: Snapshot | None) -> set[
         Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
         for each in found.aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
     ]
-    return view.topics.keys() - newest_ids(incarnations, present_topics(snapshot))
+    return view.topics.keys() - newest_ids(incarnations, topic_ranks(snapshot))

@@ -250,3 +250,23 @@ def _quota(fields: Mapping[str, Any]) -> Quota:
 
 def _group(fields: Mapping[str, Any]) -> Group:
     return _value(Group, fields, offsets=_all_or_none(CommittedOffset, fields["offsets"]))
+
+
+def decode_topic(fields: Mapping[str, Any]) -> TopicState:
+    """One topic, as `encode_state` writes it."""
+    return _topic(fields)
+
+
+def decode_acls(values: Iterable[Mapping[str, Any]]) -> tuple[Acl, ...]:
+    """ACLs, as `encode_state` writes them."""
+    return _all(Acl, values)
+
+
+def decode_quotas(values: Iterable[Mapping[str, Any]]) -> tuple[Quota, ...]:
+    """Quotas, as `encode_state` writes them."""
+    return tuple(map(_quota, values))
+
+
+def decode_users(values: Iterable[Mapping[str, Any]]) -> tuple[ScramUser, ...]:
+    """Users, as `encode_state` writes them."""
+    return _all(ScramUser, values)

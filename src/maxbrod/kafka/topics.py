@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.admin import DescribeConfigsRequest
 
-from maxbrod.errors import UnavailableError
+from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.client import retry
 from maxbrod.kafka.cluster_state import EFFECTIVE_CONFIGS
 from maxbrod.kafka.error_codes import Code, Reaction, answered_with, code_name, reaction
@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from maxbrod.kafka.deadline import Deadline
 
 _TOPIC: Final = 2  # a type of resource
+_BROKER: Final = 4
 _DYNAMIC_TOPIC_CONFIG: Final = 1  # where a value was set
+_DEFAULTS: Final = {
+    "log.cleanup.policy": "cleanup.policy",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.ms": "retention.ms",
+}
+"""A broker's names for what it gives topics, and theirs."""
+_RETENTION_UNITS: Final = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
 # An answer has about 2 KB for each topic.
 _TOPICS_PER_REQUEST: Final = 500
 # One broker may hear of a new topic a moment after another told us of it.
@@ -87,14 +95,36 @@ def read_configs(
     return found, refused
 
 
+def read_defaults(client: KafkaClient, *, deadline: Deadline) -> dict[str, str] | None:
+    """What a topic gets that does not say how long its records stay; None where this user may not know.
+
+    One broker is asked, which speaks for all. It takes DescribeConfigs on the cluster.
+    """
+    nodes = sorted(client.metadata([], deadline=deadline).brokers)
+    try:
+        answer = client.ask_broker(nodes[0], _configs_request([str(nodes[0])], _BROKER), deadline=deadline)
+    except (MaxbrodError, IndexError):
+        return None
+    (result,) = answer.results
+    if result.error_code:
+        return None
+    values = {each.name: each.value for each in result.configs}
+    found = {topic: values.get(broker) for broker, topic in _DEFAULTS.items()}
+    for name, factor in _RETENTION_UNITS.items():
+        # The finer unit wins; the coarsest always has a value.
+        if found["retention.ms"] is None and values.get(name) is not None:
+            found["retention.ms"] = str(int(values[name]) * factor) if int(values[name]) >= 0 else "-1"
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _portions(names: Sequence[str]) -> Iterable[Sequence[str]]:
     return (names[first : first + _TOPICS_PER_REQUEST] for first in range(0, len(names), _TOPICS_PER_REQUEST))
 
 
-def _configs_request(names: Iterable[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _configs_request(names: Iterable[str], kind: int = _TOPIC) -> Any:  # noqa: ANN401 - kafka-python is untyped
     resource = DescribeConfigsRequest.DescribeConfigsResource
     return DescribeConfigsRequest(
-        resources=[resource(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in names],
+        resources=[resource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names],
         include_synonyms=False,
         include_documentation=False,
     )

@@ -10,7 +10,7 @@ from maxbrod.errors import UsageError
 from maxbrod.planning.selection import select_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +22,12 @@ class Incarnation:
     first_written_at: int
 
 
-def newest_ids(incarnations: Iterable[Incarnation], present: Container[str]) -> set[str]:
-    """Of each name the id that the cluster had at the last backup, else the one that was archived last."""
+def newest_ids(incarnations: Iterable[Incarnation], ranks: Mapping[str, int]) -> set[str]:
+    """Of each name the id that the cluster had last, as `Known.ranks` has it; else the one that was archived last."""
     newest: dict[str, Incarnation] = {}
     for each in incarnations:
         other = newest.get(each.topic)
-        if other is None or _age(each, present) > _age(other, present):
+        if other is None or _age(each, ranks) > _age(other, ranks):
             newest[each.topic] = each
     return {each.topic_id for each in newest.values()}
 
@@ -47,5 +47,5 @@ def unknown_topic(name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"the archive has no topic {name!r}", hint=hint)
 
 
-def _age(each: Incarnation, present: Container[str]) -> tuple[bool, int, str]:
-    return each.topic_id in present, each.first_written_at, each.topic_id
+def _age(each: Incarnation, ranks: Mapping[str, int]) -> tuple[int, int, str]:
+    return ranks.get(each.topic_id, -1), each.first_written_at, each.topic_id

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FORMAT_FIELD: Final = "maxbrod.snapshot"
 FORMAT_VERSION: Final = 1
 _CHECKSUM_FIELD: Final = "crc32c"
+_CARRIED_FIELD: Final = "carried"
 _OPERATION: Final = "read a snapshot"
 _INT64_MAX: Final = 2**63 - 1
 _NEVER: Final = -1
@@ -45,6 +46,9 @@ class Snapshot:
     """Of each partition that a backup has chosen and the cluster still has, in milliseconds; None: none yet."""
     behind: Mapping[PartitionId, int | None] = field(default_factory=dict)
     """Partitions that the run did not archive as far as it was to: the end of each log, None where it is unknown."""
+    carried: Mapping[str, Any] | None = None
+    """What the cluster has lost and the archive still holds, as `planning.carried` has it; None in snapshots of before
+    that was carried on."""
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -57,6 +61,7 @@ def encode(snapshot: Snapshot) -> bytes:
         "ends": _by_topic(snapshot.ends),
         "recovery_points": _by_topic(_with_never(snapshot.recovery_points)),
         "behind": _by_topic(_with_never(snapshot.behind)),
+        **({} if snapshot.carried is None else {_CARRIED_FIELD: snapshot.carried}),
     }
     return compress(Codec.ZSTD, _text({**document, _CHECKSUM_FIELD: _checksum(document)}))
 
@@ -128,6 +133,7 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         topics={topic_id: _as(str, name) for topic_id, name in document["topics"].items()},
         recovery_points=_without_never(_by_partition(document.get("recovery_points", {}), least=_NEVER)),
         behind=_without_never(_by_partition(document.get("behind", {}), least=_NEVER)),
+        carried=_as(dict, document[_CARRIED_FIELD]) if _CARRIED_FIELD in document else None,
     )
 
 

@@ -146,6 +146,44 @@ def test_of_an_existing_topic_its_own_retention_counts() -> None:
     assert kinds(into=target(present, ends={"orders": [(0, 0)]})) == [("retention", False)]
 
 
+WEEK_MS = 7 * 24 * 3600 * 1000
+OLD = [segment(0, 10, min_timestamp=NOW - 60 * WEEK_MS, max_timestamp=NOW)]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "told"),
+    [
+        ({"retention.ms": str(WEEK_MS)}, "the brokers' own default, because the archive does not know"),
+        ({"retention.ms": "-1"}, None),
+        ({"retention.ms": str(WEEK_MS), "cleanup.policy": "compact"}, None),
+        (None, "Kafka's own default, and nobody could ask these brokers, because the archive does not know"),
+    ],
+)
+def test_old_records_are_warned_of_though_nobody_knows_the_configuration(
+    defaults: dict[str, str] | None, told: str | None
+) -> None:
+    unknown = topic(configs=None, effective=None)
+    found = [each for each in obstacles(rows=OLD, archived=unknown, into=target(defaults=defaults)) if told is not None]
+    assert [str(each.kind) for each in found] == ([] if told is None else ["configuration", "retention"])
+    assert all(told in each.what for each in found[1:] if told is not None)
+    if told is None:
+        assert kinds(rows=OLD, archived=unknown, into=target(defaults=defaults)) == [("configuration", False)]
+
+
+def test_where_the_topic_says_nothing_the_retention_of_the_target_counts_and_not_that_of_the_source() -> None:
+    week = target(defaults={"retention.ms": str(WEEK_MS)})
+    assert kinds(rows=OLD, into=week) == [("retention", False)]
+    assert kinds(Wish(strict=True), rows=OLD, into=week) == [("retention", True)]
+    assert kinds(rows=OLD, archived=topic(configs={"retention.ms": "-1"}), into=week) == []
+    short = topic(configs={}, effective={**EFFECTIVE, "retention.ms": "1"})
+    assert kinds(rows=OLD, archived=short, into=target(defaults={"retention.ms": "-1"})) == []
+
+
+def test_an_existing_topic_whose_configuration_is_hidden_is_warned_of_too() -> None:
+    hidden = target(topic(configs=None, effective=None), ends={"orders": [(0, 0)]})
+    assert [str(each.kind) for each in obstacles(rows=OLD, into=hidden)] == ["configuration", "retention"]
+
+
 def test_a_right_that_is_denied_is_fatal_and_one_that_is_unknown_is_told() -> None:
     denied = target(rights={**ALL_RIGHTS, Right.CREATE: False})
     assert kinds(into=denied) == [("permission", True)]

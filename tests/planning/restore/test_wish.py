@@ -160,6 +160,24 @@ def test_a_name_means_the_newest_incarnation_unless_another_is_named() -> None:
     assert chosen(topics=("users",), partition_counts={"orders": 3})[1] == ("orders",)
 
 
+def test_internal_topics_that_nobody_names_are_told() -> None:
+    archived = {"a": "orders", "b": "__consumer_offsets", "c": "__mine"}
+
+    def left_out(**fields: Any) -> tuple[str, ...]:
+        return choose_incarnations(Wish(**fields), archived, newest=set(archived)).left_out
+
+    assert left_out() == left_out(topics=("*",)) == ("__consumer_offsets", "__mine")
+    assert left_out(topics=("orders", "__mine")) == ()
+    assert left_out(topics=("__*",), exclude=("__mine",)) == ("__consumer_offsets",)
+    assert left_out(internal=True) == ()
+
+
+def test_patterns_of_groups_that_match_nothing_are_told_unless_they_mean_all_there_are() -> None:
+    groups = [group("billing"), group("audit")]
+    assert choose_groups(("x*", "/y+/", "billing"), groups)[1] == ("/y+/", "x*")
+    assert choose_groups(("*",), []) == ((), ())
+
+
 def test_groups_are_restored_only_where_they_are_named() -> None:
     groups = [group("billing"), group("audit")]
     assert choose_groups((), groups) == ((), ())

@@ -127,11 +127,11 @@ def plan_quotas(archived: Iterable[Quota], present: Iterable[Quota]) -> QuotaPla
 
 def _narrowed(acl: Acl, names: Mapping[str, str]) -> Iterator[Acl]:
     for name, target in names.items():
-        if _is_about(acl, name):
+        if is_about(acl, name):
             yield replace(acl, resource_name=target, pattern_type=_LITERAL)
 
 
-def _is_about(acl: Acl, name: str) -> bool:
+def is_about(acl: Acl, name: str) -> bool:
     if acl.pattern_type == _PREFIXED:
         return name.startswith(acl.resource_name)
     return acl.pattern_type == _LITERAL and acl.resource_name in {name, _ALL}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from maxbrod.kafka.cluster_state import Acl, ClusterState, Quota
     from maxbrod.planning.restore.access import AccessPlan, AclPlan
@@ -19,8 +19,17 @@ _NOT_ARCHIVED: Final = "the archive has no {}: nobody could read them when it wa
 
 
 def find_access_obstacles(
-    wish: Wish, archived: ClusterState | None, state: TargetState, access: AccessPlan
+    wish: Wish,
+    archived: ClusterState | None,
+    state: TargetState,
+    access: AccessPlan,
+    runs: Mapping[str, str] | None = None,
 ) -> Iterator[Obstacle]:
+    """`runs` says which other run ACLs or quotas are from, as `Known.access_runs` has it."""
+    for what, name in (("acls", "ACLs"), ("quotas", "quotas")):
+        if getattr(wish, f"with_{what}") and what in (runs or {}):
+            told = f"{name} are those of run {(runs or {})[what]}: nobody could read them since"
+            yield _warning(wish, told, "allow the user of the backup to read them, and back up again")
     if wish.with_acls and (archived is None or archived.acls is None):
         yield _fatal(_NOT_ARCHIVED.format("ACLs"), "restore without --with-acls")
     if wish.with_quotas and (archived is None or archived.quotas is None):

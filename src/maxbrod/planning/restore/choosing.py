@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.planning.selection import select_topics
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from maxbrod.kafka.cluster_state import Group
     from maxbrod.planning.restore.wish import Wish
 
+_ALL: Final = "*"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
@@ -20,6 +22,8 @@ class Chosen:
 
     topics: Mapping[str, str]
     missing: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """Internal topics of the archive that are meant only where somebody names them."""
 
 
 def choose_incarnations(wish: Wish, archived: Mapping[str, str], newest: Container[str]) -> Chosen:
@@ -36,13 +40,23 @@ def choose_incarnations(wish: Wish, archived: Mapping[str, str], newest: Contain
     }
     named_elsewhere = {*(each.where.topic for each in wish.ranges), *wish.partition_counts} - set(topics.values())
     absent = [*selection.missing, *(wish.topic_ids - archived.keys()), *named_elsewhere]
-    return Chosen(topics=topics, missing=tuple(sorted(set(absent))))
+    every = select_topics(dict.fromkeys(archived.values(), False), wish.topics, wish.exclude, internal=True)
+    return Chosen(
+        topics=topics,
+        missing=tuple(sorted(set(absent))),
+        left_out=tuple(sorted(set(every.chosen) - names)),
+    )
 
 
 def choose_groups(patterns: Sequence[str], groups: Iterable[Group]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
-    """Those that match a pattern, none without one; and the names that no group has."""
+    """Those that match a pattern, none without one; and the names and patterns that no group has.
+
+    `*` means all there are, so that none is no mistake.
+    """
     if not patterns:
         return (), ()
     known = {group.group_id: group for group in groups}
     selection = select_topics(dict.fromkeys(known, False), patterns, internal=True)
-    return tuple(known[name] for name in selection.chosen), selection.missing
+    idle = (each for each in patterns if each != _ALL and each not in selection.missing)
+    unmatched = [each for each in idle if not select_topics(dict.fromkeys(known, False), [each], internal=True).chosen]
+    return tuple(known[name] for name in selection.chosen), tuple(sorted({*selection.missing, *unmatched}))

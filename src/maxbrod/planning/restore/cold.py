@@ -148,7 +148,8 @@ def cold_configs(
     """Of the target's topics by name: as they are set, or if nobody knows that, as they were archived."""
     if assignments is not None:
         return {name: {**_KAFKA_DEFAULTS, **configs} for name, configs in assignments.configs.items()}
-    topics = () if snapshot is None else snapshot.topics
+    # Of one name the topic that the cluster had last comes first.
+    topics = () if snapshot is None else reversed(snapshot.topics)
     return {rename.apply(each.name): each.effective for each in topics if each.effective is not None}
 
 

@@ -19,7 +19,7 @@ from maxbrod.planning.restore.blocks import Block
 from maxbrod.planning.restore.configs import ConfigChange, TopicConfigs
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 from maxbrod.planning.restore.offsets_mode import FillCost, OffsetsPlan
-from maxbrod.planning.restore.plan import Archive, PartitionPlan, RestorePlan, TopicPlan
+from maxbrod.planning.restore.plan import Archive, LeftOut, PartitionPlan, RestorePlan, TopicPlan
 from maxbrod.planning.restore.sources import Source, Trouble
 from maxbrod.planning.restore.targets import TargetTopic
 from maxbrod.planning.restore.wish import OffsetsMode
@@ -111,6 +111,7 @@ def _plan(document: Mapping[str, Any]) -> RestorePlan:
         archive=lambda each: _make(Archive, each),
         topics=lambda each: tuple(map(_topic, each)),
         groups=tuple,
+        left_out=lambda each: tuple(_make(LeftOut, one) for one in each),
         obstacles=lambda each: tuple(_make(Obstacle, one, kind=ObstacleKind) for one in each),
         access=_access,
         transform=lambda each: None if each is None else _transform(each),

@@ -5,7 +5,7 @@ Pure: whether a group is active, and what it has committed at the target already
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.kafka.cluster_state import CommittedOffset, Group
+    from maxbrod.planning.carried import Place
     from maxbrod.planning.restore.mapping import OffsetMap
 
 
@@ -77,6 +78,8 @@ class GroupOffset:
     source_offset: int | None = None
     seen_twice_max: int = 0
     why: str | None = None
+    run_id: str | None = None
+    """The run that last knew where it stood, if that is not the one that the restore was planned from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,32 +89,52 @@ class GroupMoves:
     """Groups whose offsets nobody could read when they were backed up."""
 
 
-def translate_groups(groups: Iterable[Group], topics: Mapping[str, RestoredTopic]) -> GroupMoves:
-    """`topics` by the source's name. What is not restored, or belongs to another incarnation, is skipped and told."""
+def translate_groups(
+    groups: Iterable[Group], topics: Mapping[str, RestoredTopic], runs: Mapping[Place, str] | None = None
+) -> GroupMoves:
+    """`topics` by the source's name. What is not restored, or belongs to another incarnation, is skipped and told.
+
+    `runs` says of positions which run knew them last, as `Known.offset_runs` has it.
+    """
     offsets: list[GroupOffset] = []
     unreadable: list[str] = []
     for group in groups:
         if group.offsets is None:
             unreadable.append(group.group_id)
-        offsets += _translate_group(group, topics)
+        offsets += _translate_group(group, topics, runs or {})
     return GroupMoves(offsets=tuple(offsets), unreadable=tuple(unreadable))
 
 
-def _translate_group(group: Group, topics: Mapping[str, RestoredTopic]) -> Iterator[GroupOffset]:
+def _translate_group(
+    group: Group, topics: Mapping[str, RestoredTopic], runs: Mapping[Place, str]
+) -> Iterator[GroupOffset]:
     shared: dict[str, dict[int, CommittedOffset]] = {}
+    restored = {each.where for each in group.offsets or () if _is_of(each, topics.get(each.topic))}
     for committed in group.offsets or ():
         topic = topics.get(committed.topic)
         if topic is None:
             yield _skipped(group, committed, committed.where, "its topic is not restored")
-        elif committed.topic_id not in {None, topic.topic_id}:
+        elif not _is_of(committed, topic):
             where = TopicPartition(topic=topic.target, partition=committed.partition)
-            yield _skipped(group, committed, where, "it was committed for another topic of the same name")
+            if committed.where not in restored:
+                yield _skipped(group, committed, where, "it was committed for another topic of the same name")
         elif topic.shares:
             shared.setdefault(committed.topic, {})[committed.partition] = committed
         else:
-            yield _translate(group, committed, topic)
+            yield replace(_translate(group, committed, topic), run_id=_run_of(group, [committed], runs))
     for name, offsets in shared.items():
-        yield from _translate_shared(group, topics[name], offsets)
+        run_id = _run_of(group, offsets.values(), runs)
+        yield from (replace(each, run_id=run_id) for each in _translate_shared(group, topics[name], offsets))
+
+
+def _is_of(committed: CommittedOffset, topic: RestoredTopic | None) -> bool:
+    return topic is not None and committed.topic_id in {None, topic.topic_id}
+
+
+def _run_of(group: Group, offsets: Iterable[CommittedOffset], runs: Mapping[Place, str]) -> str | None:
+    """Where several positions become one, all their runs."""
+    known = {runs.get((group.group_id, each.topic_id or "", each.partition)) for each in offsets}
+    return ", ".join(sorted(each for each in known if each is not None)) or None
 
 
 def _translate(group: Group, committed: CommittedOffset, topic: RestoredTopic) -> GroupOffset:

@@ -18,7 +18,7 @@ from maxbrod.planning.restore.choosing import choose_groups
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind, in_order
 from maxbrod.planning.restore.offsets_mode import OffsetsPlan, plan_offsets
 from maxbrod.planning.restore.permissions import find_missing_rights
-from maxbrod.planning.restore.preflight import Subject, find_obstacles
+from maxbrod.planning.restore.preflight import Subject, find_obstacles, why_left_out
 from maxbrod.planning.restore.sources import Source, measure_sources
 from maxbrod.planning.restore.targets import Right, TargetTopic, count_partitions, plan_target
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.catalog.rows import PartitionId
-    from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.kafka.cluster_state import ClusterState, TopicState
     from maxbrod.planning.restore.choosing import Chosen
     from maxbrod.planning.restore.targets import TargetState
     from maxbrod.planning.restore.wish import Wish
@@ -50,6 +50,8 @@ class TopicPlan:
     partitions: tuple[PartitionPlan, ...]
     blocks: tuple[Block, ...] = ()
     """Of a repartitioned topic: the order in which all is read."""
+    known_from: str | None = None
+    """The run that says what the topic was like, if that is not the plan's own: the cluster had lost it by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,14 @@ class Archive:
     """Of the catalog."""
     run_id: str | None
     """Whose snapshot says what topics and groups were like."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A topic of the archive that is not restored though nobody excluded it."""
+
+    topic: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +96,7 @@ class RestorePlan:
     """Of the cluster that was archived, where its snapshot knows it."""
     transform: TransformPlan | None = None
     """What records go through before they are restored."""
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def records(self) -> int:
@@ -113,6 +124,7 @@ class PlanLine:
     bytes: int
     fill_offsets: int
     fill_seconds: float
+    known_from: str | None
 
 
 def plan_restore(
@@ -126,8 +138,12 @@ def plan_restore(
     snapshot: ClusterState | None,
     target: TargetState,
     now_ms: int,
+    topic_runs: Mapping[str, str] | None = None,
+    access_runs: Mapping[str, str] | None = None,
 ) -> RestorePlan:
     """`rows` of the chosen topics have the columns of `SOURCE_COLUMNS`; `ends` and `snapshot` are of `archive.run_id`.
+
+    `topic_runs` says of topic ids which other run they are from, `access_runs` the same of ACLs and quotas.
 
     Obstacles do not keep a plan from being made: `obstacles.refusal` says whether it may run.
     """
@@ -135,7 +151,8 @@ def plan_restore(
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
-    subjects = [_subject(wish, group, counts, snapshot, target) for group in _by_topic(sources)]
+    archived = {} if snapshot is None else {each.topic_id: each for each in snapshot.topics}
+    subjects = [_subject(wish, group, counts, archived, target) for group in _by_topic(sources)]
     access = plan_access(
         wish,
         snapshot,
@@ -147,7 +164,7 @@ def plan_restore(
         *_missing(wish, chosen, sources),
         *find_obstacles(wish, subjects, target, now_ms=now_ms),
         *find_missing_rights(wish, subjects, target, access),
-        *find_access_obstacles(wish, snapshot, target, access),
+        *find_access_obstacles(wish, snapshot, target, access, access_runs),
     ]
     cluster_id = target.cluster.cluster_id or ""
     return RestorePlan(
@@ -159,7 +176,7 @@ def plan_restore(
         since_ms=wish.since_ms,
         until_ms=wish.until_ms,
         rate_bytes_per_s=wish.rate_bytes_per_s,
-        topics=tuple(_topic_plan(each, rows) for each in subjects),
+        topics=tuple(_topic_plan(each, rows, topic_runs or {}) for each in subjects),
         groups=wish.groups,
         with_acls=wish.with_acls,
         with_quotas=wish.with_quotas,
@@ -167,6 +184,7 @@ def plan_restore(
         provenance=wish.provenance,
         source_cluster_id=None if snapshot is None else snapshot.cluster_id,
         obstacles=in_order(obstacles),
+        left_out=tuple(LeftOut(topic=name, why=why_left_out(name)) for name in chosen.left_out),
     )
 
 
@@ -183,13 +201,12 @@ def _subject(
     wish: Wish,
     sources: list[Source],
     counts: Mapping[str, int],
-    snapshot: ClusterState | None,
+    topics: Mapping[str, TopicState],
     state: TargetState,
 ) -> Subject:
-    topic, topic_id = sources[0].topic, sources[0].topic_id
-    archived = None if snapshot is None else snapshot.topic(topic)
-    if archived is not None and archived.topic_id != topic_id:
-        archived = None  # another incarnation, which may have looked otherwise
+    # By its id: another incarnation may have looked otherwise.
+    topic_id = sources[0].topic_id
+    archived = topics.get(topic_id)
     count = count_partitions(sources, archived, counts.get(topic_id, 0))
     target = plan_target(wish, sources, archived, count, state)
     offsets = [
@@ -205,12 +222,13 @@ def _subject(
     return Subject(target=target, archived=archived, sources=sources, offsets=offsets)
 
 
-def _topic_plan(subject: Subject, rows: pa.Table) -> TopicPlan:
+def _topic_plan(subject: Subject, rows: pa.Table, runs: Mapping[str, str]) -> TopicPlan:
     target, pairs = subject.target, zip(subject.sources, subject.offsets, strict=True)
     return TopicPlan(
         target=target,
         partitions=tuple(PartitionPlan(source=source, offsets=offsets) for source, offsets in pairs),
         blocks=plan_blocks(rows, subject.sources, target.partition_count) if target.repartitioned else (),
+        known_from=runs.get(target.topic_id),
     )
 
 
@@ -254,4 +272,5 @@ def _lines(topic: TopicPlan) -> Iterator[PlanLine]:
             bytes=sum(each.source.bytes for each in alike),
             fill_offsets=sum(cost.leading + cost.holes for cost in costs),
             fill_seconds=sum(cost.seconds for cost in costs),
+            known_from=topic.known_from,
         )

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.catalog.schema import GapReason
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.configs import MIN_INSYNC_REPLICAS, RETENTION_BYTES, RETENTION_MS, retention_of
+from maxbrod.planning.restore.configs import (
+    CLEANUP_POLICY,
+    MIN_INSYNC_REPLICAS,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    retention_of,
+)
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 from maxbrod.planning.restore.rename import is_topic_name
 from maxbrod.planning.restore.targets import UNKNOWN_END
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
     from maxbrod.planning.restore.targets import TargetState, TargetTopic
     from maxbrod.planning.restore.wish import Wish
 
+_DAY_S: Final = 86_400
+_KAFKA_DEFAULTS: Final = {CLEANUP_POLICY: "delete", RETENTION_MS: str(7 * _DAY_S * 1000)}
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 _TROUBLES: Final = {
     None: (ObstacleKind.INCOMPLETE, "the archive has no row for"),
@@ -51,6 +59,13 @@ def find_obstacles(wish: Wish, subjects: Sequence[Subject], state: TargetState, 
         yield from _target(wish, each, state)
         yield from _configuration(wish, each, state)
         yield from _retention(wish, each, state, now_ms)
+
+
+def why_left_out(topic: str) -> str:
+    """Of an internal topic that is in the archive, and that no restore takes without being told."""
+    if topic in _INTERNAL:
+        return "it belongs to the brokers, and no client may write to it; groups come back with --groups"
+    return "its name begins with __, as those of internal topics do: name it with --topic to restore it"
 
 
 def _archive(wish: Wish, sources: Sequence[Source]) -> Iterator[Obstacle]:
@@ -211,16 +226,20 @@ def _configuration(wish: Wish, subject: Subject, state: TargetState) -> Iterator
 def _retention(wish: Wish, subject: Subject, state: TargetState, now_ms: int) -> Iterator[Obstacle]:
     """What the brokers delete as soon as nothing is held any more."""
     target = subject.target
-    configs = _final_configs(subject, state)
+    configs, doubt = _final_configs(subject, state)
     hint = "set a longer retention for the restored topic, or read it before the restore ends"
+    if not target.exists:
+        hint = f"say --config-set {RETENTION_MS}=-1, or read it before the restore ends"
 
     def warn(what: str) -> Obstacle:
-        return Obstacle(kind=ObstacleKind.RETENTION, where=target.name, what=what, hint=hint, fatal=wish.strict)
+        told = f"the brokers delete records of it as soon as the restore ends: {what}{doubt}"
+        return Obstacle(kind=ObstacleKind.RETENTION, where=target.name, what=told, hint=hint, fatal=wish.strict)
 
     age_max_ms, bytes_max = retention_of(configs, RETENTION_MS), retention_of(configs, RETENTION_BYTES)
     oldest = min((each.min_timestamp for each in subject.sources if each.min_timestamp is not None), default=None)
     if age_max_ms is not None and oldest is not None and now_ms - oldest > age_max_ms:
-        yield warn(f"its oldest records are {(now_ms - oldest) // 1000} s old, and {RETENTION_MS} is {age_max_ms}")
+        age, keeps = _duration(now_ms - oldest), _duration(age_max_ms)
+        yield warn(f"the oldest are {age} old, and {RETENTION_MS} is {age_max_ms} ({keeps})")
     largest = max((each.raw_bytes for each in subject.sources), default=0)
     if target.repartitioned:
         largest = sum(each.raw_bytes for each in subject.sources) // target.partition_count
@@ -228,10 +247,26 @@ def _retention(wish: Wish, subject: Subject, state: TargetState, now_ms: int) ->
         yield warn(f"a partition has about {largest} bytes, and {RETENTION_BYTES} is {bytes_max}")
 
 
-def _final_configs(subject: Subject, state: TargetState) -> Mapping[str, str]:
-    """Of a new topic, a default of the source stands for the target's, which nobody has asked for."""
+def _duration(duration_ms: int) -> str:
+    seconds = duration_ms // 1000
+    return f"{seconds // _DAY_S} days" if seconds >= 2 * _DAY_S else f"{seconds} s"
+
+
+def _final_configs(subject: Subject, state: TargetState) -> tuple[Mapping[str, str], str]:
+    """What holds in the end, and where that is not sure, why."""
     target = subject.target
-    likeness = state.cluster.topic(target.name) if target.exists else subject.archived
-    present = {} if likeness is None else likeness.effective or {}
     own = {} if target.configs is None else target.configs.final
-    return {**present, **own}
+    archived = None if subject.archived is None else subject.archived.effective
+    if target.exists:
+        present = state.cluster.topic(target.name)
+        if present is not None and present.effective is not None:
+            return {**present.effective, **own}, ""
+        return {**_KAFKA_DEFAULTS, **own}, "; its configuration cannot be read, and this is Kafka's own default"
+    unknown = subject.archived is None or subject.archived.configs is None
+    why = ", because the archive does not know its configuration" if unknown else ""
+    if state.defaults is not None:
+        # Only where it comes from the brokers: what the topic itself says needs no explaining.
+        return {**state.defaults, **own}, f"; that is the brokers' own default{why}" if RETENTION_MS not in own else ""
+    if archived is not None:
+        return {**archived, **own}, ""
+    return {**_KAFKA_DEFAULTS, **own}, f"; that is Kafka's own default, and nobody could ask these brokers{why}"

@@ -67,6 +67,8 @@ class TargetState:
     """Of every partition of the topics that exist and are restored to."""
     known_configs: frozenset[str] | None = None
     """The names of topic configs that its brokers know; None: nobody asked."""
+    defaults: Mapping[str, str] | None = None
+    """How long its brokers keep records of a topic that does not say it; None: nobody could ask."""
     rights: Mapping[Right, bool] = field(default_factory=dict)
     """What this user may do; a right that is not in it is unknown."""
     denied: Mapping[Right, tuple[str, ...]] = field(default_factory=dict)
