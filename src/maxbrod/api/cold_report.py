@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from maxbrod.api.backup_run import now_ms
 from maxbrod.api.restore_report import PartitionReport, RestoreReport
 from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.obstacles import GAPS
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def cold_report_of(
         resumed=resumed,
         partitions=tuple(partitions),
         warnings=tuple(map(str, plan.obstacles)),
+        accepted_gaps=tuple(str(each) for each in plan.obstacles if each.kind in GAPS),
     )
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.api.snapshots import find_moment
-from maxbrod.errors import UsageError
 from maxbrod.kafka.groups import CLASSIC
 from maxbrod.planning.restore.choosing import choose_groups
 from maxbrod.planning.restore.groups import ExactLog, MovedLog, RestoredTopic, translate_groups
@@ -14,6 +13,7 @@ from maxbrod.planning.restore.mapping import decode_map
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 from maxbrod.planning.restore.shares import decode_shares
 from maxbrod.planning.restore.wish import OffsetsMode
+from maxbrod.planning.selection import matches_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -50,11 +50,12 @@ class GroupPosition:
 
 
 def missing_groups(patterns: Sequence[str], snapshot: ClusterState | None) -> Iterator[Obstacle]:
-    """Groups that are named in full, and that the archive does not know."""
+    """Groups that are named, and patterns, that the archive knows no group of."""
     known = () if snapshot is None else snapshot.groups or ()
     for name in choose_groups(patterns, known)[1]:
-        what = "the archive has no such group"
-        yield Obstacle(kind=ObstacleKind.GROUPS, where=name, what=what, hint=_HINT, fatal=True)
+        error = matches_nothing(name, [group.group_id for group in known], what="group")
+        hint = _HINT if error.hint is None or "maxbrod ls" in error.hint else error.hint
+        yield Obstacle(kind=ObstacleKind.GROUP_MISSING, where=None, what=error.message, hint=hint, fatal=True)
 
 
 def active_groups(
@@ -77,8 +78,8 @@ def plan_moves(
 ) -> tuple[GroupOffset, ...]:
     """Where groups go, as the run knew them that the restore was made from."""
     chosen, missing = choose_groups(patterns, archived_groups(archive, plan))
-    if missing:
-        raise UsageError(f"the archive has no group {missing[0]}", operation="move groups", hint=_HINT)
+    for name in missing:
+        raise matches_nothing(name, [group.group_id for group in archived_groups(archive, plan)], what="group")
     return translate_groups(chosen, restored_topics(plan, partitions)).offsets
 
 

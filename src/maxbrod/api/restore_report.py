@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.api.backup_run import now_ms
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
 from maxbrod.model import TopicPartition
+from maxbrod.planning.restore.obstacles import GAPS
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """`complete`: every committed record that was asked for stands in the target, once."""
+    """`complete`: every committed record that was asked for stands in the target, once.
+
+    One that has left out what the archive has lost, because that was accepted, is done (exit code 0), and not complete.
+    """
 
     restore_id: str
     archive: str
@@ -55,6 +59,8 @@ class RestoreReport:
     """The ACLs and quotas that came back, once all records are there too."""
     transform: TransformPlan | None = None
     """What the records went through, and what that has changed."""
+    accepted_gaps: tuple[str, ...] = ()
+    """What was asked for and is not in the archive any more: it was left out, as `--accept-gaps` says."""
 
     @property
     def records(self) -> int:
@@ -73,7 +79,7 @@ class RestoreReport:
 
     @property
     def complete(self) -> bool:
-        return self.exit_code == EXIT_DONE
+        return self.exit_code == EXIT_DONE and not self.accepted_gaps
 
     def as_dict(self) -> dict[str, Any]:
         verdict = {"complete": self.complete, "exit_code": self.exit_code, "records": self.records}
@@ -116,4 +122,5 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         partitions=tuple(partitions),
         access=None if any(each.failure is not None for each in restored) else plan.access,
         warnings=tuple(map(str, plan.obstacles)),
+        accepted_gaps=tuple(str(each) for each in plan.obstacles if each.kind in GAPS),
     )

@@ -92,12 +92,15 @@ class Run:
 
 
 Row: TypeAlias = Segment | Gap | Run
-_SLICE_FIELDS: Final = tuple(each.name for each in fields(Slice))
+SLICE_FIELDS: Final = tuple(
+    each.name for each in fields(Slice) if each.name in {known.name for known in fields(Segment)}
+)
+"""What a row remembers of a slice."""
 
 
 def slice_of(row: Segment) -> Slice:
     """What the layout needs to read it."""
-    return Slice(**{name: getattr(row, name) for name in _SLICE_FIELDS})
+    return Slice(**{name: getattr(row, name) for name in SLICE_FIELDS})
 
 
 _SHARED: Final = ("run_id", "written_at")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from maxbrod.planning.selection import select_topics
+from maxbrod.planning.restore.rename import unused_rule
+from maxbrod.planning.selection import matches_nothing, select_topics
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
+    from maxbrod.errors import UsageError
     from maxbrod.kafka.cluster_state import Group
     from maxbrod.planning.restore.wish import Wish
 
@@ -20,6 +22,8 @@ class Chosen:
 
     topics: Mapping[str, str]
     missing: tuple[str, ...]
+    wrong: tuple[UsageError, ...] = ()
+    """About every word that means nothing: those that are missing, patterns that nothing matches, unused rules."""
 
 
 def choose_incarnations(wish: Wish, archived: Mapping[str, str], newest: Container[str]) -> Chosen:
@@ -36,13 +40,18 @@ def choose_incarnations(wish: Wish, archived: Mapping[str, str], newest: Contain
     }
     named_elsewhere = {*(each.where.topic for each in wish.ranges), *wish.partition_counts} - set(topics.values())
     absent = [*selection.missing, *(wish.topic_ids - archived.keys()), *named_elsewhere]
-    return Chosen(topics=topics, missing=tuple(sorted(set(absent))))
+    missing = sorted(set(absent))
+    known, meant = sorted(set(archived.values())), sorted(set(topics.values()))
+    words = [*missing, *selection.unmatched, *selection.unused]
+    rules = [unused_rule(each, meant) for each in wish.rename.unused(meant)] if meant else []
+    wrong = [*(matches_nothing(each, known) for each in words), *rules]
+    return Chosen(topics=topics, missing=tuple(missing), wrong=tuple(wrong))
 
 
 def choose_groups(patterns: Sequence[str], groups: Iterable[Group]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
-    """Those that match a pattern, none without one; and the names that no group has."""
+    """Those that match a pattern, none without one; and the names and patterns that no group has or matches."""
     if not patterns:
         return (), ()
     known = {group.group_id: group for group in groups}
     selection = select_topics(dict.fromkeys(known, False), patterns, internal=True)
-    return tuple(known[name] for name in selection.chosen), selection.missing
+    return tuple(known[name] for name in selection.chosen), (*selection.missing, *selection.unmatched)
