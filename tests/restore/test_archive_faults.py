@@ -206,6 +206,12 @@ def test_no_verb_calls_an_archive_whole_of_which_an_object_is_lost(
     assert (report["complete"], report["exit_code"], len(report["accepted_gaps"])) == (False, 0, 1)
     first = int(report["accepted_gaps"][0].partition("offsets ")[2].split()[0])
     is_restored(cluster, topic, archived, (first, archived.end), "exact")
+    # Through expressions too: nothing is staged of what cannot be read.
+    masked = command.json("restore", "--prefix", "masked-", "--where", "offset >= 0", "--accept-gaps")
+    assert (masked["complete"], masked["exit_code"]) == (False, 0)
+    assert masked["accepted_gaps"] == report["accepted_gaps"]
+    there = [set(log_of(cluster, f"{prefix}-{topic}")) for prefix in ("new", "masked")]
+    assert there[0] == there[1]
     archived.victim.unlink()
     lost = f"offsets {archived.first} to {archived.end} cannot be read: the object is not there"
 
