@@ -55,7 +55,11 @@ def test_as_of_a_run_what_came_later_is_not_listed(local_place: Place) -> None:
 def test_topics_are_chosen_by_name_and_pattern_and_close_names_are_told(local_place: Place) -> None:
     archive = fill(local_place)
     assert {each.topic for each in list_topics(archive, ["or*"]).topics} == {"orders"}
-    assert not list_topics(archive, ["nothing*"]).topics
+    with pytest.raises(UsageError, match=r"matches 'nothing\*'"):
+        list_topics(archive, ["nothing*"])
+    with pytest.raises(UsageError) as caught:
+        list_topics(archive, ["/rder/"])
+    assert "whole name" in str(caught.value.hint)
     with pytest.raises(UsageError, match="'ordres'") as caught:
         list_topics(archive, ["ordres"])
     assert caught.value.hint == "did you mean orders?"

@@ -18,6 +18,7 @@ from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.planning.restore.wish import Wish
 from maxbrod.spark.cold_restore import _work, _written
+from restore.engine import run_loss_job_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,7 @@ def without_spark(job: Callable[..., list[ColdWritten]] = run_job_here) -> Itera
         patch.object(engine, "run_cold_job", job),
         patch.object(engine, "open_configured", nothing),
         patch.object(engine, "parallelism_of", lambda *_: 2),
+        patch.object(engine, "run_loss_job", run_loss_job_here),
     ):
         yield
 

@@ -19,6 +19,7 @@ from native_logs import data_batch
 
 from cold.directories import LOGS, TARGET_ID, put_empty, put_source, put_target
 from cold.engine import Cold, contents, log_of, refused, restore, run_job_here, without_spark
+from convert.engine import convert
 from maxbrod.api.cold_meter import ColdMeter
 from maxbrod.api.cold_placing import Placing
 from maxbrod.api.cold_restore import ColdRestore
@@ -27,6 +28,7 @@ from maxbrod.config import Config
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UnavailableError
 from maxbrod.layouts.logdir.installing import JOURNAL
 from maxbrod.planning.restore.wish import Wish
+from maxbrod.spark import copy_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -411,3 +413,55 @@ def test_progress_is_what_has_been_written_aside(disk: Path) -> None:
     steps: list[Progress] = []
     ColdMeter([disk], steps.append, bytes_total=4 << 20, tasks=3).tasks_done(1)
     assert [(each.bytes_done, each.bytes_total, each.tasks_done) for each in steps] == [(1 << 20, 4 << 20, 1)]
+
+
+@pytest.fixture
+def native(source: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The same logs in an archive of our own, with an object for each batch; and the object of offsets 20 to 30."""
+    with patch.object(copy_task, "_PACKED_BYTES", 0):
+        assert convert(source, tmp_path / "native", "kafka", codec="source", segment_records=10).exit_code == 0
+    (victim,) = (tmp_path / "native").glob(f"*/orders/*/0/{20:020}-*")
+    return tmp_path / "native", victim
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-3])])
+def test_a_missing_object_is_an_obstacle_and_if_it_is_accepted_the_rest_is_written(
+    native: tuple[Path, Path], disk: Path, damage: Callable[[Path], None]
+) -> None:
+    archive, victim = native
+    damage(victim)
+    before = contents(disk)
+    error = refused(archive, disk)
+    assert error.exit_code == 4
+    assert "offsets 20 to 30 cannot be read: " in str(error)
+    assert victim.name in str(error)
+    assert contents(disk) == before
+    report = restore(archive, disk, accept_gaps=True)
+    assert (report["exit_code"], report["complete"], len(report["accepted_gaps"])) == (0, False, 1)
+    assert log_of(disk / "orders-0") == b"".join([*LOGS["orders-0"][:2], *LOGS["orders-0"][3:]])
+    assert log_of(disk / "orders-1") == b"".join(LOGS["orders-1"])
+
+
+def test_damage_that_only_reading_finds_is_left_out_where_that_is_accepted(
+    native: tuple[Path, Path], disk: Path
+) -> None:
+    archive, victim = native
+    data = bytearray(victim.read_bytes())
+    data[-5] ^= 1
+    victim.write_bytes(data)
+    report = restore(archive, disk)
+    assert report["exit_code"] == 4
+    (failure,) = (each["failure"] for each in report["partitions"] if each["failure"])
+    assert "offsets 20 to 30 cannot be read" in failure["message"]
+    assert victim.name in failure["object_name"]
+    report = restore(archive, disk, accept_gaps=True)
+    assert (report["exit_code"], report["complete"], report["records"]) == (0, False, 61)
+    assert log_of(disk / "orders-0") == b"".join([*LOGS["orders-0"][:2], *LOGS["orders-0"][3:]])
+
+
+def test_a_directory_that_has_changed_while_somebody_was_asked_is_not_written(source: Path, disk: Path) -> None:
+    work = ColdRestore(Config(archive=str(source)), Wish(), [disk])
+    plan = work.plan()
+    put_empty(disk / "orders-2")
+    with without_spark(), pytest.raises(RefusedError):
+        work.run(plan)

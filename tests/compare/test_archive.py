@@ -35,6 +35,14 @@ def _here() -> Iterator[None]:
         yield
 
 
+def test_a_rule_that_renames_nothing_never_compares_topics_with_themselves(command: Command, topic: str) -> None:
+    for words in ("--rename", "/^topic-/zz_/"), ("--topic", "/^topic-/"), ("--exclude", "tmp-*"), ("--partition", "7"):
+        told = command("compare", *words, exits=2)
+        assert "equal" not in told
+        assert words[1] in command.said
+    assert command.json("compare", "--topic", topic, "--rename", f"/{topic}(.*)/{topic}\\1/")["equal"]
+
+
 @pytest.fixture
 def command(cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     """The archive has a topic of two partitions: every codec, odd records, transactions of either end."""

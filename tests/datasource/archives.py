@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -12,11 +12,10 @@ from native_logs import NAME, archive, logs
 from catalog.examples import run
 from fixtures_archives import put_snapshot
 from maxbrod.api.archives import open_for_writing
-from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import SLICE_FIELDS, PartitionId, Segment, decode_rows, slice_of
 from maxbrod.datasource.options import SCOPES
 from maxbrod.datasource.scope import Scope, encode_scopes, narrow
 from maxbrod.datasource.source import ArchiveSource
-from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def write(
     """One run that archives these batches of one partition."""
     opened = open_for_writing(str(url))
     slices = archive(opened.storage, chunks, limits=limits, aborted=aborted, exact=exact, look=look)
-    names = [each.name for each in fields(Slice)]
+    names = SLICE_FIELDS
     rows = [
         Segment(
             topic=topic,
@@ -72,7 +71,7 @@ def compact(url: Path) -> None:
     held = opened.catalog.rows()
     rows = [row for row in decode_rows(held) if isinstance(row, Segment)]
     (stored,) = archive(opened.storage, [logs(opened.storage, tuple(map(slice_of, rows)))])
-    values = {each.name: getattr(stored, each.name) for each in fields(Slice)}
+    values = {name: getattr(stored, name) for name in SLICE_FIELDS}
     opened.catalog.commit([replace(rows[0], **values, level=1)], replaced=held)
     opened.storage.delete([row.path for row in rows])
 

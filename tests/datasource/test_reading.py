@@ -133,8 +133,7 @@ def test_a_record_older_than_the_first_of_its_batch_is_never_missed(tmp_path: Pa
         ({"startingOffset": "990"}, list(range(990, 1000))),
         ({"endingOffset": "7", "partitions": f"0-{NAME.partition}"}, list(range(7))),
         ({"since": "1003", "until": "1006"}, [3, 4, 5]),
-        ({"topics": "ord*,/x.*/", "endingOffset": "2"}, [0, 1]),
-        ({"topics": "/x.*/"}, []),
+        ({"topics": "ord*,/o.*/", "endingOffset": "2"}, [0, 1]),
         ({"partitions": "77"}, []),
         ({"partitions": f"0-{NAME.partition - 1}"}, []),
     ],
@@ -216,6 +215,7 @@ def test_damage_is_never_read_as_data(hundred: Path) -> None:
         {"splitBytes": "0"},
         {"storage.s3.nonsense": "secret-word"},
         {"topics": "absent"},
+        {"topics": "ord*,/x.*/"},
         {"layout": "none"},
     ],
 )

@@ -14,6 +14,7 @@ from native_logs import archive, data_batch, new_storage, pack
 from reference import Record
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
+from maxbrod.layouts import reading
 from maxbrod.layouts.kafka.digest import Digest
 from maxbrod.layouts.kafka.frames import FRAME_BYTES, FrameDecoder, FrameEncoder, encode_frame
 from maxbrod.layouts.kafka.reading import read_log, read_logs
@@ -191,3 +192,57 @@ def test_no_more_than_one_piece_is_ever_read_ahead() -> None:
         assert seen < 5
         assert len(list(reading)) + 1 <= 5
     assert asked == list(range(0, len(whole), size))
+
+
+def handed_out(storage: Storage, row: Slice, request_bytes: int) -> tuple[int, CorruptDataError | None]:
+    """Up to which offset a slice can be read, and what ended it."""
+    reached = row.base_offset
+    try:
+        for _, headers in reading.read_logs(storage, row, request_bytes=request_bytes):
+            reached = int(headers.last_offset[-1]) + 1
+    except CorruptDataError as error:
+        return reached, error
+    return reached, None
+
+
+@pytest.mark.parametrize("mode", ["source", "zstd"])
+def test_how_far_a_damaged_slice_is_read_depends_on_its_bytes_alone(mode: str) -> None:
+    storage, row, whole = stored(mode)
+    damaged = [whole[:size] for size in range(0, len(whole), 23)]
+    for position in range(0, len(whole), 5):
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << position % 8
+        damaged.append(bytes(flipped))
+    for data in damaged:
+        exchange(storage, row.path, data)
+        (first, error), *others = (handed_out(storage, row, size) for size in (1 << 20, 100, 17))
+        assert error is not None
+        assert {each for each, _ in others} == {first}, "a restore that goes on must meet the same"
+        if first < row.end_offset:
+            assert f"offsets {first} to {row.end_offset} cannot be read" in str(error)
+            assert storage.name_of(row.path) in str(error)
+        assert handed_out(storage, replace(row, sound_end=first), 1 << 20) == (first, None)
+
+
+def test_what_stands_before_damage_is_handed_out_and_what_is_known_to_be_lost_is_not() -> None:
+    storage, row, whole = stored("source")
+    flipped = bytearray(whole)
+    flipped[len(LOG[0]) + len(LOG[1]) + 70] ^= 1
+    exchange(storage, row.path, bytes(flipped))
+    assert handed_out(storage, row, 1 << 20)[0] == 6
+    # Mended meanwhile, it stays out: whoever goes on must leave out the same.
+    exchange(storage, row.path, whole)
+    assert handed_out(storage, replace(row, sound_end=6), 1 << 20) == (6, None)
+    storage.delete([row.path])
+    reached, error = handed_out(storage, row, 1 << 20)
+    assert (reached, error is not None and error.exit_code) == (0, 4)
+    assert "offsets 0 to 15 cannot be read: the object is not there" in str(error)
+
+
+def test_a_damaged_byte_that_looks_like_another_version_is_told_as_damage() -> None:
+    storage, row, whole = stored("source")
+    flipped = bytearray(whole)
+    flipped[16] = 7
+    exchange(storage, row.path, bytes(flipped))
+    with pytest.raises(CorruptDataError, match="digest"):
+        list(read_logs(storage, row))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.errors import UsageError
-from maxbrod.planning.selection import select_topics
+from maxbrod.planning.selection import matches_nothing, select_topics, words_of
 
 NAMES = {
     "orders": False,
@@ -82,3 +82,28 @@ def test_a_topic_is_never_both_excluded_and_chosen(names: dict[str, bool], patte
     assert kept | left == set(names)
     assert not kept & left
     assert set(select_topics(names, patterns, internal=internal).chosen) <= set(names)
+
+
+def test_every_word_that_means_no_topic_is_told() -> None:
+    found = select_topics(NAMES, ["orders", "lost", "/orders/", "/^pay/", "x*"], ["tmp-*", "gone", "payments"])
+    assert found.chosen == ("orders",)
+    assert found.missing == ("lost",)
+    assert found.unmatched == ("/^pay/", "x*")
+    assert found.unused == ("gone", "tmp-*")
+    assert found.wrong == "lost"
+    assert select_topics({}, ["*"]).wrong is None, "all that there are may be none"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("/^pay/", "whole name"), ("ordres", "did you mean orders"), ("/ordres/", "did you mean orders"), ("q", "ls")],
+)
+def test_the_hint_names_what_was_probably_meant(word: str, hint: str) -> None:
+    error = matches_nothing(word, NAMES)
+    assert error.exit_code == 2
+    assert hint in str(error.hint)
+
+
+def test_a_single_word_is_never_taken_letter_by_letter() -> None:
+    assert words_of("orders") == ("orders",)
+    assert words_of(["orders", "payments"]) == ("orders", "payments")

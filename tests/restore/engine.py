@@ -27,14 +27,19 @@ from maxbrod.sandbox.jvm import QUICK_OPTIONS, QUIET_OPTIONS, java_command
 from maxbrod.sandbox.spec import CLIENTS_DIR, SASL_PLAINTEXT
 from maxbrod.sandbox.tools import CONSOLE_CONSUMER
 from maxbrod.sandbox.waiting import wait_for
+from maxbrod.spark.loss import gather, work
 from maxbrod.spark.restore import _restored, _work
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pytest
 
+    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.config import StorageConfig
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.planning.restore.sources import Lost
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.spark.restore_task import Restored, RestoreItem, RestoreSettings
 
@@ -53,6 +58,14 @@ def run_job_here(
     return [_restored(values) for answer in answers for values in json.loads(answer)]
 
 
+def run_loss_job_here(
+    _: object, archive_url: str, storage: StorageConfig, slices: Mapping[PartitionId, Sequence[Slice]], **__: object
+) -> dict[PartitionId, list[Lost]]:
+    """The same for those that look for damage."""
+    payload = json.dumps([(asdict(where), asdict(each)) for where, found in slices.items() for each in found])
+    return gather([work(archive_url, storage, payload)])
+
+
 @contextmanager
 def without_spark(job: Callable[..., list[Restored]] = run_job_here) -> Iterator[None]:
     @contextmanager
@@ -63,6 +76,7 @@ def without_spark(job: Callable[..., list[Restored]] = run_job_here) -> Iterator
         patch.object(engine, "run_restore_job", job),
         patch.object(engine, "open_configured", nothing),
         patch.object(engine, "parallelism_of", lambda *_: 2),
+        patch.object(engine, "run_loss_job", run_loss_job_here),
     ):
         yield
 
@@ -74,17 +88,17 @@ class Command:
         self, cluster: Cluster, archive: object, capsys: pytest.CaptureFixture[str], *, user: str | None = None
     ) -> None:
         """`user`: who logs in by SASL; without one it is whoever may do everything."""
-        self._place = ["--bootstrap", cluster.bootstrap, "--archive", str(archive)]
+        self.place = ["--bootstrap", cluster.bootstrap, "--archive", str(archive)]
         if user is not None:
             properties = cluster.directory / CLIENTS_DIR / f"sasl_plaintext-{user}.properties"
-            self._place[1] = cluster.bootstrap_for(SASL_PLAINTEXT)
-            self._place += ["--command-config", str(properties)]
+            self.place[1] = cluster.bootstrap_for(SASL_PLAINTEXT)
+            self.place += ["--command-config", str(properties)]
         self._capsys = capsys
         self.said = ""
         """On standard error."""
 
     def __call__(self, *words: str, exits: int = 0) -> str:
-        code = run([*words, *self._place])
+        code = run([*words, *self.place])
         told = self._capsys.readouterr()
         self.said = told.err
         assert code == exits, told

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 import pytest
 
 from maxbrod.api import backup
-from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED
+from maxbrod.cli.main import run
+from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.planning.tasks import plan_tasks
 from maxbrod.sandbox.topics import offsets
-from restore.engine import configs_of
-from restore.faults import archive, failure_of, renamed, restore
+from restore.engine import Command, configs_of
+from restore.faults import CrashError, archive, failure_of, renamed, restore, when_acknowledged
 from restore.oracle import assert_restored, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from backup.plain import Record
+    from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
 
 
@@ -33,27 +38,140 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("damage", "code"),
-    [(Path.unlink, EXIT_FAILED), (cut, EXIT_CORRUPT), (flip, EXIT_CORRUPT)],
-    ids=["missing", "cut", "flipped"],
-)
-@pytest.mark.parametrize("mode", ["exact", "append"])
-def test_damage_in_the_archive_is_named_and_costs_no_other_partition(
-    cluster: Cluster, topic: str, tmp_path: Path, mode: str, damage: Callable[[Path], None], code: int
-) -> None:
+class Archived(NamedTuple):
+    """A topic of two partitions, of which one object is about to be damaged."""
+
+    config: Config
+    wanted: list[dict[int, Record]]
+    victim: Path
+    first: int
+    end: int
+    """The offsets that the object holds."""
+
+
+@pytest.fixture
+def archived(cluster: Cluster, topic: str, tmp_path: Path) -> Archived:
     with patch.object(
         backup, "plan_tasks", partial(plan_tasks, pack_bytes_max=1)
     ):  # each partition has its own objects
         config, wanted = archive(cluster, topic, tmp_path / "archive", partitions=2, segment_records=60)
-    base = None if mode == "exact" else 0
     (folder,) = (tmp_path / "archive" / "segments" / topic).iterdir()
     objects = sorted((folder / "0").iterdir())
-    victim, first_offset = objects[1], int(objects[1].name[:20])
+    return Archived(config, wanted, objects[1], int(objects[1].name[:20]), int(objects[2].name[:20]))
+
+
+def is_restored(cluster: Cluster, topic: str, archived: Archived, gap: tuple[int, int], mode: str) -> None:
+    """Everything but the gap, at its own offsets where they stay."""
+    base = None if mode == "exact" else 0
+    left = {at: each for at, each in archived.wanted[0].items() if not gap[0] <= at < gap[1]}
+    assert len(left) < len(archived.wanted[0])
+    assert_restored(cluster, f"new-{topic}", left, base=base)
+    assert_restored(cluster, f"new-{topic}", archived.wanted[1], partition=1, base=base)
+    assert configs_of(cluster, f"new-{topic}") == configs_of(cluster, topic), "nothing is held any more"
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut], ids=["missing", "cut"])
+@pytest.mark.parametrize("mode", ["exact", "append"])
+def test_an_object_that_is_missing_or_too_short_is_found_before_anything_is_changed(
+    cluster: Cluster, topic: str, archived: Archived, mode: str, damage: Callable[[Path], None]
+) -> None:
+    damage(archived.victim)
+    with pytest.raises(CorruptDataError) as caught:
+        restore(archived.config, renamed(mode))
+    told = str(caught.value)
+    assert archived.victim.name in told
+    assert f"to {archived.end} cannot be read" in told
+    assert caught.value.object_name == f"{topic}-0"
+    with cluster.admin() as admin:
+        assert f"new-{topic}" not in admin.list_topics()
+    report = restore(archived.config, renamed(mode, accept_gaps=True))
+    assert (report.exit_code, report.complete) == (0, False), "it was accepted, and is not complete"
+    (lost,) = report.accepted_gaps
+    assert archived.victim.name in lost
+    first = int(lost.partition("offsets ")[2].split()[0])
+    assert archived.first <= first < archived.end
+    assert first == archived.first or damage is cut, "what the object still has is restored"
+    is_restored(cluster, topic, archived, (first, archived.end), mode)
+
+
+@pytest.mark.parametrize("mode", ["exact", "append"])
+def test_damage_that_only_reading_finds_ends_with_4_and_the_same_command_completes_once_it_is_accepted(
+    cluster: Cluster, topic: str, archived: Archived, mode: str
+) -> None:
+    flip(archived.victim)
+    report = restore(archived.config, renamed(mode))
+    assert (report.exit_code, report.complete) == (EXIT_CORRUPT, False)
+    failure = failure_of(report.partitions[0])
+    assert archived.victim.name in failure["object_name"]
+    assert f"offsets {failure['offset']} to {archived.end} cannot be read" in failure["message"]
+    assert report.partitions[1].failure is None
+    # Half done, and its topics are held: the same command goes on without what is lost.
+    report = restore(archived.config, renamed(mode, accept_gaps=True))
+    assert (report.exit_code, report.complete, report.resumed) == (0, False, True)
+    (lost,) = report.accepted_gaps
+    assert f"offsets {failure['offset']} to {archived.end} cannot be read" in lost
+    assert archived.victim.name in lost
+    assert failure["offset"] > archived.first, "what stands before the damage is restored"
+    is_restored(cluster, topic, archived, (failure["offset"], archived.end), mode)
+
+
+@pytest.mark.parametrize("mode", ["exact", "append"])
+def test_accepted_damage_is_left_out_at_once_and_the_report_counts_every_record(
+    cluster: Cluster, topic: str, archived: Archived, mode: str
+) -> None:
+    flip(archived.victim)
+    report = restore(archived.config, renamed(mode, accept_gaps=True))
+    assert (report.exit_code, report.complete, report.resumed) == (0, False, False)
+    first = int(report.accepted_gaps[0].partition("offsets ")[2].split()[0])
+    is_restored(cluster, topic, archived, (first, archived.end), mode)
+    there = log_of(cluster, f"new-{topic}")
+    assert report.partitions[0].records == len(there)
+
+
+def test_an_object_that_goes_while_a_restore_is_interrupted_is_found_and_can_be_accepted(
+    cluster: Cluster, topic: str, archived: Archived
+) -> None:
+    with when_acknowledged(1, lambda: (_ for _ in ()).throw(CrashError)), pytest.raises(CrashError):
+        restore(archived.config, renamed())
+    archived.victim.unlink()
+    with pytest.raises(CorruptDataError, match=f"offsets {archived.first} to {archived.end}"):
+        restore(archived.config, renamed())
+    report = restore(archived.config, renamed(accept_gaps=True))
+    assert (report.exit_code, report.complete, report.resumed) == (0, False, True)
+    is_restored(cluster, topic, archived, (archived.first, archived.end), "exact")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, flip], ids=["missing", "flipped"])
+def test_another_number_of_partitions_goes_without_what_is_lost(
+    cluster: Cluster, topic: str, archived: Archived, damage: Callable[[Path], None]
+) -> None:
+    damage(archived.victim)
+    wish = renamed("auto", partition_count=3)
+    if damage is flip:
+        assert restore(archived.config, wish).exit_code == EXIT_CORRUPT
+    else:
+        with pytest.raises(CorruptDataError, match=archived.victim.name):
+            restore(archived.config, wish)
+    report = restore(archived.config, replace(wish, accept_gaps=True))
+    assert (report.exit_code, report.complete) == (0, False)
+    first = int(report.accepted_gaps[0].partition("offsets ")[2].split()[0])
+    left = [each for at, each in archived.wanted[0].items() if not first <= at < archived.end]
+    there = [each for number in range(3) for each in log_of(cluster, f"new-{topic}", number).values()]
+    assert Counter(each.value for each in there) == Counter(
+        each.value for each in (*left, *archived.wanted[1].values())
+    )
+
+
+@pytest.mark.parametrize("mode", ["exact", "append"])
+def test_damage_in_the_archive_costs_no_other_partition_and_mended_the_same_command_goes_on(
+    cluster: Cluster, topic: str, archived: Archived, mode: str
+) -> None:
+    config, wanted, victim, first_offset, _ = archived
+    base = None if mode == "exact" else 0
     sound = victim.read_bytes()
-    damage(victim)
+    flip(victim)
     report = restore(config, renamed(mode))
-    assert report.exit_code == code
+    assert report.exit_code == EXIT_CORRUPT
     broken, whole = report.partitions
     failure = failure_of(broken)
     assert victim.name in failure["object_name"]
@@ -74,3 +192,37 @@ def test_damage_in_the_archive_is_named_and_costs_no_other_partition(
     for partition, records in enumerate(wanted):
         assert_restored(cluster, f"new-{topic}", records, partition=partition, base=base)
     assert configs_of(cluster, f"new-{topic}") == configs_of(cluster, topic)
+
+
+@pytest.mark.usefixtures("spark")
+def test_no_verb_calls_an_archive_whole_of_which_an_object_is_lost(
+    cluster: Cluster, topic: str, archived: Archived, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """On Spark: each names the object and the offsets."""
+    place = str(archived.config.archive)
+    command = Command(cluster, place, capsys)
+    flip(archived.victim)
+    report = command.json("restore", "--prefix", "new-", "--accept-gaps")
+    assert (report["complete"], report["exit_code"], len(report["accepted_gaps"])) == (False, 0, 1)
+    first = int(report["accepted_gaps"][0].partition("offsets ")[2].split()[0])
+    is_restored(cluster, topic, archived, (first, archived.end), "exact")
+    # Through expressions too: nothing is staged of what cannot be read.
+    masked = command.json("restore", "--prefix", "masked-", "--where", "offset >= 0", "--accept-gaps")
+    assert (masked["complete"], masked["exit_code"]) == (False, 0)
+    assert masked["accepted_gaps"] == report["accepted_gaps"]
+    there = [set(log_of(cluster, f"{prefix}-{topic}")) for prefix in ("new", "masked")]
+    assert there[0] == there[1]
+    archived.victim.unlink()
+    lost = f"offsets {archived.first} to {archived.end} cannot be read: the object is not there"
+
+    def told(*words: str, exits: int) -> str:
+        assert run(list(words)) == exits
+        said = capsys.readouterr()
+        return "".join((said.out + said.err).split("\n"))
+
+    said = told("compare", "--archive", place, "--bootstrap", cluster.bootstrap, "--prefix", "new-", exits=4)
+    assert (lost in said, archived.victim.name in said, "equal:" in said) == (True, True, False)
+    said = told("query", place, f"SELECT max(length(value)) FROM `{topic}`", exits=4)
+    assert (lost in said, archived.victim.name in said) == (True, True)
+    said = told("convert", place, str(tmp_path / "other"), "--to", "kbak", "--accept-loss", exits=4)
+    assert (lost in said, archived.victim.name in said) == (True, True)

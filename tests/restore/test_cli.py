@@ -12,6 +12,7 @@ from rich.console import Console
 from backup.engine import back_up, config_of
 from maxbrod.api import restore as engine
 from maxbrod.api import restore_target
+from maxbrod.cli.main import run
 from maxbrod.cli.restore_options import parse_rate, parse_settings
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
@@ -19,7 +20,7 @@ from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import Command, read_all, run_job_here, without_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
@@ -106,9 +107,9 @@ def test_brokers_tell_the_rights_on_topics_also_before_they_are_there(topic: str
 
 
 def test_a_refusal_for_machines_names_every_obstacle(command: Command) -> None:
-    told = command.json("restore", "--groups", "nobody", exits=5)
-    assert (told["error"], told["exit_code"]) == ("RefusedError", 5)
-    assert {each["kind"] for each in told["obstacles"]} >= {"target not empty", "groups"}
+    told = command.json("restore", "--groups", "nobody", exits=2)
+    assert (told["error"], told["exit_code"]) == ("UsageError", 2)
+    assert {each["kind"] for each in told["obstacles"]} >= {"target not empty", "group missing"}
     assert all(each["what"] for each in told["obstacles"])
 
 
@@ -127,9 +128,13 @@ def test_the_same_command_goes_on_after_a_failure(cluster: Cluster, topic: str, 
 
 
 def test_what_the_archive_lacks_is_bad_usage(command: Command) -> None:
-    assert "no topic nonsense" in command("restore", "--dry-run", "--topic", "nonsense", exits=2)
-    command("restore", "--groups", "nobody", "--suffix", "-new", exits=5)
-    assert "no such group" in command.said
+    assert "no topic 'nonsense'" in command("restore", "--dry-run", "--topic", "nonsense", exits=2)
+    for words in ("--groups", "nobody"), ("--groups", "nobody-*"), ("--topic", "/^top/"), ("--exclude", "tmp-*"):
+        command("restore", *words, "--suffix", "-new", exits=2)
+        assert words[1] in command.said
+    command("restore", "--rename", "/^topic-/zz_/", exits=2)
+    assert "renames nothing" in command.said
+    assert "whole name" in command.said, "the hint says why"
 
 
 @pytest.mark.parametrize(
@@ -146,8 +151,6 @@ def test_what_the_archive_lacks_is_bad_usage(command: Command) -> None:
     ],
 )
 def test_words_that_mean_nothing_are_bad_usage(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    from maxbrod.cli.main import run  # noqa: PLC0415 - the other tests go through `Command`
-
     assert run(["restore", "--archive", "/nowhere", "--bootstrap", "127.0.0.1:1", *words]) == 2
     assert "hint" in capsys.readouterr().err
 
@@ -157,6 +160,70 @@ def test_settings_and_rates_are_read() -> None:
     assert parse_rate("50MB") == parse_rate("50MB/s") == 50_000_000
     with pytest.raises(UsageError, match="a is set to 1 and to 2"):
         parse_settings(["a=1", "a=2"])
+
+
+@pytest.mark.parametrize("answer", [typer.Abort, KeyboardInterrupt, EOFError, False])
+def test_whoever_does_not_agree_ends_it_with_5_and_nothing_is_changed(
+    cluster: Cluster, topic: str, command: Command, answer: type[BaseException] | bool
+) -> None:
+    effect = {"return_value": False} if answer is False else {"side_effect": answer}
+    with patch.object(Console, "is_terminal", True), patch.object(typer, "confirm", **effect):
+        command("restore", "--suffix", "-new", exits=5)
+    assert "not agreed to" in command.said
+    with cluster.admin() as admin:
+        assert f"{topic}-new" not in admin.list_topics()
+
+
+def test_again_restores_once_more_and_never_doubles_records_unasked(
+    cluster: Cluster, topic: str, command: Command
+) -> None:
+    words = ("restore", "--suffix", "-new", "--partition", "0")
+    new = f"{topic}-new"
+    assert command.json(*words)["complete"]
+    assert "--again" in command.json(*words, exits=5)["hint"]
+    command(*words, "--again", exits=5)
+    assert "not empty" in command.said
+    assert offsets(cluster, new) == (0, 30)
+    appended = (*words, "--offsets", "append")
+    assert command.json(*appended)["records"] == 30
+    command(*appended, exits=5)
+    assert command.json(*appended, "--again")["records"] == 30
+    assert offsets(cluster, new) == (0, 90), "behind what is there, because that was asked for"
+    # Emptied, it takes them once more.
+    delete_topic(cluster, new)
+    report = command.json(*words, "--again")
+    assert (report["complete"], report["resumed"]) == (True, False)
+    assert read_all(cluster, new) == read_all(cluster, topic)
+
+
+def test_what_was_agreed_to_is_what_runs(cluster: Cluster, topic: str, command: Command) -> None:
+    """While the prompt waits, somebody else does the same, or something to the target."""
+    words = ("restore", "--suffix", "-new")
+    new = f"{topic}-new"
+
+    def meanwhile(act: Callable[[], object]) -> None:
+        def agree(*_: object, **__: object) -> bool:
+            act()
+            return True
+
+        with patch.object(Console, "is_terminal", True), patch.object(typer, "confirm", agree):
+            command(*words, exits=5)
+
+    meanwhile(lambda: create_topic(cluster, new, partitions=2))
+    assert f"{new} was created or deleted" in command.said
+    assert offsets(cluster, new) == (0, 0)
+    delete_topic(cluster, new)
+
+    def begin() -> None:
+        with patch.object(engine, "run_restore_job", side_effect=UnavailableError("the lights went out")):
+            assert run([*words, "--yes", *command.place]) == 1
+
+    meanwhile(begin)
+    assert "begun elsewhere" in command.said
+    assert offsets(cluster, new) == (0, 0)
+    meanwhile(lambda: run([*words, "--yes", *command.place]))
+    assert "already" in command.said
+    assert read_all(cluster, new) == read_all(cluster, topic)
 
 
 @pytest.mark.usefixtures("spark")

@@ -30,11 +30,11 @@ def test_a_program_restores_and_gets_a_report(cluster: Cluster, topic: str, tmp_
         report = maxbrod.restore(
             archive=tmp_path,
             bootstrap=cluster.bootstrap,
-            topics=[topic],
-            rename={topic: f"{topic}-new"},
+            topics=topic,
+            rename=f"{topic}={topic}-new",
             since=1005,
             until=datetime.fromtimestamp(1.01, UTC),
-            partitions=[0],
+            partitions="0",
             on_progress=steps.append,
         )
     assert isinstance(report, maxbrod.RestoreReport)

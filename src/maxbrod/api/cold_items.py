@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from maxbrod.api.restore_loss import sound_slices
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
 from maxbrod.errors import RefusedError
@@ -14,6 +15,7 @@ from maxbrod.layouts.logdir.target_metadata import read_assignments
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.cold import LeaderEpochs, cold_configs, measure_extents, rows_to_write
 from maxbrod.planning.restore.cold_preflight import ColdTarget
+from maxbrod.planning.restore.plan import sources_of
 from maxbrod.spark.cold_restore_task import ColdItem
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.layouts.logdir.log_writing import WrittenLog
     from maxbrod.planning.restore.plan import RestorePlan
-    from maxbrod.planning.restore.sources import Source
     from maxbrod.planning.restore.wish import Wish
 
     Done = Mapping[tuple[Path, TopicPartition], WrittenLog]
@@ -40,7 +41,7 @@ def cold_items(
     moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
     configs = cold_configs(wish.rename, moment.cluster, read_assignments(paths))
     rows = archive.catalog.rows()
-    extents, slices = measure_extents(rows, sources_of(plan)), _slices(rows, plan)
+    extents, slices = measure_extents(rows, sources_of(plan)), cold_slices(rows, plan)
     items = []
     for topic in plan.topics:
         for source in (each.source for each in topic.partitions):
@@ -60,16 +61,13 @@ def cold_items(
     return items
 
 
-def sources_of(plan: RestorePlan) -> list[Source]:
-    return [each.source for topic in plan.topics for each in topic.partitions]
-
-
-def _slices(rows: pa.Table, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
+def cold_slices(rows: pa.Table, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
+    """Of all sources, in the order of offsets, without what is lost."""
     found: dict[PartitionId, list[Slice]] = {}
     for row in decode_rows(rows_to_write(rows, sources_of(plan))):
         if isinstance(row, Segment):
             found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
-    return found
+    return sound_slices(found, sources_of(plan))
 
 
 def _lacking(target: ColdTarget, where: TopicPartition) -> list[Path]:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from maxbrod.api.archives import open_archive
 from maxbrod.api.backup_run import now_ms
-from maxbrod.api.cold_items import cold_items, sources_of
+from maxbrod.api.cold_items import cold_items, cold_slices
 from maxbrod.api.cold_meter import ColdMeter
 from maxbrod.api.cold_placing import Placing
 from maxbrod.api.cold_report import ColdReport, cold_report_of
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_damage import damage
+from maxbrod.api.restore_loss import damaged_part, listed_losses, unknown_losses
 from maxbrod.api.restore_report import AGAIN
 from maxbrod.api.restore_state import next_id, store_plan, store_report
 from maxbrod.api.snapshots import find_moment
@@ -26,6 +27,7 @@ from maxbrod.errors import IncompleteError, MaxbrodError, UnavailableError, Usag
 from maxbrod.layouts.logdir.target import locked, look_at
 from maxbrod.layouts.logdir.target_metadata import read_assignments
 from maxbrod.planning.incarnations import Incarnation, newest_ids
+from maxbrod.planning.restore.changes import refuse_changes
 from maxbrod.planning.restore.choosing import choose_incarnations
 from maxbrod.planning.restore.cold import (
     COLD_COLUMNS,
@@ -37,11 +39,12 @@ from maxbrod.planning.restore.cold import (
 from maxbrod.planning.restore.cold_preflight import ColdTarget, find_cold_obstacles
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal
-from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
+from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore, sources_of, without_lost
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 from maxbrod.planning.windows import spread
 from maxbrod.spark.cold_restore import run_cold_job
 from maxbrod.spark.cold_restore_task import ColdSettings
+from maxbrod.spark.loss import run_loss_job
 from maxbrod.spark.session import open_configured, parallelism_of
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.cold_items import Done
     from maxbrod.api.progress import OnProgress
+    from maxbrod.api.restore_loss import LostOf
     from maxbrod.config import Config
     from maxbrod.model import TopicPartition
     from maxbrod.planning.restore.wish import Wish
@@ -100,24 +104,26 @@ class ColdRestore:
         self.on_progress(Progress(phase="planning"))
         cluster_id = look_at(self._paths[0]).cluster_id
         with locked(self._paths):
-            placing = Placing(self._paths, self._command(cluster_id))
-            target = ColdTarget(
-                directories=placing.look(), assignments=read_assignments(self._paths), done=placing.begun()
-            )
-            return self._plan(target)
+            return self._plan(self._look(Placing(self._paths, self._command(cluster_id))))
+
+    def _look(self, placing: Placing) -> ColdTarget:
+        return ColdTarget(directories=placing.look(), assignments=read_assignments(self._paths), done=placing.begun())
 
     def run(self, plan: RestorePlan) -> ColdReport:
         """Do what the plan says. Run again after any failure.
 
-        IncompleteError: `stop` was set before all was written; nothing is in its place then.
+        IncompleteError: `stop` was set before all was written; nothing is in its place then. RefusedError: it is not
+        what would be planned now.
         """
-        refused = refusal(plan.obstacles)
-        if refused is not None:
-            raise refused
         started_at_ms = now_ms()
         with locked(self._paths), Placing(self._paths, plan.command) as placing:
+            now = self._plan(self._look(placing))
+            for each in (plan, now):
+                if (refused := refusal(each.obstacles)) is not None:
+                    raise refused
+            refuse_changes(plan, now, begun=False)
             done = placing.finish_begun()
-            written = self._write(plan, self._items(plan, done))
+            plan, written = self._written(plan, done)
             failures = {each.where: each.failure for each in written if each.failure is not None}
             if not failures:
                 self.on_progress(Progress(phase="putting in place"))
@@ -153,6 +159,7 @@ class ColdRestore:
             target=state,
             now_ms=now_ms(),
             topic_runs=moment.topic_runs,
+            lost=listed_losses(archive, chosen.topics.keys()),
         )
         extents = measure_extents(rows, sources_of(plan))
         obstacles = [
@@ -160,6 +167,34 @@ class ColdRestore:
             *damage(archive.survey, chosen.topics.values(), accepted=wish.accept_gaps),
         ]
         return replace(plan, command=command, obstacles=in_order(obstacles))
+
+    def _written(self, plan: RestorePlan, done: Done) -> tuple[RestorePlan, list[ColdWritten]]:
+        """What was written; and the plan, without what turned out to be damaged, if that is accepted."""
+        written = self._write(plan, self._items(plan, done))
+        while lost := self._accepted_losses(plan, written):
+            plan = without_lost(plan, lost, accepted=True)
+            again = {each.where for each in written if each.failure is not None}
+            items = [(size, item) for size, item in self._items(plan, done) if item.where in again]
+            written = [*(each for each in written if each.failure is None), *self._write(plan, items)]
+        return plan, written
+
+    def _accepted_losses(self, plan: RestorePlan, written: Sequence[ColdWritten]) -> LostOf:
+        """What cannot be read of partitions that damage has ended, and nobody knew of."""
+        damaged = damaged_part(plan, written) if self._wish.accept_gaps else plan
+        if not self._wish.accept_gaps or not damaged.topics:
+            return {}
+        self.on_progress(Progress(phase="looking for damage"))
+        with open_configured(self._config.spark, self._session) as session:
+            found = run_loss_job(
+                session,
+                self._archive.url,
+                self._config.storage,
+                cold_slices(self._archive.catalog.rows(), damaged),
+                name=f"damage-{plan.restore_id}",
+                parallelism=parallelism_of(self._config.spark.master, session),
+                stop=self.stop,
+            )
+        return unknown_losses(plan, found)
 
     def _items(self, plan: RestorePlan, done: Done) -> list[tuple[int, ColdItem]]:
         return cold_items(self._archive, plan, self._wish, self._paths, done=done, leader_epochs=self._leader_epochs)

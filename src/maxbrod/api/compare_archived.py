@@ -13,7 +13,7 @@ from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.errors import UsageError
 from maxbrod.planning.compare.pairs import Extent, Match, Pair, Times
 from maxbrod.planning.compare.parts import PART_BYTES
-from maxbrod.planning.incarnations import Incarnation, newest_ids, unknown_topic
+from maxbrod.planning.incarnations import Incarnation, newest_ids
 from maxbrod.planning.restore.choosing import choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.mapping import decode_map
@@ -75,12 +75,14 @@ def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source],
         for topic_id, name in topics.items()
     ]
     chosen = choose_incarnations(wish, topics, newest_ids(known, moment.ranks))
-    if chosen.missing:
-        raise unknown_topic(chosen.missing[0], set(topics.values()))
+    for error in chosen.wrong:
+        raise error
     ends = {} if moment.snapshot is None else moment.snapshot.ends
     sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None)
     if not sources:
         raise UsageError("nothing in the archive is what was asked for", operation=_OPERATION, hint="see 'maxbrod ls'")
+    for partition in sorted(wish.partitions - {each.partition for each in sources}):
+        raise UsageError(f"no topic that is meant has a partition {partition}", hint="see 'maxbrod ls'")
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)

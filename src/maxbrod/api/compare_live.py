@@ -11,7 +11,8 @@ from maxbrod.kafka.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.model import TopicPartition, topic_id_text
 from maxbrod.planning.compare.pairs import Extent, Match, Pair, Times
 from maxbrod.planning.compare.parts import split_evenly
-from maxbrod.planning.selection import select_topics
+from maxbrod.planning.restore.rename import unused_rule
+from maxbrod.planning.selection import matches_nothing, select_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -99,8 +100,12 @@ def pair_live(source: LiveCluster, target: LiveCluster, wish: CompareWish) -> li
     names = select_topics(
         {name: topic.internal for name, topic in source.topics.items()}, selection.topics, selection.exclude
     )
-    if names.missing or not names.chosen:
-        raise UsageError(f"the source has no topic {', '.join(names.missing) or 'that is asked for'}")
+    if names.wrong is not None:
+        raise matches_nothing(names.wrong, source.topics, whose="the source")
+    if not names.chosen:
+        raise UsageError("the source has no topic that is asked for")
+    for rule in selection.rename.unused(names.chosen):
+        raise unused_rule(rule, names.chosen)
     into = {name: selection.rename.apply(name) for name in names.chosen}
     source.look(into)
     target.look(into.values())

@@ -9,7 +9,7 @@ from maxbrod.api.groups import find_restore
 from maxbrod.api.restore_state import finished_restores, read_restore, read_topics
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.planning.compare.pairs import Match
-from maxbrod.planning.selection import select_topics
+from maxbrod.planning.selection import matches_nothing, select_topics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,6 +85,11 @@ def named_restore(archive: Archive, target: LiveCluster, wish: CompareWish) -> l
         raise UsageError("how a restore placed its records is known", operation=_OPERATION, hint="leave out --offsets")
     known = {each.topic.target.source_topic: each for each in _topics_of(archive, plan, report)}
     names = select_topics(dict.fromkeys(known, False), wish.selection.topics, wish.selection.exclude, internal=True)
-    if names.missing or not names.chosen:
-        raise UsageError(f"it restored no topic {', '.join(names.missing)}", object_name=restore_id)
+    if names.wrong is not None:
+        raise matches_nothing(names.wrong, known, whose=f"restore {restore_id}")
+    if not names.chosen:
+        raise UsageError("it restored no topic that is asked for", object_name=restore_id)
+    partitions = {each.source.partition for name in names.chosen for each in known[name].topic.partitions}
+    for partition in sorted(wish.selection.partitions - partitions):
+        raise UsageError(f"no topic that is meant has a partition {partition}", object_name=restore_id)
     return [known[name] for name in names.chosen]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.api.reports import Notice, verdict_of, worst_exit_code
-from maxbrod.errors import EXIT_FAILED
+from maxbrod.errors import EXIT_FAILED, error_of
 
 if TYPE_CHECKING:
     from maxbrod.planning.transform import Changes
@@ -83,7 +83,7 @@ def failed(each: Transferred) -> Notice:
     offset = failure.get("offset")
     return Notice(
         kind="failed",
-        message=str(failure.get("message", "it could not be converted")),
+        message=str(error_of(failure)) if failure else "it could not be converted",
         topic=each.where.topic,
         partition=each.where.partition,
         first_offset=each.start if offset is None else int(offset),

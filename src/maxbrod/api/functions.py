@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
@@ -14,7 +15,8 @@ from maxbrod.config import BackupConfig, Config, KafkaConfig, complaints, from_j
 from maxbrod.errors import UsageError
 from maxbrod.planning.compare.pairs import DIFFERENCES_DEFAULT, CompareWish, parse_fields, parse_match
 from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import Wish
+from maxbrod.planning.restore.wish import OffsetRange, Wish, parse_partitions, parse_range
+from maxbrod.planning.selection import words_of
 
 if TYPE_CHECKING:
     import threading
@@ -27,12 +29,17 @@ if TYPE_CHECKING:
     from maxbrod.spark.session import Session
 
 
+_WISH_OPTIONS: Final = frozenset(each.name for each in fields(Wish)) - {
+    *("topics", "exclude", "groups", "offsets", "rename"),
+}
+
+
 def backup(
     *,
     bootstrap: str | None = None,
     archive: str | Path | None = None,
-    topics: Iterable[str] = (),
-    exclude: Iterable[str] = (),
+    topics: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
     config: Config | Path | str | None = None,
     kafka: KafkaConfig | Mapping[str, str] | None = None,
     storage: StorageConfig | None = None,
@@ -63,7 +70,7 @@ def backup(
         MaxbrodError: nothing could be done; `maxbrod.errors` has the kinds.
     """
     base = config if isinstance(config, Config) else Config() if config is None else load_config(Path(config))
-    wish = {"topics": tuple(topics), "exclude": tuple(exclude)}
+    wish = {"topics": words_of(topics), "exclude": words_of(exclude)}
     changed = {
         "archive": str(archive) if archive is not None else base.archive,
         "kafka": kafka_config(base.kafka, kafka, bootstrap),
@@ -79,14 +86,14 @@ def compare(
     *,
     bootstrap: str | None = None,
     archive: str | Path | None = None,
-    topics: Iterable[str] = (),
-    exclude: Iterable[str] = (),
-    rename: Iterable[str] = (),
+    topics: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    rename: str | Iterable[str] = (),
     prefix: str = "",
     suffix: str = "",
     restore: str | None = None,
     offsets: str = "auto",
-    ignore: Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
     differences: int = DIFFERENCES_DEFAULT,
     source: KafkaConfig | Mapping[str, str] | str | None = None,
     config: Config | Path | str | None = None,
@@ -130,11 +137,13 @@ def compare(
         "kafka": kafka_config(base.kafka, kafka, bootstrap),
         "storage": storage or base.storage,
     }
-    renamed = parse_rename(rename, prefix=prefix, suffix=suffix)
+    renamed = parse_rename(words_of(rename), prefix=prefix, suffix=suffix)
     wish = CompareWish(
-        selection=Wish(topics=tuple(topics), exclude=tuple(exclude), rename=renamed, **selection),
+        selection=Wish(
+            topics=words_of(topics), exclude=words_of(exclude), rename=renamed, **wish_options(selection, "comparison")
+        ),
         match=parse_match(offsets),
-        ignored=parse_fields(ignore),
+        ignored=parse_fields(words_of(ignore)),
         differences=differences,
         restore=restore,
     )
@@ -142,6 +151,26 @@ def compare(
     whole = base.model_copy(update=changed)
     with Comparison(whole, wish, source=other, session=session, on_progress=on_progress) as work:
         return work.run()
+
+
+def wish_options(given: Mapping[str, Any], what: str, taken: Iterable[str] = ()) -> dict[str, Any]:
+    """Fields of a wish that are not arguments of their own; lists and words where it has sets and values."""
+    known = _WISH_OPTIONS - {*taken}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        hint = f"there are {', '.join(sorted(known))}"
+        raise UsageError(f"a {what} has no option {unknown[0]}", operation=what, hint=hint)
+    found = dict(given)
+    if "partitions" in found:
+        numbers = found["partitions"]
+        numbers = [numbers] if isinstance(numbers, int) else numbers
+        found["partitions"] = parse_partitions(numbers) if isinstance(numbers, str) else frozenset(numbers)
+    if "topic_ids" in found:
+        found["topic_ids"] = frozenset(words_of(found["topic_ids"]))
+    if "ranges" in found:
+        ranges = [found["ranges"]] if isinstance(found["ranges"], str | OffsetRange) else found["ranges"]
+        found["ranges"] = tuple(parse_range(each) if isinstance(each, str) else each for each in ranges)
+    return found
 
 
 def kafka_config(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.api.snapshots import find_moment
-from maxbrod.errors import UsageError
 from maxbrod.kafka.groups import CLASSIC
 from maxbrod.planning.restore.choosing import choose_groups
 from maxbrod.planning.restore.groups import ExactLog, MovedLog, RestoredTopic, translate_groups
@@ -14,6 +13,7 @@ from maxbrod.planning.restore.mapping import decode_map
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 from maxbrod.planning.restore.shares import decode_shares
 from maxbrod.planning.restore.wish import OffsetsMode
+from maxbrod.planning.selection import matches_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -70,8 +70,9 @@ def missing_groups(patterns: Sequence[str], snapshot: ClusterState | None) -> It
     """Groups that are named, and patterns, of which the archive knows none."""
     known = () if snapshot is None else snapshot.groups or ()
     for name in choose_groups(patterns, known)[1]:
-        what = "the archive has no such group"
-        yield Obstacle(kind=ObstacleKind.GROUPS, where=name, what=what, hint=_HINT, fatal=True)
+        error = matches_nothing(name, [group.group_id for group in known], what="group")
+        hint = _HINT if error.hint is None or "maxbrod ls" in error.hint else error.hint
+        yield Obstacle(kind=ObstacleKind.GROUP_MISSING, where=None, what=error.message, hint=hint, fatal=True)
 
 
 def active_groups(
@@ -126,9 +127,10 @@ def plan_moves(
 ) -> PlannedMoves:
     """Where groups go, as the run knew them that the restore was made from."""
     moment = _moment_of(archive, plan)
-    chosen, missing = choose_groups(patterns, () if moment.cluster is None else moment.cluster.groups)
-    if missing:
-        raise UsageError(f"the archive has no group {missing[0]}", operation="move groups", hint=_HINT)
+    known = () if moment.cluster is None else moment.cluster.groups
+    chosen, missing = choose_groups(patterns, known)
+    for name in missing:
+        raise matches_nothing(name, [group.group_id for group in known], what="group")
     runs = {} if moment.known is None else moment.known.offset_runs
     found = translate_groups(chosen, restored_topics(plan, partitions), runs).offsets
     offsets = tuple(each if each.run_id else replace(each, run_id=plan.archive.run_id) for each in found)

@@ -72,6 +72,10 @@ def choose_topics(client: KafkaClient, wish: BackupConfig, *, patience_s: float,
             hint="see the names with kafka-topics --list; the user needs Describe on a topic to see it",
         )
     notices = [Notice(kind="missing", message="there is no such topic yet", topic=name) for name in chosen.missing]
+    notices += [Notice(kind="missing", message=f"no topic matches {each} yet") for each in chosen.unmatched]
+    for name in wish.start if isinstance(wish.start, dict) else ():
+        if name not in chosen.chosen and name not in chosen.missing:
+            notices.append(Notice(kind="missing", message="a start is set for it, and it is not backed up", topic=name))
     return Observation(
         topics={name: metadata.topics[name] for name in chosen.chosen},
         present=frozenset(topic_id_text(topic.topic_id) for topic in metadata.topics.values()),

@@ -12,7 +12,7 @@ from maxbrod.errors import UsageError
 from maxbrod.planning.formats import parse_formats
 from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.planning.restore.wish import parse_partitions, parse_time_ms
-from maxbrod.planning.selection import select_topics
+from maxbrod.planning.selection import matches_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -77,7 +77,7 @@ class Selected:
 def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Selected:
     """UsageError: a topic or a run is not there."""
     moment = find_moment(archive.storage, archive.catalog.runs(), scope.as_of)
-    rows = archive.catalog.rows(columns=("topic", "topic_id", "written_at"), as_of=moment.ends)
+    rows = archive.catalog.rows(columns=("topic", "topic_id", "partition", "written_at"), as_of=moment.ends)
     found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
     known = [
         Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
@@ -91,11 +91,18 @@ def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Select
         **_given(partitions=scope.partitions, since=scope.since, until=scope.until, asOf=scope.as_of),
         **dict(_settings("storage", archive.options)),
     }
-    names = select_names({each.topic for each in known} | empty, scope.topics)
-    chosen = select_topics(dict.fromkeys(names, False), exclude=scope.exclude, internal=True).chosen
+    names = {each.topic for each in known} | empty
+    chosen = sorted(select_names(names, scope.topics, scope.exclude))
+    for topic in (each for words in (scope.key, scope.value) for each in parse_formats(words) if each is not None):
+        if topic not in chosen:
+            raise matches_nothing(topic, chosen, whose="what is asked about")
+    partitions = frozenset() if scope.partitions is None else parse_partitions(scope.partitions)
+    held = {number for number in rows["partition"].unique().to_pylist() if number is not None}
+    for partition in sorted(partitions - held) if held else ():
+        raise UsageError(f"the archive has no partition {partition}", operation="query", hint="see 'maxbrod ls'")
     if names and not chosen:
         raise UsageError("no topic is left to ask about", operation="query", hint="exclude fewer; see 'maxbrod ls'")
-    if len(chosen) < len({each.topic for each in known} | empty):
+    if len(chosen) < len(names):
         # Names, not the patterns: those may have the comma in them that parts names.
         options["topics"] = ",".join(chosen)
     return Selected(

@@ -9,6 +9,7 @@ from maxbrod.api.archives import open_archive
 from maxbrod.api.query import Query
 from maxbrod.api.query_scope import QueryScope, select
 from maxbrod.config import Config, StorageConfig
+from maxbrod.planning.selection import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,8 +23,8 @@ def query(
     archive: str | Path,
     sql: str,
     *,
-    topics: Iterable[str] = (),
-    exclude: Iterable[str] = (),
+    topics: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
     partitions: str | None = None,
     since: str | None = None,
     until: str | None = None,
@@ -63,15 +64,15 @@ def query(
     """
     config = Config(archive=str(archive), layout=layout, storage=storage or StorageConfig())
     scope = QueryScope(
-        topics=tuple(topics),
-        exclude=tuple(exclude),
+        topics=words_of(topics),
+        exclude=words_of(exclude),
         partitions=partitions,
         since=since,
         until=until,
         as_of=as_of,
         isolation=isolation,
-        key=_words(key),
-        value=_words(value),
+        key=words_of(key),
+        value=words_of(value),
         permissive=permissive,
     )
     with Query(config, scope, session=session) as opened:
@@ -83,8 +84,8 @@ def views(
     archive: str | Path,
     *,
     prefix: str = "",
-    topics: Iterable[str] = (),
-    exclude: Iterable[str] = (),
+    topics: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
     since: str | None = None,
     until: str | None = None,
     as_of: str | None = None,
@@ -105,14 +106,14 @@ def views(
     from maxbrod.datasource.views import create_every_view  # noqa: PLC0415
 
     scope = QueryScope(
-        topics=tuple(topics),
-        exclude=tuple(exclude),
+        topics=words_of(topics),
+        exclude=words_of(exclude),
         since=since,
         until=until,
         as_of=as_of,
         isolation=isolation,
-        key=_words(key),
-        value=_words(value),
+        key=words_of(key),
+        value=words_of(value),
         permissive=permissive,
     )
     opened = open_archive(str(archive), storage, layout=layout)
@@ -121,7 +122,3 @@ def views(
     found = Views(spark, opened, selected, scope).every()
     create_every_view(spark, found, prefix)
     return [prefix + each.name for each in found]
-
-
-def _words(given: str | Iterable[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)

@@ -19,6 +19,7 @@ from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_access import restore_acls, restore_quotas
 from maxbrod.api.restore_damage import damage
 from maxbrod.api.restore_lock import alone
+from maxbrod.api.restore_loss import damaged_part, joined, listed_losses, losses_of, sound_slices, unknown_losses
 from maxbrod.api.restore_meter import RestoreMeter
 from maxbrod.api.restore_report import AGAIN, RestoreReport, report_of
 from maxbrod.api.restore_rights import missing_transactions
@@ -29,7 +30,9 @@ from maxbrod.api.restore_state import (
     keep_producers,
     next_id,
     others_interrupted,
+    read_plan,
     read_topics,
+    store_lost,
     store_plan,
     store_report,
     store_topics,
@@ -40,20 +43,23 @@ from maxbrod.api.snapshots import find_moment
 from maxbrod.api.staging import open_staged
 from maxbrod.batch.provenance import Provenance
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
-from maxbrod.errors import IncompleteError, UnavailableError, UsageError
+from maxbrod.errors import CorruptDataError, IncompleteError, UnavailableError, UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.producer_ids import new_producer_id
 from maxbrod.model import TopicPartition
 from maxbrod.planning.incarnations import Incarnation, newest_ids
+from maxbrod.planning.restore.changes import refuse_changes
 from maxbrod.planning.restore.choosing import choose_groups, choose_incarnations
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal
-from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
+from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore, sources_of, without_lost
+from maxbrod.planning.restore.preflight import lost_obstacles
 from maxbrod.planning.restore.resume import done_before, held_by
 from maxbrod.planning.restore.sources import rows_to_read
 from maxbrod.planning.restore.targets import Right
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 from maxbrod.planning.windows import spread
+from maxbrod.spark.loss import run_loss_job
 from maxbrod.spark.restore import run_restore_job
 from maxbrod.spark.restore_task import RestoreItem, RestoreSettings
 from maxbrod.spark.session import open_configured, parallelism_of
@@ -64,6 +70,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.archives import Archive as AnyArchive
     from maxbrod.api.progress import OnProgress
+    from maxbrod.api.restore_loss import LostOf
     from maxbrod.config import Config
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.kafka.slices import Slice
@@ -71,6 +78,7 @@ if TYPE_CHECKING:
     from maxbrod.planning.restore.plan import PartitionPlan, TopicPlan
     from maxbrod.planning.restore.targets import TargetState
     from maxbrod.planning.restore.wish import Wish
+    from maxbrod.planning.transform import TransformPlan
     from maxbrod.spark.restore_items import SharedItem
     from maxbrod.spark.restore_task import Restored
     from maxbrod.spark.session import Session
@@ -100,6 +108,8 @@ class Restore:
         self._undo = ExitStack()
         self._client = self._undo.enter_context(KafkaClient(config.kafka, stop=self.stop))
         self._snapshot: ClusterState | None = None
+        self._resumed = False
+        """Whether what was planned last is a restore that was begun before."""
 
     def __enter__(self) -> Self:
         return self
@@ -140,10 +150,16 @@ class Restore:
         patience_s = self._config.backup.patience
         target = look_at_target(self._client, names, groups, patience_s=patience_s)
         command = command_digest(self._wish, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
+        accepted = self._wish.accept_gaps
+        # What was staged has been read already.
+        lost = listed_losses(archive, chosen.topics.keys()) if staged is None else {}
         begun = find_interrupted(storage, command)
+        self._resumed = begun is not None
         if begun is not None:
             # How fast is not what was planned: whoever goes on may be in more of a hurry, or in less.
-            return replace(begun, rate_bytes_per_s=self._wish.rate_bytes_per_s)
+            begun = replace(begun, rate_bytes_per_s=self._wish.rate_bytes_per_s)
+            unread = {} if begun.transform is not None else unknown_losses(begun, lost)
+            return without_lost(begun, unread, accepted=accepted)
         plan = plan_restore(
             wish,
             restore_id=next_id(storage, command),
@@ -160,11 +176,12 @@ class Restore:
             now_ms=now_ms(),
             topic_runs=moment.topic_runs,
             access_runs=None if moment.known is None else moment.known.access_runs,
+            lost=lost,
         )
         forced = self._wish.force_groups
         obstacles = [
             *plan.obstacles,
-            *damage(archive.survey, chosen.topics.values(), accepted=self._wish.accept_gaps),
+            *damage(archive.survey, chosen.topics.values(), accepted=accepted),
             *missing_groups(plan.groups, self._snapshot),
             *unplaced_groups(plan.groups, self._snapshot, plan, strict=self._wish.strict),
             *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),
@@ -184,7 +201,7 @@ class Restore:
     def _begun_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
         storage = self._archive.storage
         finished = find_finished(storage, command)
-        if finished is not None:
+        if finished is not None and not self._wish.again:
             yield from done_before(finished, read_topics(storage, finished.restore_id), target.cluster.topic)
         for other in others_interrupted(storage, command):
             if other.cluster_id == target.cluster.cluster_id:
@@ -193,11 +210,11 @@ class Restore:
     def run(self, plan: RestorePlan) -> RestoreReport:
         """Do what the plan says. Run again after any failure: it goes on where the target is.
 
-        IncompleteError: `stop` was set before all was done.
+        IncompleteError: `stop` was set before all was done. RefusedError: it is not what would be planned now.
         """
         try:
             with alone(plan.restore_id):
-                return self._run(plan)
+                return self._run(self._agreed(plan))
         except UnavailableError as error:
             if self.stop.is_set():
                 raise IncompleteError(
@@ -208,16 +225,23 @@ class Restore:
                 ) from error
             raise
 
+    def _agreed(self, plan: RestorePlan) -> RestorePlan:
+        """The plan to run, once nobody else can begin it here: what was agreed to, if it still is what there is."""
+        now = self._plan(self._wish)
+        for each in (plan, now):
+            if (refused := refusal(each.obstacles)) is not None:
+                raise refused
+        refuse_changes(plan, now, begun=self._resumed)
+        return now if self._resumed else plan
+
     def _run(self, plan: RestorePlan) -> RestoreReport:
-        storage = self._archive.storage
+        storage, resumed = self._archive.storage, self._resumed
         started_at_ms = now_ms()
-        resumed = find_interrupted(storage, plan.command) is not None
-        refused = None if resumed else refusal(plan.obstacles)
-        if refused is not None:
-            raise refused
         if not resumed:
             plan = self._staged(plan)
             store_plan(storage, plan)
+        elif fresh := unknown_losses(read_plan(storage, plan.restore_id), losses_of(plan)):
+            store_lost(storage, plan.restore_id, fresh)
         topics = TargetTopics(self._client, patience_s=self._config.backup.patience)
         self._on_progress(Progress(phase="preparing topics"))
         created = read_topics(storage, plan.restore_id)
@@ -229,7 +253,7 @@ class Restore:
         # One id serves all partitions: brokers count sequence numbers for each of them.
         producers = keep_producers(storage, plan.restore_id, lambda: new_producer_id(self._client).producer_id)
         topics.fill_starts(plan, producers.fillers)
-        restored = self._append(plan, topics, producers.records)
+        plan, restored = self._append(plan, topics, producers.records)
         failed = [each for each in restored if each.failure is not None]
         if failed:
             return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
@@ -250,20 +274,30 @@ class Restore:
         """Records are transformed before anything is touched; what is planned of them is planned anew."""
         if plan.transform is None:
             return plan
-        staged, transform = stage(
-            self._spark(),
-            self._config,
-            self._archive,
-            self._wish,
-            plan,
-            plan.transform,
-            on_progress=self._on_progress,
-            stop=self.stop,
-        )
+        plan, staged, transform = self._stage(plan, plan.transform)
         again = self._plan(as_staged(self._wish, transform), staged)
         if (refused := refusal(again.obstacles)) is not None:
             raise refused
-        return replace(again, restore_id=plan.restore_id, transform=transform)
+        left_out = (each for source in sources_of(plan) for each in lost_obstacles(source, source.lost, accepted=True))
+        obstacles = in_order([*again.obstacles, *left_out])
+        return replace(again, restore_id=plan.restore_id, transform=transform, obstacles=obstacles)
+
+    def _stage(self, plan: RestorePlan, transform: TransformPlan) -> tuple[RestorePlan, AnyArchive, TransformPlan]:
+        """Without what turns out to be damaged, if that is accepted: the plan says what that is."""
+        session, config, progress = self._spark(), self._config, self._on_progress
+        while True:
+            try:
+                staged, done = stage(
+                    session, config, self._archive, self._wish, plan, transform, on_progress=progress, stop=self.stop
+                )
+            except CorruptDataError:
+                read = replace(plan, transform=None)
+                lost = self._damage(session, read) if self._wish.accept_gaps else {}
+                if not lost:
+                    raise
+                plan = without_lost(plan, lost, accepted=True)
+            else:
+                return plan, staged, done
 
     def _movement(self, plan: RestorePlan) -> Movement:
         return Movement(
@@ -274,30 +308,63 @@ class Restore:
             force=self._wish.force_groups,
         )
 
-    def _append(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> list[Restored]:
-        spark = self._config.spark
+    def _append(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> tuple[RestorePlan, list[Restored]]:
+        """What became of every partition; and the plan, without what turned out to be damaged, if that is accepted."""
         if self.stop.is_set():
             raise UnavailableError("nobody waits for it any more", operation="restore")
         self._on_progress(Progress(phase="starting Spark"))
-        with open_configured(spark, self._session) as session:
-            tasks = self._tasks(plan, topics, parallelism_of(spark.master, session))
-            rate = plan.rate_bytes_per_s
-            settings = RestoreSettings(
-                restore_id=plan.restore_id,
-                archive_url=self._archive.url if plan.transform is None else plan.transform.staging,
-                kafka=self._kafka,
-                storage=self._config.storage,
-                producer_id=producer_id,
-                since_ms=plan.since_ms,
-                until_ms=plan.until_ms,
-                markers=topics.markers_allowed,
-                rate_bytes_per_s=None if rate is None else rate / max(len(tasks), 1),
-                patience_s=self._config.backup.patience,
-            )
-            if not tasks:
-                return []
-            with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:
-                return run_restore_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
+        with open_configured(self._config.spark, self._session) as session:
+            restored = self._append_all(session, plan, topics, producer_id)
+            while lost := self._accepted_losses(session, plan, restored):
+                # Before anything stands behind it: whoever goes on must leave out the same.
+                store_lost(self._archive.storage, plan.restore_id, lost)
+                plan = without_lost(plan, lost, accepted=True)
+                again = damaged_part(plan, restored)
+                restored = joined(plan, restored, self._append_all(session, again, topics, producer_id))
+            return plan, restored
+
+    def _append_all(
+        self, session: Session, plan: RestorePlan, topics: TargetTopics, producer_id: int
+    ) -> list[Restored]:
+        tasks = self._tasks(plan, topics, parallelism_of(self._config.spark.master, session))
+        rate = plan.rate_bytes_per_s
+        settings = RestoreSettings(
+            restore_id=plan.restore_id,
+            archive_url=self._archive.url if plan.transform is None else plan.transform.staging,
+            kafka=self._kafka,
+            storage=self._config.storage,
+            producer_id=producer_id,
+            since_ms=plan.since_ms,
+            until_ms=plan.until_ms,
+            markers=topics.markers_allowed,
+            rate_bytes_per_s=None if rate is None else rate / max(len(tasks), 1),
+            patience_s=self._config.backup.patience,
+        )
+        if not tasks:
+            return []
+        with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:
+            return run_restore_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
+
+    def _accepted_losses(self, session: Session, plan: RestorePlan, restored: Sequence[Restored]) -> LostOf:
+        """What cannot be read of partitions that damage has ended, and nobody knew of, if that is accepted."""
+        if not self._wish.accept_gaps or plan.transform is not None:
+            return {}
+        return self._damage(session, damaged_part(plan, restored))
+
+    def _damage(self, session: Session, plan: RestorePlan) -> LostOf:
+        if not plan.topics:
+            return {}
+        self._on_progress(Progress(phase="looking for damage"))
+        found = run_loss_job(
+            session,
+            self._archive.url,
+            self._config.storage,
+            self._slices(plan),
+            name=f"damage-{plan.restore_id}",
+            parallelism=parallelism_of(self._config.spark.master, session),
+            stop=self.stop,
+        )
+        return unknown_losses(plan, found)
 
     def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem | SharedItem]]:
         """Partitions spread over as many tasks as can run at once, the largest first."""
@@ -357,7 +424,7 @@ class Restore:
 
     def _slices(self, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
         """Of all sources, in the order of offsets. The catalog is read once, however many partitions there are."""
-        sources = [each.source for topic in plan.topics for each in topic.partitions]
+        sources = sources_of(plan)
         ids = {each.topic_id for each in sources}
         staged = None if plan.transform is None else open_staged(plan.transform.staging, self._config.storage)
         rows = (staged or self._archive).catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None)
@@ -366,7 +433,7 @@ class Restore:
         for row in decode_rows(rows_to_read(rows, sources, wish)):
             if isinstance(row, Segment):
                 found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
-        return found
+        return found if staged is not None else sound_slices(found, sources)
 
 
 def _provenance(plan: RestorePlan, topic: TopicPlan, partition: int) -> Provenance | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.api.backup_run import now_ms
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_REFUSED
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.obstacles import ObstacleKind
+from maxbrod.planning.restore.obstacles import GAPS, ObstacleKind
 from maxbrod.planning.restore.wish import OffsetsMode
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """`complete`: every committed record that was asked for stands in the target, once."""
+    """`complete`: every committed record that was asked for stands in the target, once.
+
+    One that has left out what the archive has lost, because that was accepted, is done (exit code 0), and not complete.
+    """
 
     restore_id: str
     archive: str
@@ -66,6 +69,8 @@ class RestoreReport:
     """The ACLs and quotas that came back, once all records are there too."""
     transform: TransformPlan | None = None
     """What the records went through, and what that has changed."""
+    accepted_gaps: tuple[str, ...] = ()
+    """What was asked for and is not in the archive any more: it was left out, as `--accept-gaps` says."""
 
     @property
     def records(self) -> int:
@@ -85,7 +90,7 @@ class RestoreReport:
 
     @property
     def complete(self) -> bool:
-        return self.exit_code == EXIT_DONE
+        return self.exit_code == EXIT_DONE and not self.accepted_gaps
 
     def as_dict(self) -> dict[str, Any]:
         verdict = {"complete": self.complete, "exit_code": self.exit_code, "records": self.records}
@@ -139,4 +144,5 @@ def told_by_plan(plan: RestorePlan) -> dict[str, Any]:
         "retention": tuple(str(each) for each in plan.obstacles if each.kind is ObstacleKind.RETENTION),
         "known_from": {each.target.source_topic: each.known_from for each in plan.topics if each.known_from},
         "left_out": plan.left_out,
+        "accepted_gaps": tuple(str(each) for each in plan.obstacles if each.kind in GAPS),
     }

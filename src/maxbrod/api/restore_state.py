@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cramjam
 
+from maxbrod.catalog.rows import PartitionId
 from maxbrod.errors import (
     CorruptDataError,
     ObjectExistsError,
@@ -19,18 +20,21 @@ from maxbrod.errors import (
     RefusedError,
     UnsupportedFormatError,
 )
-from maxbrod.planning.restore.document import decode_plan, encode_plan
+from maxbrod.planning.restore.document import decode_lost, decode_plan, encode_plan
+from maxbrod.planning.restore.plan import without_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from maxbrod.planning.restore.plan import RestorePlan
+    from maxbrod.planning.restore.sources import Lost
     from maxbrod.storage.interface import Storage
 
 _FOLDER: Final = "restores"
 _PLAN: Final = "plan.json.zst"
 _TOPICS: Final = "topics"
 _POSITIONS: Final = "groups-before"
+_LOST: Final = "lost"
 _PRODUCERS: Final = "producers.json.zst"
 _REPORT: Final = "report.json.zst"
 _DIGEST_LETTERS: Final = 16
@@ -58,8 +62,27 @@ def find_interrupted(storage: Storage, command: str) -> RestorePlan | None:
     last = max(known, key=lambda each: int(each.rpartition("-")[2]))
     if _REPORT in known[last]:
         return None
-    path = f"{_FOLDER}/{last}/{_PLAN}"
-    return decode_plan(bytes(storage.get(path)), object_name=storage.name_of(path))
+    return read_plan(storage, last)
+
+
+def read_plan(storage: Storage, restore_id: str) -> RestorePlan:
+    """As it was begun, without what was accepted to be lost since then."""
+    path = f"{_FOLDER}/{restore_id}/{_PLAN}"
+    plan = decode_plan(bytes(storage.get(path)), object_name=storage.name_of(path))
+    lost: dict[PartitionId, list[Lost]] = {}
+    for name in _numbered(storage, restore_id, _LOST):
+        for each in read_document(storage, name)["partitions"]:
+            partition = PartitionId(topic_id=str(each["topic_id"]), partition=int(each["partition"]))
+            lost.setdefault(partition, []).extend(decode_lost(each["lost"]))
+    return without_lost(plan, lost, accepted=True) if lost else plan
+
+
+def store_lost(storage: Storage, restore_id: str, lost: Mapping[PartitionId, Sequence[Lost]]) -> None:
+    """What the restore leaves out besides what its plan says, before it goes on behind it."""
+    document = [{**asdict(partition), "lost": [asdict(each) for each in found]} for partition, found in lost.items()]
+    text = json.dumps({"partitions": document}, sort_keys=True).encode()
+    number = len(_numbered(storage, restore_id, _LOST)) + 1
+    storage.put(f"{_FOLDER}/{restore_id}/{_name(_LOST, number)}", bytes(cramjam.zstd.compress(text)))
 
 
 def others_interrupted(storage: Storage, command: str) -> Iterator[RestorePlan]:
@@ -137,9 +160,8 @@ def store_report(storage: Storage, restore_id: str, document: dict[str, Any]) ->
 
 def read_restore(storage: Storage, restore_id: str) -> tuple[RestorePlan, dict[str, Any]]:
     """The plan and the report of a restore that came to its end. ObjectNotFoundError: it did not, or never was."""
-    report, plan = (f"{_FOLDER}/{restore_id}/{name}" for name in (_REPORT, _PLAN))
-    document = read_document(storage, report)
-    return decode_plan(bytes(storage.get(plan)), object_name=storage.name_of(plan)), document
+    document = read_document(storage, f"{_FOLDER}/{restore_id}/{_REPORT}")
+    return read_plan(storage, restore_id), document
 
 
 def finished_restores(storage: Storage) -> list[str]:

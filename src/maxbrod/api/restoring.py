@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from maxbrod.api.functions import kafka_config
+from maxbrod.api.functions import kafka_config, wish_options
 from maxbrod.api.progress import silent
 from maxbrod.api.restore import Restore
 from maxbrod.config import Config, load_config
-from maxbrod.errors import UsageError
 from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import Wish, parse_offsets, parse_range, parse_time_ms
+from maxbrod.planning.restore.wish import Wish, parse_offsets, parse_time_ms
+from maxbrod.planning.selection import words_of
 
 if TYPE_CHECKING:
     import threading
@@ -25,22 +24,18 @@ if TYPE_CHECKING:
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.spark.session import Session
 
-_WISH_OPTIONS: Final = frozenset(each.name for each in fields(Wish)) - {
-    *("topics", "exclude", "groups", "since_ms", "until_ms", "offsets", "rename")
-}
-
 
 def restore(
     *,
     archive: str | Path | None = None,
     bootstrap: str | None = None,
-    topics: Iterable[str] = (),
-    exclude: Iterable[str] = (),
-    groups: Iterable[str] = (),
+    topics: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    groups: str | Iterable[str] = (),
     since: str | int | datetime | None = None,
     until: str | int | datetime | None = None,
     offsets: str = "auto",
-    rename: Iterable[str] | Mapping[str, str] = (),
+    rename: str | Iterable[str] | Mapping[str, str] = (),
     prefix: str = "",
     suffix: str = "",
     config: Config | Path | str | None = None,
@@ -56,7 +51,7 @@ def restore(
     Args:
         archive: a folder or a URL.
         bootstrap: of the cluster to restore into; `host:port`, several with commas.
-        topics: names, globs, or regular expressions between slashes; all topics without.
+        topics: names, globs, or regular expressions between slashes, which match the whole name; all topics without.
         exclude: the same, for topics to leave out.
         groups: the same, for groups that are to stand where they stood.
         since: only records of this time and later: a time with its zone, as text too, or milliseconds since 1970.
@@ -80,16 +75,16 @@ def restore(
         MaxbrodError: nothing was changed, or it was stopped; `maxbrod.errors` has the kinds.
     """
     base = config if isinstance(config, Config) else Config() if config is None else load_config(Path(config))
-    words = [f"{old}={new}" for old, new in rename.items()] if isinstance(rename, Mapping) else rename
+    words = [f"{old}={new}" for old, new in rename.items()] if isinstance(rename, Mapping) else words_of(rename)
     wish = Wish(
-        topics=tuple(topics),
-        exclude=tuple(exclude),
-        groups=tuple(groups),
+        topics=words_of(topics),
+        exclude=words_of(exclude),
+        groups=words_of(groups),
         since_ms=None if since is None else parse_time_ms(_time(since)),
         until_ms=None if until is None else parse_time_ms(_time(until)),
         offsets=parse_offsets(offsets),
         rename=parse_rename(words, prefix=prefix, suffix=suffix),
-        **_wish_options(options),
+        **wish_options(options, "restore", taken=("since_ms", "until_ms")),
     )
     changed = {
         "archive": str(archive) if archive is not None else base.archive,
@@ -99,20 +94,6 @@ def restore(
     whole = base.model_copy(update=changed)
     with Restore(whole, wish, session=session, on_progress=on_progress, stop=stop) as work:
         return work.run(work.plan())
-
-
-def _wish_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a wish that are not arguments of their own; lists and words where it has sets and values."""
-    unknown = sorted(set(given) - _WISH_OPTIONS)
-    if unknown:
-        hint = f"there are {', '.join(sorted(_WISH_OPTIONS))}"
-        raise UsageError(f"a restore has no option {unknown[0]}", operation="restore", hint=hint)
-    found = dict(given)
-    for name in {"partitions", "topic_ids"} & found.keys():
-        found[name] = frozenset(found[name])
-    if "ranges" in found:
-        found["ranges"] = tuple(parse_range(each) if isinstance(each, str) else each for each in found["ranges"])
-    return found
 
 
 def _time(given: str | int | datetime) -> str:

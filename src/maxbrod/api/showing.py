@@ -9,7 +9,8 @@ from maxbrod.api.extents import PartitionExtent, measure_partitions
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
 from maxbrod.errors import UsageError
-from maxbrod.planning.incarnations import Incarnation, newest_ids, unknown_topic
+from maxbrod.planning.incarnations import Incarnation, newest_ids
+from maxbrod.planning.selection import matches_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ def show_topic(
     ]
     partitions = _by_partition(rows, snapshot, topic)
     if not partitions:
-        raise unknown_topic(topic, _names(archive, snapshot))
+        raise matches_nothing(topic, _names(archive, snapshot))
     newest = _newest(topic, rows, moment.ranks, partitions)
     chosen = _chosen_ids(topic, {each.topic_id for each in partitions}, newest, topic_id)
     details = [_details(topic, each, partitions, moment, newest=each == newest) for each in chosen]

@@ -20,6 +20,7 @@ from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError, UnavailableError, UsageError, error_of
 from maxbrod.planning.convert_parts import Part, shares, waves
 from maxbrod.planning.converting import convert_rows
+from maxbrod.planning.restore.sources import sound_part
 from maxbrod.planning.transform import add_changes, changes_of
 from maxbrod.planning.windows import spread
 from maxbrod.spark.backup import decode_slice
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from maxbrod.api.archives import Archive
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import StorageConfig
-    from maxbrod.planning.restore.sources import Source
+    from maxbrod.planning.restore.sources import Lost, Source
     from maxbrod.planning.transform import Changes, Transform
     from maxbrod.spark.session import Session
     from maxbrod.spark.transform_task import Transformed
@@ -104,7 +105,9 @@ class Staging:
         """Stage what is not staged yet of the offsets that are asked for, wave by wave."""
         # Nobody else writes there: its name is the restore's, which is one process's at a time.
         target = open_for_writing(self.url, self.storage, single_writer=True)
+        sources = list(sources)
         wanted = {each.id: (each.asked_first, each.asked_end) for each in sources}
+        lost = {each.id: {one.end: one for one in each.lost} for each in sources}
         ends = {each: position.end_offset for each, position in target.catalog.positions().items()}
         parts = [
             each for part in self._parts(wanted) for each in _left(part, ends.get(part.id), wanted[part.id], self.url)
@@ -114,7 +117,7 @@ class Staging:
             if stop.is_set():
                 raise UnavailableError("nobody waits for it any more", operation="restore")
             on_progress(Progress(phase="transforming", bytes_done=done, bytes_total=total))
-            self._transform(session, target, wave, wanted, ends, parallelism=parallelism, stop=stop)
+            self._transform(session, target, wave, wanted, ends, lost, parallelism=parallelism, stop=stop)
             done += sum(part.bytes for part in wave)
         return target
 
@@ -135,11 +138,12 @@ class Staging:
         wave: Sequence[Part],
         wanted: Mapping[PartitionId, tuple[int, int]],
         ends: dict[PartitionId, int],
+        lost: Mapping[PartitionId, Mapping[int, Lost]],
         *,
         parallelism: int,
         stop: threading.Event,
     ) -> None:
-        """One commit. `ends`, up to where partitions are staged, go on with it."""
+        """One commit. `ends`, up to where partitions are staged, go on with it. What is `lost` is left out."""
         started_at = now_ms()
         run_id = new_run_id()
         settings = TransformSettings(
@@ -152,7 +156,9 @@ class Staging:
             since_ms=self.since_ms,
             until_ms=self.until_ms,
         )
-        items = [(part, _item(part, wanted[part.id], ends.get(part.id))) for part in shares(wave, parallelism)]
+        items = [
+            (part, _item(part, wanted[part.id], ends.get(part.id), lost[part.id])) for part in shares(wave, parallelism)
+        ]
         tasks = spread([(part.bytes, item) for part, item in items], parallelism)
         answers = run_transform_job(session, settings, self.transform, tasks, stop=stop)
         failures = [each.failure for each in answers if each.failure is not None]
@@ -192,15 +198,16 @@ def _left(part: Part, end: int | None, wanted: tuple[int, int], url: str) -> Ite
         yield left
 
 
-def _item(part: Part, wanted: tuple[int, int], end: int | None) -> TransferItem:
+def _item(part: Part, wanted: tuple[int, int], end: int | None, lost: Mapping[int, Lost]) -> TransferItem:
     """The offsets of a part that are transformed now: its first and its last row may reach beyond them."""
+    slices = (sound_part(slice_of(row), lost) for row in part.rows if isinstance(row, Segment))
     return TransferItem(
         where=part.where,
         topic_id=part.topic_id,
         start=max(wanted[0], part.rows[0].base_offset, end or 0),
         end=min(wanted[1], part.end),
         survey="",
-        slices=tuple(slice_of(row) for row in part.rows if isinstance(row, Segment)),
+        slices=tuple(each for each in slices if each is not None),
     )
 
 

@@ -6,13 +6,12 @@ and the run tells their names: they may be all that is left of those records.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, PartitionId, Segment, decode_rows, slice_of
 from maxbrod.layouts.kafka.cut import cut_slice
 from maxbrod.layouts.kafka.partition import PartitionName
-from maxbrod.layouts.kafka.slices import Slice
 
 if TYPE_CHECKING:
     from maxbrod.api.archives import Archive
@@ -48,7 +47,7 @@ def _kept(archive: Archive, row: Row, offset: int, *, run_id: str, now_ms: int) 
             part = cut_slice(archive.storage, whole, offset, name)
             if part is None:
                 return None
-            values = {each.name: getattr(part, each.name) for each in fields(Slice)}
+            values = {name: getattr(part, name) for name in SLICE_FIELDS}
             return replace(row, **values, run_id=run_id, written_at=now_ms)
         case _:
             return None

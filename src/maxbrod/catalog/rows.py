@@ -98,12 +98,15 @@ Row: TypeAlias = Segment | Gap | Run
 COMMIT: Final = "commit"
 """In `details` of a run. Of its keys the first in order, so that `RUN_COMMIT` finds it without reading the JSON."""
 RUN_COMMIT: Final = r'^\{"commit": (?P<commit>[0-9]{1,18}),'
-_SLICE_FIELDS: Final = tuple(each.name for each in fields(Slice))
+SLICE_FIELDS: Final = tuple(
+    each.name for each in fields(Slice) if each.name in {known.name for known in fields(Segment)}
+)
+"""What a row remembers of a slice."""
 
 
 def slice_of(row: Segment) -> Slice:
     """What the layout needs to read it."""
-    return Slice(**{name: getattr(row, name) for name in _SLICE_FIELDS})
+    return Slice(**{name: getattr(row, name) for name in SLICE_FIELDS})
 
 
 _SHARED: Final = ("run_id", "written_at")

@@ -63,7 +63,10 @@ UncommittedTailFlag = Annotated[
 TopicOption = Annotated[
     list[str] | None,
     _option(
-        _WHAT, "--topic", "A name, a glob such as 'orders-*', or /a regex/; may be repeated. All without.", "PATTERN"
+        _WHAT,
+        "--topic",
+        "A name, a glob such as 'orders-*', or /a regex/ of whole names; may be repeated. All without.",
+        "PATTERN",
     ),
 ]
 ExcludeOption = Annotated[

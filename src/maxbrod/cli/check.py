@@ -45,7 +45,9 @@ _DEEP = "Reading every byte"
 def check(
     patterns: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC]...", help="Names or patterns; all without.", show_default=False),
+        typer.Argument(
+            metavar="[TOPIC]...", help="Names, globs, or /a regex/ of whole names; all without.", show_default=False
+        ),
     ] = None,
     archive: ArchiveOption = None,
     layout: LayoutOption = None,

@@ -29,7 +29,12 @@ SourceConfigOption = Annotated[
 ]
 TopicOption = Annotated[
     list[str] | None,
-    _option(_WHAT, "--topic", "Of the source: a name, a glob, or /a regex/; may be repeated. All without.", "PATTERN"),
+    _option(
+        _WHAT,
+        "--topic",
+        "Of the source: a name, a glob, or /a regex/ of whole names; may be repeated. All without.",
+        "PATTERN",
+    ),
 ]
 ExcludeOption = Annotated[
     list[str] | None, _option(_WHAT, "--exclude", "Topics to leave out; may be repeated.", "PATTERN")
@@ -55,7 +60,12 @@ TopicIdOption = Annotated[
 ]
 RenameOption = Annotated[
     list[str] | None,
-    _option(_WHAT, "--rename", "What a topic is called at the target: old=new, or /regex/replacement/.", "OLD=NEW"),
+    _option(
+        _WHAT,
+        "--rename",
+        "What a topic is called at the target: old=new, or /regex of the whole name/replacement/.",
+        "OLD=NEW",
+    ),
 ]
 PrefixOption = Annotated[str, _option(_WHAT, "--prefix", "What the target's names have before the source's.", "TEXT")]
 SuffixOption = Annotated[str, _option(_WHAT, "--suffix", "What they have behind them.", "TEXT")]

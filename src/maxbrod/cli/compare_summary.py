@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from maxbrod.cli.output import human_count, out, print_line, table
+from maxbrod.errors import error_of
 from maxbrod.planning.compare.pairs import WHOLE_TOPIC
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def print_differences(report: CompareReport, console: Console) -> None:
     for failed in (each for each in report.partitions if each.failure is not None):
         words = failed.failure or {}
         where = _name(failed.target_topic, failed.partition)
-        console.print(Text.assemble((f"{where}: ", "bold red"), str(words.get("message"))), soft_wrap=True)
+        console.print(Text.assemble((f"{where}: ", "bold red"), str(error_of(words))), soft_wrap=True)
         if words.get("hint"):
             console.print(Text(f"  {words['hint']}", style="dim"), soft_wrap=True)
 

@@ -75,7 +75,9 @@ def drill(
     s3_path_style: S3PathStyleOption = None,
     topic: Annotated[
         list[str] | None,
-        _option(_WHAT, "--topic", "A name, a glob, or /a regex/; may be repeated. All without.", "PATTERN"),
+        _option(
+            _WHAT, "--topic", "A name, a glob, or /a regex/ of whole names; may be repeated. All without.", "PATTERN"
+        ),
     ] = None,
     exclude: Annotated[
         list[str] | None, _option(_WHAT, "--exclude", "Topics to leave out; may be repeated.", "PATTERN")

@@ -36,7 +36,9 @@ RestoreOption = Annotated[
 GroupOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--group", metavar="PATTERN", help="A name, a glob or /a regex/; may be repeated. As restored, or all."
+        "--group",
+        metavar="PATTERN",
+        help="A name, a glob or /a regex/ of whole names; may be repeated. As restored, or all.",
     ),
 ]
 ForceOption = Annotated[

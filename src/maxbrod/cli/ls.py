@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 def ls(
     patterns: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC]...", help="Names or patterns; all without.", show_default=False),
+        typer.Argument(
+            metavar="[TOPIC]...", help="Names, globs, or /a regex/ of whole names; all without.", show_default=False
+        ),
     ] = None,
     runs: Annotated[bool, typer.Option("--runs", help="List the runs instead of the topics.")] = False,
     as_of: Annotated[

@@ -73,7 +73,8 @@ def root(
     """Backup and restore for Apache Kafka.
 
     Exit codes: 0 done and complete, 1 failed, 2 bad usage or configuration, 3 incomplete,
-    4 corrupt data found, 5 refused for safety.
+    4 corrupt data found, 5 refused for safety, or not agreed to when asked (no, Ctrl-C, end of input).
+    A signal ends work well, with the code of what is left to do, usually 3; a second one ends it at once (130, 143).
     """
 
 

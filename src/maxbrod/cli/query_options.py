@@ -30,7 +30,7 @@ WordsArgument = Annotated[
 FileOption = Annotated[str | None, _option(_WHAT, "--file", "A file that has the query; - is standard input.", "FILE")]
 TopicOption = Annotated[
     list[str] | None,
-    _option(_WHAT, "--topic", "A name, a glob, or /a regex/; may be repeated. All without.", "PATTERN"),
+    _option(_WHAT, "--topic", "A name, a glob, or /a regex/ of whole names; may be repeated. All without.", "PATTERN"),
 ]
 ExcludeOption = Annotated[
     list[str] | None, _option(_WHAT, "--exclude", "Topics to leave out; may be repeated.", "PATTERN")

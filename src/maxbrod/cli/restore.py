@@ -28,6 +28,7 @@ from maxbrod.cli.options import (
 from maxbrod.cli.output import JsonFlag, err, print_json
 from maxbrod.cli.restore_options import (
     AcceptGapsOption,
+    AgainOption,
     AsOfOption,
     ConfigSetOption,
     DryRunOption,
@@ -96,6 +97,7 @@ def restore(
     offsets: OffsetsOption = "auto",
     strict: StrictOption = False,
     accept_gaps: AcceptGapsOption = False,
+    again: AgainOption = False,
     rate: RateOption = None,
     provenance: ProvenanceOption = False,
     groups: GroupsOption = None,
@@ -148,6 +150,7 @@ def restore(
         offsets=offsets,
         strict=strict,
         accept_gaps=accept_gaps,
+        again=again,
         rate=rate,
         groups=groups,
         force_groups=force_groups,

@@ -30,9 +30,18 @@ def decide(plan: RestorePlan, *, dry_run: bool, yes: bool, quiet: bool, as_json:
         return refused.exit_code
     if refused is not None:
         raise refused
-    if asks and not typer.confirm("Restore this?", default=False):
-        raise RefusedError("nothing was changed", hint="say --yes to be asked no more")
+    if asks and not _agreed("Restore this?"):
+        raise RefusedError("nothing was changed: it was not agreed to", hint="say --yes to be asked no more")
     return None
+
+
+def _agreed(question: str) -> bool:
+    """Whether somebody said yes. No, Ctrl-C and the end of the input are all the same: nobody did."""
+    try:
+        return typer.confirm(question, default=False)
+    except (typer.Abort, KeyboardInterrupt, EOFError):
+        print_line("")
+        return False
 
 
 def _show(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:

@@ -12,8 +12,17 @@ from maxbrod.cli.log import showing_log
 from maxbrod.cli.output import err, human_bytes, out, print_json, print_line
 from maxbrod.cli.progress import progress_bar
 from maxbrod.cli.restore_deciding import decide
-from maxbrod.cli.restore_summary import print_failures, print_known_from, print_left_out, print_retention, print_topics
+from maxbrod.cli.restore_summary import (
+    gaps_in,
+    print_failures,
+    print_gaps,
+    print_known_from,
+    print_left_out,
+    print_retention,
+    print_topics,
+)
 from maxbrod.cli.signals import stopping_by_signals
+from maxbrod.errors import EXIT_DONE
 from maxbrod.planning.restore.cold import parse_leader_epochs
 
 if TYPE_CHECKING:
@@ -70,8 +79,9 @@ def _show(report: ColdReport, *, quiet: bool, as_json: bool) -> None:
     if quiet:
         print_retention(told.retention, err)
         return
-    if told.complete:
+    if told.exit_code == EXIT_DONE:
         print_topics(told)
+    print_gaps(told)
     took_s = max((told.finished_at_ms - told.started_at_ms) / 1000, 0.001)
     resumed = ", gone on with what was begun" if told.resumed else ""
     print_line(
@@ -87,7 +97,10 @@ def _show(report: ColdReport, *, quiet: bool, as_json: bool) -> None:
 
 
 def _verdict(report: ColdReport) -> Text:
-    if not report.complete:
+    if report.exit_code != EXIT_DONE:
         return Text.assemble(("not complete", "bold red"), "; the directories are as they were")
     groups = f"then groups: maxbrod groups apply --restore {report.restore.restore_id}" if report.remembered else ""
+    if not report.complete:
+        what = f": restored {gaps_in(report.restore)}; start the brokers; {groups}"
+        return Text.assemble(("incomplete", "bold yellow"), what.rstrip("; "))
     return Text.assemble(("complete", "bold green"), f": start the brokers; {groups}".rstrip("; "))

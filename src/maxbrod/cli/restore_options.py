@@ -26,7 +26,10 @@ def _option(panel: str, name: str, help_text: str, metavar: str | None = None) -
 TopicOption = Annotated[
     list[str] | None,
     _option(
-        _WHAT, "--topic", "A name, a glob such as 'orders-*', or /a regex/; may be repeated. All without.", "PATTERN"
+        _WHAT,
+        "--topic",
+        "A name, a glob such as 'orders-*', or /a regex/ of whole names; may be repeated. All without.",
+        "PATTERN",
     ),
 ]
 ExcludeOption = Annotated[
@@ -73,7 +76,12 @@ SelectOption = Annotated[
 ]
 RenameOption = Annotated[
     list[str] | None,
-    _option(_WHERE, "--rename", "Another name: old=new, or /regex/replacement/; may be repeated.", "OLD=NEW"),
+    _option(
+        _WHERE,
+        "--rename",
+        "Another name: old=new, or /regex of the whole name/replacement/; may be repeated.",
+        "OLD=NEW",
+    ),
 ]
 ToLogdirOption = Annotated[
     list[Path] | None,
@@ -122,12 +130,27 @@ OffsetsOption = Annotated[
 ]
 StrictOption = Annotated[bool, _option(_HOW, "--strict", "Refuse where anything would differ from what was.")]
 AcceptGapsOption = Annotated[
-    bool, _option(_HOW, "--accept-gaps", "Restore what there is, where the archive is known to lack something.")
+    bool,
+    _option(_HOW, "--accept-gaps", "Restore what there is, where the archive lacks something, or is found damaged."),
+]
+AgainOption = Annotated[
+    bool,
+    _option(
+        _HOW,
+        "--again",
+        "Once more, though the same command was carried out: into topics that are empty, or with --offsets append "
+        "behind what is there.",
+    ),
 ]
 RateOption = Annotated[str | None, _option(_HOW, "--rate", "At most this much a second, such as 50MB.", "BYTES")]
 GroupsOption = Annotated[
     list[str] | None,
-    _option(_HOW, "--groups", "Put these groups where they stood; a name, glob or /regex/; repeatable.", "PATTERN"),
+    _option(
+        _HOW,
+        "--groups",
+        "Put these groups where they stood; a name, glob or /regex of whole names/; repeatable.",
+        "PATTERN",
+    ),
 ]
 ForceGroupsOption = Annotated[
     bool, _option(_HOW, "--force-groups", "Groups with members, too: these are removed, come back, and read on there.")
@@ -172,6 +195,7 @@ def wish_of(
     offsets: str,
     strict: bool,
     accept_gaps: bool,
+    again: bool,
     rate: str | None,
     groups: Sequence[str] | None,
     force_groups: bool,
@@ -203,6 +227,7 @@ def wish_of(
         offsets=words.parse_offsets(offsets),
         strict=strict,
         accept_gaps=accept_gaps,
+        again=again,
         rate_bytes_per_s=None if rate is None else parse_rate(rate),
         groups=tuple(groups or ()),
         force_groups=force_groups,

@@ -12,6 +12,7 @@ from rich.text import Text
 from maxbrod.api.restore_report import AGAIN
 from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
 from maxbrod.cli.transform_summary import print_transform
+from maxbrod.errors import EXIT_DONE, error_of
 from maxbrod.planning.restore.access_preflight import describe_acl, describe_quota
 from maxbrod.planning.restore.obstacles import ObstacleKind
 from maxbrod.planning.restore.plan import describe
@@ -183,6 +184,7 @@ def print_report(report: RestoreReport) -> None:
     print_known_from(report.known_from)
     print_left_out(report.left_out)
     print_failures(report, out)
+    print_gaps(report)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
     resumed = ", gone on with what was begun" if report.resumed else ""
     print_line(f"{report.records:,} records, {took_s:,.1f} s; restore {report.restore_id}{resumed}")
@@ -237,13 +239,24 @@ def print_failures(report: RestoreReport, console: Console) -> None:
     told: dict[tuple[str, str | None], list[str]] = {}
     for each in report.partitions:
         if each.failure is not None:
-            what = str(each.failure.get("message")), each.failure.get("hint")
+            what = str(error_of(each.failure)), each.failure.get("hint")
             told.setdefault(what, []).append(f"{each.target}-{each.partition}")
     for (message, hint), where in told.items():
         more = f" and {len(where) - 1:,} more" if len(where) > 1 else ""
         console.print(Text.assemble((f"{where[0]}{more}: ", "bold red"), message), soft_wrap=True)
         if hint:
             console.print(Text(f"  {hint}", style="dim"), soft_wrap=True)
+
+
+def gaps_in(report: RestoreReport) -> str:
+    return f"but for what the archive has lost, which was accepted: {len(report.accepted_gaps):,} gaps, named above"
+
+
+def print_gaps(report: RestoreReport) -> None:
+    for each in report.accepted_gaps[:LINES_SHOWN_MAX]:
+        print_line(f"left out: {each}")
+    if len(report.accepted_gaps) > LINES_SHOWN_MAX:
+        print_line(f"and {len(report.accepted_gaps) - LINES_SHOWN_MAX:,} more, all of them with --json")
 
 
 def verdict(report: RestoreReport) -> Text:
@@ -256,6 +269,8 @@ def verdict(report: RestoreReport) -> Text:
         )
     if report.complete:
         return Text.assemble(("complete", "bold green"), ": every committed record asked for is in the target, once")
+    if report.exit_code == EXIT_DONE:
+        return Text.assemble(("incomplete", "bold yellow"), f": restored {gaps_in(report)}")
     if any(each.failure is not None for each in report.partitions):
         return Text.assemble(("not complete", "bold red"), f"; {AGAIN}")
     if not any(each.refused is not None for each in report.groups):

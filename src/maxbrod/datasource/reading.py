@@ -12,8 +12,7 @@ from maxbrod.datasource.columns import convert, needed, told_by_rows
 from maxbrod.datasource.counting import known_records
 from maxbrod.datasource.scope import cut_of
 from maxbrod.layouts.decoding import decode_portions
-from maxbrod.layouts.kafka.reading import read_logs
-from maxbrod.layouts.reading import read_foreign
+from maxbrod.layouts.reading import read_logs, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +38,7 @@ def read_split(
             continue
         columns = _columns(names, cut)
         if portion.stored.details is not None:
-            found = read_foreign(storage, portion.stored.details, columns=columns)
+            found = read_records(storage, portion.stored, columns=columns)
         else:
             found = _native(storage, portion.stored, cut, columns, committed=committed)
         for records in found:

@@ -80,7 +80,7 @@ class Follower:
         starting, snapshot = self._options.starting, archive.last_snapshot()
         # A topic without a record has no row, and is no mistake.
         empty = () if snapshot is None else snapshot.topics.values()
-        select_names({*view.topics.values(), *empty}, self._options.table.topics)
+        select_names({*view.topics.values(), *empty}, self._options.table.topics, may_come=True)
         if starting == LATEST:
             return _ends(view)
         marks: dict[PartitionId, Mark] = {}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+import numpy as np
+
+from maxbrod.batch.columns import number_column
 from maxbrod.batch.headers import walk
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 from maxbrod.layouts.decoding import decode_committed
 from maxbrod.layouts.foreign import BatchLayout
 from maxbrod.layouts.kafka import reading as native
@@ -13,17 +17,20 @@ from maxbrod.layouts.travelling import segment_of
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
-    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.errors import MaxbrodError
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 
+    Batches = tuple[NDArray[np.uint8], BatchHeaders]
+
+Piece = TypeVar("Piece")
 _CODEC: Final = Codec.LZ4
 """Other layouts do not keep the codec of their source."""
 
@@ -35,13 +42,22 @@ def read_logs(
     check_crc: bool = True,
     request_bytes: int = native.REQUEST_BYTES,
     ahead: Executor | None = None,
-) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+) -> Iterator[Batches]:
     """The log of a slice in pieces of whole batches, each with its headers. The same slice gives the same bytes.
 
-    `request_bytes` and `ahead` are for slices of the native layout: see there.
+    CorruptDataError: offsets of it are lost, which it names; all before them were handed out. Nothing from `sound_end`
+    on is handed out, nor an error. `request_bytes` and `ahead` are for slices of the native layout: see there.
     """
+    pieces = _read_logs(storage, stored, check_crc=check_crc, request_bytes=request_bytes, ahead=ahead)
+    return _sound(storage, stored, pieces, _cut_batches)
+
+
+def _read_logs(
+    storage: Storage, stored: Slice, *, check_crc: bool, request_bytes: int, ahead: Executor | None
+) -> Iterator[Batches]:
     if stored.details is None:
-        yield from native.read_logs(storage, stored, check_crc=check_crc, request_bytes=request_bytes, ahead=ahead)
+        pieces = native.read_logs(storage, stored, check_crc=check_crc, request_bytes=request_bytes, ahead=ahead)
+        yield from _in_place(stored, pieces)
         return
     layout, segment = segment_of(stored.details)
     if isinstance(found := layout_of(layout), BatchLayout):
@@ -55,13 +71,77 @@ def read_logs(
         yield data, walk(data, check_crc=False)
 
 
+def _in_place(stored: Slice, pieces: Iterator[Batches]) -> Iterator[Batches]:
+    """Batches up to the first one that cannot stand there. No checksum of a batch covers where it stands."""
+    reached = stored.base_offset
+    for data, headers in pieces:
+        ends = headers.last_offset + 1
+        misplaced = (np.diff(ends, prepend=reached) <= 0) | (ends > stored.end_offset)
+        if misplaced.any():
+            first = int(misplaced.argmax())
+            if first:
+                yield data, headers.take(slice(first))
+            raise CorruptDataError(f"a batch says that it ends with offset {int(ends[first]) - 1}")
+        if len(headers):
+            reached = int(ends[-1])
+        yield data, headers
+
+
 def read_records(storage: Storage, stored: Slice, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The records of a slice that an application may see: nothing aborted, no markers."""
-    if stored.details is not None:
-        yield from read_foreign(storage, stored.details, columns=columns)
+    if stored.details is None:
+        for data, headers in read_logs(storage, stored):
+            yield from decode_committed(data, headers, stored.aborted, columns=columns)
         return
-    for data, headers in native.read_logs(storage, stored):
-        yield from decode_committed(data, headers, stored.aborted, columns=columns)
+    yield from _sound(storage, stored, read_foreign(storage, stored.details, columns=columns), _cut_records)
+
+
+def _sound(
+    storage: Storage, stored: Slice, pieces: Iterator[Piece], cut: Callable[[Piece, int | None], tuple[Piece, int]]
+) -> Iterator[Piece]:
+    """The pieces of a slice up to `sound_end`. `cut` gives what of a piece is below an offset, and where that ends."""
+    reached, sound_end = stored.base_offset, stored.sound_end
+    try:
+        for piece in pieces:
+            below, end = cut(piece, sound_end)
+            if end > reached or sound_end is None:
+                reached = max(end, reached)
+                yield below
+            if sound_end is not None and end >= sound_end:
+                return
+    except (CorruptDataError, ObjectNotFoundError) as error:
+        if sound_end is None or reached < sound_end:
+            # Spark tells the first error of a chain, and this one says all that the other does.
+            raise _lost(storage, stored, reached, error) from None
+
+
+def _cut_batches(piece: Batches, end: int | None) -> tuple[Batches, int]:
+    data, headers = piece
+    if end is not None:
+        headers = headers.take(slice(int(np.count_nonzero(headers.last_offset < end))))
+    return (data, headers), int(headers.last_offset[-1]) + 1 if len(headers) else 0
+
+
+def _cut_records(records: pa.RecordBatch, end: int | None) -> tuple[pa.RecordBatch, int]:
+    if "offset" not in records.schema.names:
+        return records, 0
+    offsets = number_column(records.column("offset"))
+    count = len(offsets) if end is None else int(np.searchsorted(offsets, end))
+    return records.slice(0, count), int(offsets[count - 1]) + 1 if count else 0
+
+
+def _lost(storage: Storage, stored: Slice, reached: int, error: MaxbrodError) -> CorruptDataError:
+    """The same error, about all offsets that are lost with it."""
+    missing = isinstance(error, ObjectNotFoundError)
+    lost = f"offsets {reached} to {stored.end_offset}" if reached < stored.end_offset else "what was written"
+    return CorruptDataError(
+        f"{lost} cannot be read: {'the object is not there' if missing else error.message}",
+        operation=error.operation,
+        object_name=error.object_name or storage.name_of(stored.path),
+        offset=min(reached, stored.end_offset),
+        position=error.position,
+        hint=error.hint or (native.HINT_MISSING if missing else native.HINT),
+    )
 
 
 def read_foreign(storage: Storage, details: str, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

@@ -7,20 +7,20 @@ the archive is refused, because the next backup of that cluster would take the r
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.catalog.rows import Gap, PartitionId, Segment
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, PartitionId, Segment
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.cluster_state import ClusterState, TopicState
 from maxbrod.kafka.cluster_state import Gap as Unknown
-from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.planning.surveyed import topic_id_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.model import TopicPartition
 
 IN_ORDER: Final = (
@@ -109,7 +109,7 @@ def _partition_rows(
         rows.append(
             Segment(
                 **place,
-                **{field.name: getattr(each, field.name) for field in fields(Slice)},
+                **{name: getattr(each, name) for name in SLICE_FIELDS},
                 reason=GapReason.UNRECORDED if each.records < each.end_offset - each.base_offset else None,
                 run_id=run.run_id,
                 written_at=run.written_at,

@@ -8,15 +8,14 @@ can be read again: then everything is kept that was read, and what is missing is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from maxbrod.catalog.rows import Gap, PartitionId, Segment
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, PartitionId, Segment
 from maxbrod.catalog.schema import GapReason, Kind
 from maxbrod.catalog.tiling import find_tiling_faults
-from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.planning.evidence import collect, impossible
 from maxbrod.planning.findings import Finding, FindingKind
 from maxbrod.planning.holes import explain, marks_within
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.catalog.tiling import Hole, Overlap
+    from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.planning.evidence import Evidence
     from maxbrod.planning.items import Outcome
 
-_SLICE_FIELDS: Final = tuple(each.name for each in fields(Slice))
 _HINTS: Final = {
     FindingKind.CORRUPT: "a later run reads these offsets again, from a sound replica if one leads by then",
     FindingKind.UNEXPLAINED: "a later run reads these offsets again; compare with kafka-dump-log on the leader",
@@ -144,7 +143,7 @@ class _Author:
         missing = end - first - found.records
         damages = [each for each in marks_within(first, end, self.evidence.marks) if each.reason is GapReason.CORRUPT]
         reason = None if not missing else GapReason.CORRUPT if damages else self.otherwise
-        values = {name: getattr(found, name) for name in _SLICE_FIELDS}
+        values = {name: getattr(found, name) for name in SLICE_FIELDS}
         self.rows.append(Segment(**self._shared(), **values, reason=reason))
         if reason is GapReason.CORRUPT:
             for each in damages:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from maxbrod.catalog.rows import Gap, Segment
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
 from maxbrod.catalog.schema import GapReason
-from maxbrod.layouts.kafka.slices import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from maxbrod.layouts.kafka.slices import Slice
 
 
 def convert_rows(
@@ -71,7 +71,7 @@ def _segment(
         topic=first.topic,
         topic_id=first.topic_id,
         partition=first.partition,
-        **{each.name: getattr(written, each.name) for each in fields(Slice)},
+        **{name: getattr(written, name) for name in SLICE_FIELDS},
         reason=reason,
         run_id=run_id,
         written_at=written_at,

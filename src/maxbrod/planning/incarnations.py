@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from maxbrod.errors import UsageError
-from maxbrod.planning.selection import select_topics
+from maxbrod.planning.selection import matches_nothing, select_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,19 +30,19 @@ def newest_ids(incarnations: Iterable[Incarnation], ranks: Mapping[str, int]) ->
     return {each.topic_id for each in newest.values()}
 
 
-def select_names(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
-    """Those that match a pattern; all of them without one. UsageError names a topic that is not there."""
+def select_names(
+    names: Iterable[str], patterns: Sequence[str], exclude: Sequence[str] = (), *, may_come: bool = False
+) -> set[str]:
+    """Those that match a pattern; all of them without one. UsageError: a name or a pattern means none of them.
+
+    `may_come`: a pattern may be about topics that are not there yet.
+    """
     known = sorted(names)
-    selection = select_topics(dict.fromkeys(known, False), patterns, internal=True)
-    if selection.missing:
-        raise unknown_topic(selection.missing[0], known)
+    selection = select_topics(dict.fromkeys(known, False), patterns, exclude, internal=True)
+    wrong = next(iter(selection.missing), None) if may_come else selection.wrong
+    if wrong is not None:
+        raise matches_nothing(wrong, known)
     return set(selection.chosen)
-
-
-def unknown_topic(name: str, known: Iterable[str]) -> UsageError:
-    close = difflib.get_close_matches(name, list(known), n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else "see 'maxbrod ls'"
-    return UsageError(f"the archive has no topic {name!r}", hint=hint)
 
 
 def _age(each: Incarnation, ranks: Mapping[str, int]) -> tuple[int, int, str]:

@@ -1,12 +1,15 @@
 """Which topics a run is about: by name, glob or regular expression, included and excluded.
 
-A name that no topic has is told, because somebody counts on it; a pattern that matches nothing is not.
+A word that means no topic is told, because somebody counts on it: a name, a pattern, or one of those to leave out.
+Globs and expressions match the whole name.
 """
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 _GLOB: Final = re.compile(r"[*?\[]")
 _GLOB_SET: Final = re.compile(r"\[!?+\]?+[^\]]*\]")
 _INTERNAL_PREFIX: Final = "__"
+_ALL: Final = "*"
+"""Means all that there are, also where there are none."""
 _HINT: Final = r"give a name, a glob such as orders-*, or a regular expression between slashes such as /orders-\d+/"
 
 
@@ -28,15 +33,29 @@ class Selection:
     chosen: tuple[str, ...]
     missing: tuple[str, ...]
     """Names that were given in full and that no topic has."""
+    unmatched: tuple[str, ...] = ()
+    """Patterns that no topic matches."""
+    unused: tuple[str, ...] = ()
+    """Names and patterns to leave out that no topic has or matches."""
+
+    @property
+    def wrong(self) -> str | None:
+        """The first word that means nothing."""
+        return next(iter((*self.missing, *self.unmatched, *self.unused)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Patterns:
     names: frozenset[str]
-    expressions: tuple[re.Pattern[str], ...]
+    expressions: Mapping[str, re.Pattern[str]]
+    """By the word that was given."""
 
     def match(self, topic: str) -> bool:
-        return topic in self.names or any(expression.fullmatch(topic) for expression in self.expressions)
+        return topic in self.names or any(each.fullmatch(topic) for each in self.expressions.values())
+
+    def unmatched(self, topics: Iterable[str]) -> list[str]:
+        known = list(topics)
+        return [word for word, each in self.expressions.items() if word != _ALL and not any(map(each.fullmatch, known))]
 
 
 def select_topics(
@@ -60,19 +79,46 @@ def select_topics(
     return Selection(
         chosen=tuple(sorted(filter(is_meant, names))),
         missing=tuple(sorted(topic for topic in wanted.names - names.keys() if not unwanted.match(topic))),
+        unmatched=tuple(sorted(wanted.unmatched(names))),
+        unused=tuple(sorted([*(unwanted.names - names.keys() - wanted.names), *unwanted.unmatched(names)])),
     )
 
 
+def words_of(given: str | Iterable[str]) -> tuple[str, ...]:
+    """What a program has given: a single word counts as one, never as its letters."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def nearest(word: str, known: Iterable[str], *, see: str = "see 'maxbrod ls'") -> str:
+    """A hint for whoever has given a word that means none of the names."""
+    names = list(known)
+    if word.startswith("/"):
+        with suppress(re.error):
+            part = re.compile(word.strip("/"))
+            found = next((name for name in names if part.search(name)), None)
+            if found is not None:
+                return f"expressions match the whole name, and this one a part of {found}: add .* where more may stand"
+    close = difflib.get_close_matches(word.strip("/*"), names, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else see
+
+
+def matches_nothing(word: str, known: Iterable[str], *, what: str = "topic", whose: str = "the archive") -> UsageError:
+    """The error about a word that means none of the names."""
+    is_pattern = word.startswith("/") or _GLOB.search(word) is not None
+    message = f"no {what} of {whose} matches {word!r}" if is_pattern else f"{whose} has no {what} {word!r}"
+    return UsageError(message, hint=nearest(word, known))
+
+
 def _parse(patterns: Iterable[str]) -> _Patterns:
-    names, expressions = [], []
+    names, expressions = [], {}
     for pattern in patterns:
         if pattern.startswith("/") or not pattern:
-            expressions.append(_expression(pattern))
+            expressions[pattern] = _expression(pattern)
         elif _GLOB.search(pattern):
-            expressions.append(_glob(pattern))
+            expressions[pattern] = _glob(pattern)
         else:
             names.append(pattern)
-    return _Patterns(frozenset(names), tuple(expressions))
+    return _Patterns(frozenset(names), expressions)
 
 
 def _expression(pattern: str) -> re.Pattern[str]:

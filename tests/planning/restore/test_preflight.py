@@ -10,12 +10,13 @@ from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UsageError
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.choosing import Chosen
+from maxbrod.planning.restore.choosing import Chosen, choose_incarnations
 from maxbrod.planning.restore.obstacles import Obstacle, refusal
 from maxbrod.planning.restore.rename import Rename, parse_rename
+from maxbrod.planning.restore.sources import Lost
 from maxbrod.planning.restore.targets import Right
 from maxbrod.planning.restore.wish import OffsetRange, OffsetsMode, Wish
-from planning.restore.examples import ALL_RIGHTS, EFFECTIVE, NOW, plan, target, topic
+from planning.restore.examples import ALL_RIGHTS, EFFECTIVE, NOW, partition_id, plan, target, topic
 
 FRESH = {"min_timestamp": NOW - 1000, "max_timestamp": NOW}
 ROWS = [segment(0, 10, **FRESH)]
@@ -232,3 +233,58 @@ def test_everything_is_told_at_once_fatal_first() -> None:
     found = kinds(rows=rows, into=state)
     assert {kind for kind, fatal in found if fatal} == {"corrupt", "target not empty", "partition count", "permission"}
     assert [fatal for _, fatal in found] == sorted((fatal for _, fatal in found), reverse=True)
+
+
+def test_settings_that_are_left_out_are_told() -> None:
+    throttled = topic(configs={"leader.replication.throttled.replicas": "*", "retention.ms": "-1"})
+    (found,) = obstacles(archived=throttled)
+    assert (str(found.kind), found.fatal) == ("configuration", False)
+    assert "leader.replication.throttled.replicas is not restored" in found.what
+    assert kinds(Wish(strict=True), archived=throttled) == [("configuration", True)]
+    asked = Wish(configs={"leader.replication.throttled.replicas": "*"})
+    assert kinds(asked, archived=throttled) == []
+
+
+def test_a_topic_that_is_there_and_configured_otherwise_is_told() -> None:
+    there = target(topic(configs={"retention.ms": "5000000"}), ends={"orders": [(0, 0)]})
+    (found,) = obstacles(archived=topic(configs={"retention.ms": "-1", "cleanup.policy": "compact"}), into=there)
+    assert "archived otherwise are cleanup.policy, retention.ms" in found.what
+    assert not found.fatal
+
+
+def test_objects_that_are_lost_are_named_with_their_offsets_and_can_be_accepted() -> None:
+    lost = [Lost(first=first, end=first + 1, object_name=f"{first}.log", why="it is not there") for first in range(25)]
+    rows = [segment(first, first + 1, **FRESH) for first in range(25)]
+    found = obstacles(rows=rows, lost={partition_id(): lost})
+    assert {(str(each.kind), each.fatal, each.where) for each in found} == {("corrupt", True, "orders-0")}
+    assert "offsets 0 to 1 cannot be read: it is not there (0.log)" in {each.what for each in found}
+    assert "5 more objects like these" in {each.what for each in found}, "so many are counted, not listed"
+    assert isinstance(refusal(found), CorruptDataError)
+    assert refusal(obstacles(Wish(accept_gaps=True), rows=rows, lost={partition_id(): lost})) is None
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Wish(rename=parse_rename(["/^ord/zz_/"])),
+        Wish(rename=parse_rename(["order=zz"])),
+        Wish(topics=("/^ord/",)),
+        Wish(topics=("orders", "ord?")),
+        Wish(exclude=("ordres",)),
+        Wish(partition_counts={"ordres": 3}),
+        Wish(topic_ids=frozenset({"nothing"})),
+    ],
+)
+def test_a_rule_or_a_pattern_that_matches_nothing_is_a_usage_error(wish: Wish) -> None:
+    chosen = choose_incarnations(wish, {TOPIC_ID: "orders"}, {TOPIC_ID})
+    error = refusal(obstacles(wish, chosen=chosen))
+    assert isinstance(error, UsageError)
+    assert error.hint
+    assert "whole name" in error.hint or "did you mean orders" in error.hint or "nothing" in str(error)
+
+
+def test_a_rule_that_matches_the_whole_name_is_used() -> None:
+    wish = Wish(rename=parse_rename(["/ord(.*)/zz_\\1/"]))
+    chosen = choose_incarnations(wish, {TOPIC_ID: "orders"}, {TOPIC_ID})
+    assert chosen.wrong == ()
+    assert plan(ROWS, wish, chosen=chosen).topics[0].target.name == "zz_ers"

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog.examples import TOPIC_ID, gap, segment
-from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows
+from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import AbortedTransaction, TopicPartition
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS, read_columns
-from maxbrod.planning.restore.sources import Source, measure_sources, rows_to_read
+from maxbrod.planning.restore.sources import Lost, Source, measure_sources, rows_to_read, sound_part
 from maxbrod.planning.restore.wish import OffsetRange, Wish
 from planning.restore.examples import CHOSEN, partition_id
 
@@ -230,3 +230,34 @@ def test_of_many_sources_each_has_its_own_rows_and_no_others() -> None:
         (TOPIC_ID, 3, 10),
     ]
     assert rows_to_read(table, [], Wish()).num_rows == 0
+
+
+def lost(first: int, end: int) -> Lost:
+    return Lost(first=first, end=end, object_name=f"segments/{first}.log", why="the object is not there")
+
+
+def test_rows_whose_objects_are_gone_are_left_out_and_keep_their_place() -> None:
+    rows = [segment(0, 10), segment(10, 20), segment(20, 30), segment(30, 40)]
+    found = measure(rows, lost={partition_id(): [lost(0, 10), lost(20, 30)]})
+    assert (found.first_offset, found.asked_end, found.records, found.holes) == (10, 40, 20, 10)
+    assert [each.first for each in found.lost] == [0, 20]
+    cut = measure(rows, lost={partition_id(): [lost(24, 30)]})
+    assert (cut.first_offset, cut.rows, cut.holes) == (0, 4, 0), "what stands before the damage is still read"
+    everything = measure(rows, lost={partition_id(): [lost(each, each + 10) for each in range(0, 40, 10)]})
+    assert (everything.records, everything.first_offset, len(everything.lost)) == (0, 40, 4)
+
+
+def test_what_is_lost_and_not_asked_for_is_nobodys_trouble() -> None:
+    rows = [segment(0, 10, max_timestamp=5), segment(10, 20, max_timestamp=15), segment(20, 30, max_timestamp=25)]
+    gone = {partition_id(): [lost(0, 10), lost(10, 20)]}
+    assert [each.first for each in measure(rows, Wish(since_ms=10), lost=gone).lost] == [10]
+    ranged = Wish(ranges=(OffsetRange(where=ORDERS_0, first=15, end=25),))
+    assert [each.first for each in measure(rows, ranged, lost=gone).lost] == [10]
+
+
+def test_a_slice_is_read_up_to_what_is_lost_of_it() -> None:
+    first, second = slice_of(segment(0, 10)), slice_of(segment(10, 20))
+    known = {10: lost(0, 10), 20: lost(14, 20)}
+    assert sound_part(first, known) is None
+    assert sound_part(second, known) == replace(second, sound_end=14)
+    assert sound_part(second, {10: lost(4, 10)}) == second

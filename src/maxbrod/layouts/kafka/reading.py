@@ -1,8 +1,9 @@
 """The log of a slice, as it was written: fetched, its digest checked, its frames undone.
 
 `read_log` gives all of it, checked before anything is handed out. `read_logs` gives it piece by piece in bounded
-memory; the digest is known after the last piece only, but every batch has been checked by its own CRC before. So a
-damaged header may be met as something unknown (UnsupportedFormatError) before the digest tells that it is damage.
+memory; the digest is known after the last piece only, but every batch has been checked by its own CRC before. All sound
+batches before the first damage are handed out before the error is raised, however the pieces are cut: how far a damaged
+slice can be read depends on its bytes alone.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from maxbrod.layouts.kafka.frames import FrameDecoder
 from maxbrod.layouts.kafka.names import is_framed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor
 
     from numpy.typing import NDArray
 
     from maxbrod.storage.interface import Storage
+
+    Part = tuple[memoryview, TruncatedDataError | None]
 
 REQUEST_BYTES: Final = 8 << 20
 """What is asked of the storage at once."""
@@ -87,10 +90,18 @@ def read_logs(
     """
     with _about(storage, stored):
         digest, size = Digest(), 0
-        parts = _log(_parts(storage, stored, request_bytes, ahead), digest, framed=is_framed(stored.path))
-        for data, headers in _whole_batches(parts, check_crc=check_crc):
-            size += headers.end
-            yield data, headers
+        fetched = _parts(storage, stored, request_bytes, ahead)
+        parts = _log(fetched, digest, framed=is_framed(stored.path))
+        try:
+            for data, headers in _whole_batches(parts, check_crc=check_crc):
+                size += headers.end
+                yield data, headers
+        except UnsupportedFormatError:
+            # A damaged byte may look like a version that nobody knows: the digest tells.
+            for part in fetched:
+                digest.add(np.frombuffer(part, np.uint8))
+            _check_digest(stored, digest)
+            raise
         _check_digest(stored, digest)
         _check_size(stored, size)
 
@@ -99,13 +110,17 @@ def _parts(storage: Storage, stored: Stored, request_bytes: int, ahead: Executor
     """The bytes of a slice, as they are stored."""
     end = stored.position + stored.bytes
 
-    def get(start: int) -> memoryview:
-        return storage.get_range(stored.path, start, min(request_bytes, end - start))
+    def get(start: int) -> tuple[memoryview, TruncatedDataError | None]:
+        return _as_far_as_it_goes(storage, stored.path, start, min(request_bytes, end - start))
 
     starts = range(stored.position, end, request_bytes)
-    if ahead is None:
-        yield from map(get, starts)
-        return
+    for part, error in map(get, starts) if ahead is None else _fetched_ahead(get, starts, ahead):
+        yield part
+        if error is not None:
+            raise error
+
+
+def _fetched_ahead(get: Callable[[int], Part], starts: range, ahead: Executor) -> Iterator[Part]:
     if not starts:
         return
     coming = ahead.submit(get, starts[0])
@@ -114,6 +129,15 @@ def _parts(storage: Storage, stored: Stored, request_bytes: int, ahead: Executor
         coming = ahead.submit(get, start)
         yield part
     yield coming.result()
+
+
+def _as_far_as_it_goes(storage: Storage, path: str, start: int, size: int) -> Part:
+    """The bytes, or those that are there of an object which ends too early, with the error that tells so."""
+    try:
+        return storage.get_range(path, start, size), None
+    except TruncatedDataError as error:
+        there = min(max(storage.head(path).size - start, 0), size)
+        return storage.get_range(path, start, there) if there else memoryview(b""), error
 
 
 def _log(parts: Iterable[memoryview], digest: Digest, *, framed: bool) -> Iterator[NDArray[np.uint8]]:
@@ -140,13 +164,24 @@ def _whole_batches(
         if sum(each.size for each in held) < wanted:
             continue
         data = part if len(held) == 1 else np.concatenate(held)
-        headers = walk(data, check_crc=check_crc)
+        try:
+            headers = walk(data, check_crc=check_crc)
+        except (CorruptDataError, UnsupportedFormatError) as error:
+            yield from _sound(data[: error.position or 0])
+            raise
         if len(headers):
             yield data[: headers.end], replace(headers, tail=0)
         held = [data[headers.end :]] if headers.tail else []
         wanted = _announced(held[0]) if held else 0
     if held:
         raise TruncatedDataError(f"the last batch is cut: only {sum(each.size for each in held)} bytes of it are there")
+
+
+def _sound(data: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+    """The batches before the first damaged one."""
+    headers = walk(data, check_crc=False)
+    if len(headers):
+        yield data[: headers.end], replace(headers, tail=0)
 
 
 def _announced(cut: NDArray[np.uint8]) -> int:

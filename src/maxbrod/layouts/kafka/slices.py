@@ -36,6 +36,8 @@ class Slice:
     """How many of `records` are markers of transactions; None where nobody has counted them."""
     details: str | None = None
     """Where it stands in an archive of another layout: what that wants to know to read it. None in our own."""
+    sound_end: int | None = None
+    """Offsets from here on are known to be lost, and are not read. None: all of it is read, or it is an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

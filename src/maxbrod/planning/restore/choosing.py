@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from maxbrod.planning.selection import select_topics
+from maxbrod.planning.restore.rename import unused_rule
+from maxbrod.planning.selection import matches_nothing, select_topics
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
+    from maxbrod.errors import UsageError
     from maxbrod.kafka.cluster_state import Group
     from maxbrod.planning.restore.wish import Wish
-
-_ALL: Final = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,8 @@ class Chosen:
     missing: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     """Internal topics of the archive that are meant only where somebody names them."""
+    wrong: tuple[UsageError, ...] = ()
+    """About every word that means nothing: those that are missing, patterns that nothing matches, unused rules."""
 
 
 def choose_incarnations(wish: Wish, archived: Mapping[str, str], newest: Container[str]) -> Chosen:
@@ -40,16 +42,22 @@ def choose_incarnations(wish: Wish, archived: Mapping[str, str], newest: Contain
     }
     named_elsewhere = {*(each.where.topic for each in wish.ranges), *wish.partition_counts} - set(topics.values())
     absent = [*selection.missing, *(wish.topic_ids - archived.keys()), *named_elsewhere]
+    missing = sorted(set(absent))
+    known, meant = sorted(set(archived.values())), sorted(set(topics.values()))
+    words = [*missing, *selection.unmatched, *selection.unused]
+    rules = [unused_rule(each, meant) for each in wish.rename.unused(meant)] if meant else []
+    wrong = [*(matches_nothing(each, known) for each in words), *rules]
     every = select_topics(dict.fromkeys(archived.values(), False), wish.topics, wish.exclude, internal=True)
     return Chosen(
         topics=topics,
-        missing=tuple(sorted(set(absent))),
+        missing=tuple(missing),
         left_out=tuple(sorted(set(every.chosen) - names)),
+        wrong=tuple(wrong),
     )
 
 
 def choose_groups(patterns: Sequence[str], groups: Iterable[Group]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
-    """Those that match a pattern, none without one; and the names and patterns that no group has.
+    """Those that match a pattern, none without one; and the names and patterns that no group has or matches.
 
     `*` means all there are, so that none is no mistake.
     """
@@ -57,6 +65,4 @@ def choose_groups(patterns: Sequence[str], groups: Iterable[Group]) -> tuple[tup
         return (), ()
     known = {group.group_id: group for group in groups}
     selection = select_topics(dict.fromkeys(known, False), patterns, internal=True)
-    idle = (each for each in patterns if each != _ALL and each not in selection.missing)
-    unmatched = [each for each in idle if not select_topics(dict.fromkeys(known, False), [each], internal=True).chosen]
-    return tuple(known[name] for name in selection.chosen), tuple(sorted({*selection.missing, *unmatched}))
+    return tuple(known[name] for name in selection.chosen), (*selection.missing, *selection.unmatched)

@@ -36,6 +36,7 @@ _COMPACTED: Final = _REASONS.index(GapReason.COMPACTED)
 _COLD: Final = frozenset(
     {
         *("topics", "exclude", "internal", "partitions", "as_of", "topic_ids", "rename", "strict", "accept_gaps"),
+        "again",
         *("offsets", "groups", "force_groups"),
     }
 )

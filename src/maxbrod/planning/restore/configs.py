@@ -40,7 +40,7 @@ _REQUEST_BYTES_MAX: Final = 100 << 20
 """What a broker reads at all in one request (socket.request.max.bytes), if nobody has told it otherwise."""
 _BATCH_SLACK_BYTES: Final = 1024
 """A message of an old magic grows by its new header."""
-_PLACED: Final = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
+PLACED: Final = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
 """They name brokers of the cluster that was backed up."""
 
 
@@ -66,6 +66,8 @@ class TopicConfigs:
     """What is set on the topic itself in the end."""
     dropped: tuple[str, ...] = ()
     """Archived, but this target cannot have it."""
+    left_out: tuple[str, ...] = ()
+    """Archived, and not restored: about brokers of the other cluster, or nobody told its value."""
 
 
 def plan_new_configs(
@@ -81,7 +83,8 @@ def plan_new_configs(
     `source` is the topic as it was backed up; None, or one without configs, where nobody knows.
     """
     archived = {} if source is None else source.configs or {}
-    wanted = {name: value for name, value in archived.items() if name not in _PLACED and value is not None}
+    wanted = {name: value for name, value in archived.items() if name not in PLACED and value is not None}
+    left_out = sorted(name for name in archived if name not in wanted and name not in overrides)
     wanted |= overrides
     dropped = sorted(name for name in wanted if known is not None and name not in known and name not in overrides)
     final = {name: value for name, value in wanted.items() if name not in dropped}
@@ -94,6 +97,7 @@ def plan_new_configs(
         release=_way_back(held, final),
         final=dict(sorted(final.items())),
         dropped=tuple(dropped),
+        left_out=tuple(left_out),
     )
 
 

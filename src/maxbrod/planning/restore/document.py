@@ -20,7 +20,7 @@ from maxbrod.planning.restore.configs import ConfigChange, TopicConfigs
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 from maxbrod.planning.restore.offsets_mode import FillCost, OffsetsPlan
 from maxbrod.planning.restore.plan import Archive, LeftOut, PartitionPlan, RestorePlan, TopicPlan
-from maxbrod.planning.restore.sources import Source, Trouble
+from maxbrod.planning.restore.sources import Lost, Source, Trouble
 from maxbrod.planning.restore.targets import TargetTopic
 from maxbrod.planning.restore.wish import OffsetsMode
 from maxbrod.planning.transform import Changes, TransformPlan
@@ -158,7 +158,7 @@ def _target(document: Mapping[str, Any]) -> TargetTopic:
 
 
 def _configs(document: Mapping[str, Any]) -> TopicConfigs:
-    return _make(TopicConfigs, document, hold=_change, release=_change, dropped=tuple)
+    return _make(TopicConfigs, document, hold=_change, release=_change, dropped=tuple, left_out=tuple)
 
 
 def _change(document: Mapping[str, Any]) -> ConfigChange:
@@ -170,7 +170,16 @@ def _partition(document: Mapping[str, Any]) -> PartitionPlan:
 
 
 def _source(document: Mapping[str, Any]) -> Source:
-    return _make(Source, document, troubles=lambda each: tuple(_make(Trouble, one, reason=_reason) for one in each))
+    return _make(
+        Source,
+        document,
+        troubles=lambda each: tuple(_make(Trouble, one, reason=_reason) for one in each),
+        lost=decode_lost,
+    )
+
+
+def decode_lost(document: list[Mapping[str, Any]]) -> tuple[Lost, ...]:
+    return tuple(_make(Lost, each) for each in document)
 
 
 def _reason(value: str | None) -> GapReason | None:

@@ -18,6 +18,7 @@ class ObstacleKind(StrEnum):
     """In the order in which they are told."""
 
     TOPIC_MISSING = "topic missing"
+    GROUP_MISSING = "group missing"
     NOTHING_CHOSEN = "nothing chosen"
     CORRUPT = "corrupt"
     UNEXPLAINED = "unexplained"
@@ -43,11 +44,14 @@ class ObstacleKind(StrEnum):
 
 _ERRORS: Final[dict[ObstacleKind, type[MaxbrodError]]] = {
     ObstacleKind.TOPIC_MISSING: UsageError,
+    ObstacleKind.GROUP_MISSING: UsageError,
     ObstacleKind.NOTHING_CHOSEN: UsageError,
     ObstacleKind.CORRUPT: CorruptDataError,
     ObstacleKind.UNEXPLAINED: IncompleteError,
     ObstacleKind.INCOMPLETE: IncompleteError,
 }
+GAPS: Final = frozenset({ObstacleKind.CORRUPT, ObstacleKind.UNEXPLAINED, ObstacleKind.INCOMPLETE})
+"""What the archive lacks of what is asked for: fatal, unless it is accepted."""
 _ORDER: Final = {kind: place for place, kind in enumerate(ObstacleKind)}
 
 

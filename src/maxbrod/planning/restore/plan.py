@@ -6,7 +6,7 @@ is stored before the first record is produced, so that whoever goes on after a c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,8 @@ from maxbrod.planning.restore.choosing import choose_groups
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind, in_order
 from maxbrod.planning.restore.offsets_mode import OffsetsPlan, plan_offsets
 from maxbrod.planning.restore.permissions import find_missing_rights
-from maxbrod.planning.restore.preflight import Subject, find_obstacles, why_left_out
-from maxbrod.planning.restore.sources import Source, measure_sources
+from maxbrod.planning.restore.preflight import Subject, find_obstacles, lost_obstacles, why_left_out
+from maxbrod.planning.restore.sources import Source, measure_sources, with_lost
 from maxbrod.planning.restore.targets import Right, TargetTopic, count_partitions, plan_target
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from maxbrod.catalog.rows import PartitionId
     from maxbrod.kafka.cluster_state import ClusterState, TopicState
     from maxbrod.planning.restore.choosing import Chosen
+    from maxbrod.planning.restore.sources import Lost
     from maxbrod.planning.restore.targets import TargetState
     from maxbrod.planning.restore.wish import Wish
     from maxbrod.planning.transform import TransformPlan
@@ -140,14 +141,16 @@ def plan_restore(
     now_ms: int,
     topic_runs: Mapping[str, str] | None = None,
     access_runs: Mapping[str, str] | None = None,
+    lost: Mapping[PartitionId, Sequence[Lost]] | None = None,
 ) -> RestorePlan:
     """`rows` of the chosen topics have the columns of `SOURCE_COLUMNS`; `ends` and `snapshot` are of `archive.run_id`.
 
     `topic_runs` says of topic ids which other run they are from, `access_runs` the same of ACLs and quotas.
+    `lost` are rows of which it is known that their objects are gone or damaged.
 
     Obstacles do not keep a plan from being made: `obstacles.refusal` says whether it may run.
     """
-    sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None)
+    sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None, lost=lost)
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
@@ -186,6 +189,26 @@ def plan_restore(
         obstacles=in_order(obstacles),
         left_out=tuple(LeftOut(topic=name, why=why_left_out(name)) for name in chosen.left_out),
     )
+
+
+def sources_of(plan: RestorePlan) -> list[Source]:
+    return [each.source for topic in plan.topics for each in topic.partitions]
+
+
+def without_lost(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[Lost]], *, accepted: bool) -> RestorePlan:
+    """The same plan, of which more is known to be lost: that is left out if it is `accepted`, else it is in the way."""
+
+    def changed(each: PartitionPlan) -> PartitionPlan:
+        found = lost.get(each.source.id)
+        return replace(each, source=with_lost(each.source, found)) if found else each
+
+    fresh = [
+        obstacle
+        for source in sources_of(plan)
+        for obstacle in lost_obstacles(source, lost.get(source.id, ()), accepted=accepted)
+    ]
+    topics = [replace(topic, partitions=tuple(map(changed, topic.partitions))) for topic in plan.topics]
+    return replace(plan, topics=tuple(topics), obstacles=in_order([*plan.obstacles, *fresh]))
 
 
 def describe(plan: RestorePlan) -> tuple[PlanLine, ...]:
@@ -238,15 +261,16 @@ def _missing(wish: Wish, chosen: Chosen, sources: Sequence[Source]) -> Iterator[
     def missing(what: str, where: str | None, kind: ObstacleKind = ObstacleKind.TOPIC_MISSING) -> Obstacle:
         return Obstacle(kind=kind, where=where, what=what, hint="see 'maxbrod ls'", fatal=True)
 
-    for name in chosen.missing:
-        yield missing(f"the archive has no topic {name}", name)
+    for error in chosen.wrong:
+        what = error.message
+        yield Obstacle(kind=ObstacleKind.TOPIC_MISSING, where=None, what=what, hint=error.hint, fatal=True)
     known = {TopicPartition(topic=source.topic, partition=source.partition) for source in sources}
     for where in (each.where for each in wish.ranges if each.where.topic not in chosen.missing):
         if where not in known:
             yield missing(f"the archive has no partition {where}, or it is not asked for", str(where))
     for partition in sorted(wish.partitions - {source.partition for source in sources}):
         yield missing(f"no topic that is restored has a partition {partition}", None)
-    if not sources and not chosen.missing:
+    if not sources and not chosen.wrong:
         yield missing("nothing in the archive is what was asked for", None, ObstacleKind.NOTHING_CHOSEN)
 
 

@@ -10,12 +10,14 @@ from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.configs import (
     CLEANUP_POLICY,
     MIN_INSYNC_REPLICAS,
+    PLACED,
     RETENTION_BYTES,
     RETENTION_MS,
     retention_of,
 )
 from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 from maxbrod.planning.restore.rename import is_topic_name
+from maxbrod.planning.restore.sources import TROUBLES_MAX
 from maxbrod.planning.restore.targets import UNKNOWN_END
 from maxbrod.planning.restore.wish import OffsetsMode
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.cluster_state import TopicState
     from maxbrod.planning.restore.offsets_mode import OffsetsPlan
-    from maxbrod.planning.restore.sources import Source
+    from maxbrod.planning.restore.sources import Lost, Source
     from maxbrod.planning.restore.targets import TargetState, TargetTopic
     from maxbrod.planning.restore.wish import Wish
 
@@ -36,6 +38,7 @@ _TROUBLES: Final = {
     GapReason.CORRUPT: (ObstacleKind.CORRUPT, "damaged batches were met in the log at"),
     GapReason.UNEXPLAINED: (ObstacleKind.UNEXPLAINED, "records are missing, and nothing says why, among"),
 }
+_LOST: Final = "put the objects back from a copy of the archive; or restore without these offsets: say --accept-gaps"
 _ACCEPT: Final = "see 'maxbrod show'; to restore what there is, say that gaps are accepted"
 
 
@@ -81,6 +84,7 @@ def _archive(wish: Wish, sources: Sequence[Source]) -> Iterator[Obstacle]:
                 fatal=not wish.accept_gaps,
                 offset=trouble.first,
             )
+        yield from lost_obstacles(source, source.lost, accepted=wish.accept_gaps)
         if source.troubles_total > len(source.troubles):
             more = source.troubles_total - len(source.troubles)
             yield Obstacle(
@@ -90,6 +94,20 @@ def _archive(wish: Wish, sources: Sequence[Source]) -> Iterator[Obstacle]:
                 hint=_ACCEPT,
                 fatal=not wish.accept_gaps,
             )
+
+
+def lost_obstacles(source: Source, lost: Sequence[Lost], *, accepted: bool) -> Iterator[Obstacle]:
+    """What the objects of a partition do not hold, though its rows say so."""
+    where = f"{source.topic}-{source.partition}"
+
+    def obstacle(what: str, offset: int | None) -> Obstacle:
+        kind = ObstacleKind.CORRUPT
+        return Obstacle(kind=kind, where=where, what=what, hint=_LOST, fatal=not accepted, offset=offset)
+
+    for each in lost[:TROUBLES_MAX]:
+        yield obstacle(str(each), each.first)
+    if len(lost) > TROUBLES_MAX:
+        yield obstacle(f"{len(lost) - TROUBLES_MAX} more objects like these", None)
 
 
 def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle]:
@@ -214,6 +232,18 @@ def _configuration(wish: Wish, subject: Subject, state: TargetState) -> Iterator
         yield warn("the archive does not know its configuration", "set what it needs, or create it first")
     if configs.dropped:
         yield warn(f"these brokers do not know {', '.join(configs.dropped)}", "it is restored without")
+    if configs.left_out:
+        what = "about brokers of the cluster that was backed up, or of unknown value"
+        yield warn(f"{', '.join(configs.left_out)} is not restored: {what}", "set it by hand, if it is wanted here")
+    if target.exists and subject.archived is not None and subject.archived.configs is not None:
+        other = sorted(
+            name
+            for name, value in subject.archived.configs.items()
+            if value is not None and name not in PLACED and configs.final.get(name) != value
+        )
+        if other:
+            what = f"it is there, and keeps its own configuration: archived otherwise are {', '.join(other)}"
+            yield warn(what, "change it by hand, if it is to be as it was")
     unknown = sorted(name for name in wish.configs if state.known_configs and name not in state.known_configs)
     if unknown:
         yield warn(f"these brokers do not know {', '.join(unknown)}", "correct or leave out the setting", fatal=True)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
+from maxbrod.planning.selection import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _OPERATION: Final = "read how topics are renamed"
-_HINT: Final = r"give old=new, or /expression/replacement/ such as /prod-(.*)/test-\1/"
+_HINT: Final = r"give old=new, or /expression/replacement/ such as /prod-(.*)/test-\1/, which matches the whole name"
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 
@@ -35,6 +36,23 @@ class Rename:
         matches = ((re.fullmatch(expression, topic), into) for expression, into in self.expressions)
         renamed = next((match.expand(into) for match, into in matches if match is not None), topic)
         return f"{self.prefix}{renamed}{self.suffix}"
+
+    def unused(self, topics: Iterable[str]) -> tuple[str, ...]:
+        """The rules, as `--rename` has them, that are about none of these topics."""
+        known = set(topics)
+        listed = [f"{old}={new}" for old, new in self.names.items() if old not in known]
+        rules = ((expression, into) for expression, into in self.expressions)
+        return (
+            *listed,
+            *(f"/{each}/{into}/" for each, into in rules if not any(re.fullmatch(each, topic) for topic in known)),
+        )
+
+
+def unused_rule(rule: str, topics: Iterable[str]) -> UsageError:
+    """The error about a rule that is about none of the topics."""
+    word = f"/{rule.split('/')[1]}/" if rule.startswith("/") else rule.partition("=")[0]
+    hint = nearest(word, topics, see="name topics that are meant, or leave the rule out")
+    return UsageError(f"--rename {rule} renames nothing: no topic that is meant matches it", hint=hint)
 
 
 def parse_rename(words: Iterable[str] = (), *, prefix: str = "", suffix: str = "") -> Rename:

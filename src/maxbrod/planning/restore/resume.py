@@ -78,7 +78,8 @@ def done_before(
                 kind=ObstacleKind.DONE_BEFORE,
                 where=target.name,
                 what="the same command has restored all of it already",
-                hint=f"its report is in the archive; delete restores/{plan.restore_id}/ there to restore all once more",
+                hint=f"restores/{plan.restore_id}/ in the archive has its report; say --again to restore it once more: "
+                "into an empty topic, or with --offsets append behind what is there",
                 fatal=True,
             )
 

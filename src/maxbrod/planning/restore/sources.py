@@ -9,7 +9,7 @@ timestamp of a row may be higher than that of a record in it, so it rules out no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,12 +23,13 @@ from maxbrod.planning.restore.columns import RowColumns, read_columns
 from maxbrod.planning.restore.estimates import add_shares, estimate_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.catalog.tiling import Overlap
+    from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.planning.restore.choosing import Chosen
     from maxbrod.planning.restore.wish import Wish
 
@@ -47,6 +48,24 @@ class Trouble:
     first: int
     end: int
     reason: GapReason | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Offsets [first, end) of a row that cannot be read: its object is gone, or is damaged from `first` on.
+
+    `end` is the row's own. Where both are one, all records are there, and yet the bytes are not what was written.
+    """
+
+    first: int
+    end: int
+    object_name: str
+    why: str
+
+    def __str__(self) -> str:
+        if self.first == self.end:
+            return f"{self.object_name} is not what was written, though every batch below offset {self.end} is sound"
+        return f"offsets {self.first} to {self.end} cannot be read: {self.why} ({self.object_name})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +97,8 @@ class Source:
     """Offsets without data by reason, of all that was asked for."""
     troubles: tuple[Trouble, ...] = ()
     troubles_total: int = 0
+    lost: tuple[Lost, ...] = ()
+    """What the rows promise of the offsets that are asked for, and the objects do not hold: it is left out."""
 
     @property
     def id(self) -> PartitionId:
@@ -85,12 +106,18 @@ class Source:
 
 
 def measure_sources(
-    rows: pa.Table, wish: Wish, chosen: Chosen, ends: Mapping[PartitionId, int], *, as_of: bool
+    rows: pa.Table,
+    wish: Wish,
+    chosen: Chosen,
+    ends: Mapping[PartitionId, int],
+    *,
+    as_of: bool,
+    lost: Mapping[PartitionId, Sequence[Lost]] | None = None,
 ) -> tuple[Source, ...]:
     """In the order of topic and partition. `rows` need the columns of `SOURCE_COLUMNS`, in any order.
 
     `ends` is what a snapshot says of the end of each partition: with `as_of` nothing beyond it exists, else it tells
-    of partitions that are archived and empty.
+    of partitions that are archived and empty. `lost` are rows of which it is known that they cannot be read.
     """
     rows = rows.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
     columns = read_columns(rows)
@@ -114,8 +141,9 @@ def measure_sources(
         if fault.partition in asked:
             trouble = Trouble(first=fault.first_offset, end=fault.end_offset, reason=None)
             holes.setdefault(fault.partition, []).append(trouble)
+    unread = lost or {}
     sources = [
-        _measure(columns, wish, chosen.topics[each.topic_id], each, extent, holes.get(each, []))
+        _measure(columns, wish, chosen.topics[each.topic_id], each, extent, holes.get(each, []), unread.get(each, ()))
         for each, extent in asked.items()
     ]
     return tuple(sorted(sources, key=lambda source: (source.topic, source.topic_id, source.partition)))
@@ -161,10 +189,29 @@ def _within_range(wish: Wish, topic: str, partition: int, first: int, end: int) 
     return min(first, end), end
 
 
+def sound_part(stored: Slice, lost: Mapping[int, Lost]) -> Slice | None:
+    """What can be read of a slice; None if nothing can. `lost` are those of its source, by their ends."""
+    found = lost.get(stored.end_offset)
+    if found is None:
+        return stored
+    return None if found.first <= stored.base_offset else replace(stored, sound_end=found.first)
+
+
+def with_lost(source: Source, lost: Iterable[Lost]) -> Source:
+    """The same source of which more is known to be lost."""
+    known = {each.end: each for each in source.lost} | {each.end: each for each in lost}
+    return replace(source, lost=tuple(known[end] for end in sorted(known)))
+
+
 def _kept(columns: RowColumns, span: slice, asked: tuple[int, int], wish: Wish) -> NDArray[np.bool_]:
     """Data rows that may hold a record to restore."""
+    return _asked(columns, span, asked, wish) & (columns.records[span] > 0)
+
+
+def _asked(columns: RowColumns, span: slice, asked: tuple[int, int], wish: Wish) -> NDArray[np.bool_]:
+    """Data rows of the offsets and times that are asked for."""
     base, end = columns.base[span], columns.end[span]
-    kept = columns.data[span] & (end > asked[0]) & (base < asked[1]) & (columns.records[span] > 0)
+    kept = columns.data[span] & (end > asked[0]) & (base < asked[1])
     dated, highest = columns.dated[span], columns.highest[span]
     if wish.since_ms is not None and wish.since_ms > _UNDATED_MS:
         kept &= ~dated | (highest >= wish.since_ms)
@@ -181,10 +228,16 @@ def _measure(
     partition: PartitionId,
     asked: tuple[int, int],
     troubles: list[Trouble],
+    lost: Sequence[Lost],
 ) -> Source:
     span = columns.spans.get(partition, slice(0, 0))
     base, end = columns.base[span], columns.end[span]
     kept = _kept(columns, span, asked, wish)
+    wanted = set(end[_asked(columns, span, asked, wish)].tolist()) if lost else set()
+    lost = [each for each in lost if each.end in wanted]
+    # A row that begins before what is lost of it still holds records.
+    gone = np.isin(end, [each.end for each in lost if each.first <= base[np.searchsorted(end, each.end)]])
+    kept &= ~gone
     shares = np.where(kept, estimate_shares(columns, span, asked, wish), 0.0)
     first = asked[0] if wish.until_ms is not None and columns.data[span].any() else asked[1]
     if kept.any():
@@ -210,11 +263,12 @@ def _measure(
         slice_bytes_max=int(columns.raw_bytes[span][kept].max(initial=0)),
         min_timestamp=int(columns.lowest[span][dated].min()) if dated.any() else None,
         max_timestamp=int(columns.highest[span][dated].max()) if dated.any() else None,
-        holes=add_shares(missing, shares) + int(lengths[~columns.data[span]].sum()),
+        holes=add_shares(missing, shares) + int(lengths[gone | ~columns.data[span]].sum()),
         aborted=add_shares(columns.aborted[span], shares),
         gaps=_gaps(columns, span, asked),
         troubles=tuple(troubles[:TROUBLES_MAX]),
         troubles_total=len(troubles),
+        lost=tuple(lost),
     )
 
 

@@ -77,6 +77,8 @@ class Wish:
     strict: bool = False
     accept_gaps: bool = False
     """Restore what there is, though the archive is known to lack something."""
+    again: bool = False
+    """Restore once more what the same command has restored before."""
     rate_bytes_per_s: int | None = None
     groups: tuple[str, ...] = ()
     force_groups: bool = False
@@ -185,7 +187,9 @@ def encode_wish(wish: Wish) -> dict[str, Any]:
         [each.where.topic, each.where.partition, _or(each.first, 0), _or(each.end, INT64_MAX)] for each in wish.ranges
     )
     # How is no part of what.
-    del fields["rate_bytes_per_s"], fields["force_groups"], fields["staging"]
+    del fields["rate_bytes_per_s"], fields["force_groups"], fields["staging"], fields["again"]
+    # A restore that met damage is completed by the same command that accepts it.
+    fields["accept_gaps"] = False
     # What nobody asks for is left out, so that what an earlier release began is still found.
     for name in ("partition_counts", "where", "select"):
         if not fields[name]:
