@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -25,8 +25,11 @@ from maxbrod.cli import (
     sandbox,
     show,
 )
+from maxbrod.cli.log import showing_log
 from maxbrod.cli.output import print_error
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError
+
+_SILENT: Final = frozenset({"--json", "--quiet", "-q"})
 
 app = typer.Typer(
     name="maxbrod",
@@ -77,7 +80,9 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; nothing but an exit code leaves here."""
     try:
-        app(args=arguments, prog_name="maxbrod")
+        # Whatever the verb, whoever waits for a store or a broker is told so.
+        with showing_log(quiet=not _SILENT.isdisjoint(arguments)):
+            app(args=arguments, prog_name="maxbrod")
     except MaxbrodError as error:
         print_error(error, as_json="--json" in arguments)
         return error.exit_code
