@@ -58,12 +58,11 @@ def local_place(tmp_path: Path) -> Place:
 
 
 def _place(url: str) -> Place:
-    from pathlib import Path
-
     from maxbrod.config import StorageConfig
-    from maxbrod.storage.delta import delta_url
+    from maxbrod.storage.memory import directory_of
+    from maxbrod.storage.urls import parse_url
 
-    return Place(url, StorageConfig(), Path(delta_url(url)), ["--archive", url])
+    return Place(url, StorageConfig(), directory_of(parse_url(url)), ["--archive", url])
 
 
 def _s3_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from deltalake import DeltaTable
+
     from maxbrod.config import StorageConfig
     from maxbrod.sandbox.proxy import FaultProxy
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
@@ -26,6 +28,22 @@ def s3_options(server: S3Server | LyingS3Server, *, s3: dict[str, Any] | None = 
     keys = {"access_key_id": server.access_key, "secret_access_key": server.secret_key}
     section = {"endpoint": server.endpoint, "region": server.region, **keys, **(s3 or {})}
     return StorageConfig.model_validate({"s3": section, **options})
+
+
+def delta_table(url: str, options: StorageConfig) -> DeltaTable:
+    """The catalog as any other program opens it, with delta-rs's own client."""
+    from deltalake import DeltaTable
+
+    from maxbrod.storage.memory import directory_of
+    from maxbrod.storage.urls import parse_url
+
+    location = parse_url(url)
+    if location.scheme in {"file", "memory"}:
+        return DeltaTable(directory_of(location) / "catalog/segments")
+    keys = {"access_key_id": options.s3.access_key_id, "secret_access_key": options.s3.secret_access_key}
+    settings = {f"aws_{name}": value.get_secret_value() for name, value in keys.items() if value is not None}
+    settings |= {"aws_endpoint_url": options.s3.endpoint or "", "aws_region": options.s3.region or ""}
+    return DeltaTable(f"{url}/catalog/segments", storage_options={**settings, "aws_allow_http": "true"})
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import pytest
 from fixtures_storage import s3_options
 from maxbrod.api.archives import open_archive, open_for_writing
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.errors import RefusedError, UsageError
+from maxbrod.datasource.archive import look_up
+from maxbrod.errors import CorruptDataError, RefusedError, UsageError
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fixtures_archives import Place
     from maxbrod.sandbox.s3 import LyingS3Server
+    from maxbrod.storage.interface import Storage
 
 
 def test_a_first_opening_for_writing_makes_the_archive_and_the_second_finds_it(place: Place) -> None:
@@ -43,13 +43,26 @@ def test_a_store_that_ignores_conditional_puts_is_refused_unless_there_is_one_wr
         open_for_writing(url, options)
 
 
-@pytest.mark.parametrize("path", ["readme.txt", "segments/orders/x/0/1.log", "catalog/segments/part-0.parquet"])
-def test_no_archive_is_made_among_objects_of_others(path: str, place: Place) -> None:
-    open_storage(place.url, place.options).put(path, b"x")
+def test_no_archive_is_made_among_objects_of_others(place: Place) -> None:
+    open_storage(place.url, place.options).put("readme.txt", b"x")
     with pytest.raises(RefusedError, match="no catalog") as caught:
         place.create()
-    assert path in (caught.value.object_name or "")
-    assert [found.path for found in open_storage(place.url, place.options).list()] == [path]
+    assert "readme.txt" in (caught.value.object_name or "")
+    assert [found.path for found in open_storage(place.url, place.options).list()] == ["readme.txt"]
+
+
+@pytest.mark.parametrize(
+    "path", ["segments/orders/x/0/1.log", "packs/1.pack", "snapshots/run.json.zst", "catalog/segments/part-0.parquet"]
+)
+def test_a_lost_catalog_is_called_lost_and_nothing_is_backed_up_over_it(path: str, place: Place) -> None:
+    storage = open_storage(place.url, place.options)
+    storage.put(path, b"x")
+    for verb in (place.open, place.create, lambda: look_up(place.url, place.options, None)):
+        with pytest.raises(CorruptDataError, match="the catalog of the archive is missing") as caught:
+            verb()
+        assert path in str(caught.value)
+        assert "back nothing up" in (caught.value.hint or "")
+    assert [found.path for found in storage.list()] == [path]
 
 
 def test_what_a_killed_first_opening_left_is_in_nobodys_way(local_place: Place) -> None:
@@ -62,9 +75,9 @@ def test_what_a_killed_first_opening_left_is_in_nobodys_way(local_place: Place) 
 def test_whoever_comes_second_in_making_it_finds_it(local_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     create = Catalog.create
 
-    def create_late(url: str, options: Mapping[str, str]) -> Catalog:
-        create(url, options)
-        return create(url, options)
+    def create_late(storage: Storage) -> Catalog:
+        create(storage)
+        return create(storage)
 
     monkeypatch.setattr(Catalog, "create", create_late)
     assert local_place.create().catalog.version == 0

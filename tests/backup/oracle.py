@@ -11,11 +11,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import google_crc32c
-from deltalake import DeltaTable
 
 from backup.plain import read_log, unframe
+from fixtures_storage import delta_table
 from maxbrod.config import StorageConfig
-from maxbrod.storage.delta import delta_options, delta_url
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Holding:
 def read_archive(url: str, options: StorageConfig | None = None) -> Holding:
     options = options or StorageConfig()
     storage = open_storage(url, options)
-    table = DeltaTable(f"{delta_url(url)}/catalog/segments", storage_options=delta_options(url, options))
+    table = delta_table(url, options)
     rows = table.to_pyarrow_table().to_pylist()
     held = Holding(version=table.version(), runs=[row for row in rows if row["kind"] == "run"])
     assert len({run["run_id"] for run in held.runs}) == len(held.runs)

@@ -14,8 +14,6 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from deltalake import DeltaTable
-
 from backup.engine import back_up
 from maxbrod.api import backup as engine
 from maxbrod.catalog import catalog as catalog_module
@@ -38,7 +36,6 @@ POINTS: tuple[tuple[Any, str], ...] = (
     (RemoteStorage, "put"),
     (Upload, "commit"),
     (DataFiles, "write"),
-    (DeltaTable, "create_write_transaction"),
 )
 """All that changes what is stored; a local `put` is a writer's commit."""
 

@@ -10,7 +10,6 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable
 
 from catalog.examples import TOPIC_ID, gap, many_segments, run, segment
 from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
@@ -91,7 +90,7 @@ def test_only_the_columns_asked_for_come_back(folder: Archive) -> None:
 
 def test_a_stranger_reads_the_catalog_with_public_tools_alone(archive: Archive) -> None:
     _, rows = filled(archive)
-    table = DeltaTable(f"{archive.url}/catalog/segments", storage_options=archive.options)
+    table = archive.table()
     assert table.metadata().configuration["maxbrod.format"] == "1.1"
     condition = (pc.field("topic") == "orders") & (pc.field("partition") == 1) & (pc.field("end_offset") > 50)
     found = table.to_pyarrow_dataset().to_table(filter=condition).sort_by("base_offset")

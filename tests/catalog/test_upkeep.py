@@ -81,5 +81,5 @@ def test_paths_that_were_named_lately_are_remembered_until_their_files_go(archiv
     assert {"old", "snapshots/1"} <= archive.open().recent_paths(0)
     assert archive.open().recent_paths(2**62) == set()
     files = catalog._files()
-    files.delete(files.removed_since(catalog.version, 0))
+    files.delete(files.removed_since(0))
     assert "old" not in archive.open().recent_paths(0)

@@ -93,7 +93,7 @@ def test_a_writer_who_read_an_older_version_is_refused_and_may_go_on_after_readi
 
 @contextmanager
 def one_writer(archive: Archive) -> Iterator[Callable[[str], str]]:
-    """A process that commits when told, because delta-rs keeps the interpreter's lock, which a proxy here needs."""
+    """A process that commits when told."""
     with start_writer("append", archive, "slow") as writer:
         try:
             assert hear(writer) == "ready"
@@ -105,7 +105,7 @@ def one_writer(archive: Archive) -> Iterator[Callable[[str], str]]:
 def test_a_commit_whose_answer_was_lost_is_recognised_as_our_own(s3: S3Server, s3_proxy: FaultProxy) -> None:
     s3_archive(s3).create()
     lost = s3_proxy.add(LoseAnswer(on=COMMIT, times=1))
-    with one_writer(s3_archive(s3, endpoint=s3_proxy.endpoint)) as tell:
+    with one_writer(s3_archive(s3, s3={"endpoint": s3_proxy.endpoint})) as tell:
         for number in ("1", "2"):
             assert tell(number) == "go"
             assert tell("now") == "committed"
@@ -116,9 +116,9 @@ def test_a_commit_whose_answer_was_lost_is_recognised_as_our_own(s3: S3Server, s
 def test_a_commit_that_the_store_rejects_leaves_the_old_state(s3: S3Server, s3_proxy: FaultProxy) -> None:
     s3_archive(s3).create()
     denied = s3_proxy.add(AnswerError(on=COMMIT, status=403, code="AccessDenied", message="no"))
-    with one_writer(s3_archive(s3, endpoint=s3_proxy.endpoint)) as tell:
+    with one_writer(s3_archive(s3, s3={"endpoint": s3_proxy.endpoint})) as tell:
         assert tell("1") == "go"
-        assert "UnavailableError('the commit did not reach the store')" in tell("now")
+        assert tell("now").startswith("AccessDeniedError")
         assert s3_proxy.fired[denied] >= 1
         assert (s3_archive(s3).open().version, s3_archive(s3).open().runs()) == (0, [])
         s3_proxy.remove(denied)
@@ -141,7 +141,7 @@ def overtake(archive: Archive, slow: Archive, proxy: FaultProxy) -> str:
 def test_a_store_that_keeps_its_promise_refuses_the_later_put(s3: S3Server, s3_proxy: FaultProxy) -> None:
     archive = s3_archive(s3)
     archive.create()
-    assert overtake(archive, s3_archive(s3, endpoint=s3_proxy.endpoint), s3_proxy) == "refused"
+    assert overtake(archive, s3_archive(s3, s3={"endpoint": s3_proxy.endpoint}), s3_proxy) == "refused"
     assert [each.run_id for each in archive.open().runs()] == ["fast"]
 
 
@@ -153,7 +153,7 @@ def test_a_store_that_ignores_conditional_puts_loses_a_commit(lying_s3: LyingS3S
     archive = s3_archive(lying_s3)
     archive.create()
     with FaultProxy(lying_s3.address, protocol="http") as proxy:
-        outcome = overtake(archive, s3_archive(lying_s3, endpoint=proxy.endpoint), proxy)
+        outcome = overtake(archive, s3_archive(lying_s3, s3={"endpoint": proxy.endpoint}), proxy)
     assert outcome == "committed"
     adds = [line for line in log_entry(lying_s3, 1).splitlines() if '"add"' in line]
     assert len(adds) == 1

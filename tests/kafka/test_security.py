@@ -15,10 +15,11 @@ from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_
 from pydantic import SecretStr
 
 from maxbrod.config import KafkaConfig, SaslConfig, TlsConfig, from_java_properties
-from maxbrod.errors import MaxbrodError, UsageError
+from maxbrod.errors import EXIT_FAILED, AccessDeniedError, MaxbrodError, UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.kafka.connection import Connection
 from maxbrod.kafka.deadline import Deadline
+from maxbrod.kafka.listeners import find_protocol
 from maxbrod.kafka.ranges import read_range
 from maxbrod.sandbox.clients import UnsecuredToken
 from maxbrod.sandbox.cluster import Cluster
@@ -110,7 +111,7 @@ def test_a_user_name_with_the_characters_that_scram_escapes_gets_in(guarded: Clu
     config = with_sasl(config_of(guarded, "SASL_SSL"), sasl)
 
     def gets_in() -> bool:
-        with KafkaClient(config) as client, suppress(UsageError):
+        with KafkaClient(config) as client, suppress(AccessDeniedError):
             return bool(client.metadata([]).brokers)
         return False
 
@@ -138,7 +139,8 @@ def test_a_wrong_password_is_a_clear_error_without_the_password(
     assert config.sasl is not None
     wrong = config.sasl.model_copy(update={"password": SecretStr(WRONG)})
     error = refusal(with_sasl(config, wrong), secret=WRONG)
-    assert isinstance(error, UsageError)
+    assert isinstance(error, AccessDeniedError)
+    assert error.exit_code == EXIT_FAILED
     assert f"refuses the login by {mechanism}" in error.message
     assert WRONG not in caplog.text
 
@@ -146,7 +148,7 @@ def test_a_wrong_password_is_a_clear_error_without_the_password(
 def test_a_token_that_is_no_token_is_a_clear_error_without_the_token(guarded: Cluster) -> None:
     sasl = SaslConfig(mechanism="OAUTHBEARER", token=SecretStr(WRONG))
     error = refusal(with_sasl(config_of(guarded, "SASL_SSL"), sasl), secret=WRONG)
-    assert isinstance(error, UsageError)
+    assert isinstance(error, AccessDeniedError)
     assert "OAUTHBEARER" in error.message
 
 
@@ -162,6 +164,7 @@ def test_a_broker_that_an_unknown_authority_vouches_for_is_refused(guarded: Clus
     error = refusal(config.model_copy(update={"tls": TlsConfig()}), secret=PASSWORD)
     assert isinstance(error, UsageError)
     assert "certificate is refused" in error.message
+    assert "tls.ca_file" in (error.hint or "")
 
 
 def test_a_certificate_for_another_host_is_refused_unless_told_otherwise(guarded: Cluster) -> None:
@@ -171,9 +174,30 @@ def test_a_certificate_for_another_host_is_refused_unless_told_otherwise(guarded
     error = refusal(elsewhere, secret=PASSWORD)
     assert isinstance(error, UsageError)
     assert "certificate is refused" in error.message
+    assert "issued for" in (error.hint or "")
     unchecked = config.tls.model_copy(update={"check_hostname": False})
     with KafkaClient(elsewhere.model_copy(update={"tls": unchecked})) as client:
         assert client.metadata().brokers
+
+
+@pytest.mark.parametrize("spoken", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_whoever_speaks_another_protocol_to_a_listener_is_told_which_it_is(
+    guarded: Cluster, spoken: str, listener: str
+) -> None:
+    if spoken == listener:
+        assert find_protocol(*address_of(guarded, listener), Deadline.after(10)) == listener
+        return
+    config = config_of(guarded, spoken).model_copy(update={"bootstrap": guarded.bootstrap_for(listener)})
+    error = refusal(config, secret=PASSWORD)
+    assert isinstance(error, UsageError)
+    assert "was spoken to in" in error.message
+    assert "security.protocol" in (error.hint or "")
+
+
+def address_of(cluster: Cluster, listener: str) -> tuple[str, int]:
+    host, _, port = cluster.bootstrap_for(listener).partition(":")
+    return host, int(port)
 
 
 def test_a_file_that_is_missing_is_named_by_its_setting(guarded: Cluster, tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from maxbrod.layouts.kafka.partition import PartitionName
 from maxbrod.layouts.kafka.reading import read_log
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import Codec
-from maxbrod.storage.delta import delta_url
+from maxbrod.storage.memory import directory_of
 from maxbrod.storage.opening import open_storage
+from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:
     from maxbrod.batch.looking import Look
@@ -117,7 +118,7 @@ def _moved(records: list[Record], offset: int) -> list[Record]:
 
 MEMORY = f"memory://layouts-{uuid.uuid4().hex}"
 # Not by a fixture: these storages are also opened many times within one test.
-atexit.register(shutil.rmtree, delta_url(MEMORY), ignore_errors=True)
+atexit.register(shutil.rmtree, directory_of(parse_url(MEMORY)), ignore_errors=True)
 
 
 def new_storage() -> Storage:

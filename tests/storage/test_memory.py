@@ -5,16 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
 
+from fixtures_storage import delta_table
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.config import StorageConfig
 from maxbrod.errors import RefusedError
 from maxbrod.storage import memory
-from maxbrod.storage.delta import delta_url
+from maxbrod.storage.memory import directory_of
 from maxbrod.storage.opening import open_storage
+from maxbrod.storage.urls import parse_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 READ = (
     "import sys; from maxbrod.storage.opening import open_storage; print(open_storage(sys.argv[1]).get('x').tobytes())"
@@ -34,14 +39,14 @@ def test_errors_call_it_by_its_url(memory_url: str) -> None:
 
 
 def test_delta_opens_the_same_place(memory_url: str) -> None:
-    Catalog.create(delta_url(memory_url))
-    assert DeltaTable(f"{delta_url(memory_url)}/catalog/segments").version() == 0
+    Catalog.create(open_storage(memory_url))
+    assert delta_table(memory_url, StorageConfig()).version() == 0
     assert any(info.path.startswith("catalog/segments/_delta_log/") for info in open_storage(memory_url).list())
 
 
 def test_nobody_else_may_look_into_it(memory_url: str) -> None:
     open_storage(memory_url).put("x", b"x")
-    assert Path(delta_url(memory_url)).parent.stat().st_mode & 0o777 == 0o700
+    assert directory_of(parse_url(memory_url)).parent.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("trap", ["open folder", "link", "file"])
@@ -49,7 +54,7 @@ def test_a_folder_that_others_could_reach_is_refused(
     trap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "_MEMORY_FILE_SYSTEM", tmp_path)
-    folder = Path(delta_url("memory://x")).parent
+    folder = directory_of(parse_url("memory://x")).parent
     folder.rmdir()
     if trap == "open folder":
         folder.mkdir()

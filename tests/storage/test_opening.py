@@ -258,3 +258,34 @@ def test_a_file_url_is_a_directory(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     open_storage(folder.as_uri()).put("x", b"x")
     assert (folder / "x").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(
+    ("nearly", "meant"),
+    [
+        ("s3//bad", "s3://bad"),
+        ("s3:/bucket/x", "s3://bucket/x"),
+        ("S3:bucket", "s3://bucket"),
+        ("gs//bucket", "gs://bucket"),
+        ("az:container", "az://container"),
+        ("file:/a/b", "file:///a/b"),
+        ("file:a", "file:///…"),
+        ("s3://", "s3://bucket/prefix"),
+        ("s3a://bucket", "s3://"),
+        ("http://minio:9000/bucket", "--s3-endpoint"),
+        ("hdfs:/x", "s3://"),
+        ("C:\\backups", "a path"),
+        ("c:/backups", "a path"),
+        ("s3//key:geheim@bucket", "s3://…"),
+    ],
+)
+def test_a_url_that_is_nearly_one_is_no_folder(nearly: str, meant: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_storage(nearly)
+    assert meant in (caught.value.hint or "")
+    assert "geheim" not in str(caught.value.as_dict())
+
+
+@pytest.mark.parametrize("path", ["./s3//bad", "s3/x", "s3", "file", "a:b", "2024:01/x", "/abs//x", "gs"])
+def test_a_folder_may_have_a_name_like_that(path: str) -> None:
+    assert parse_url(path).scheme == "file"

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.opening import open_writable
 from maxbrod.catalog.surveyed import SurveyedCatalog
+from maxbrod.catalog.table import no_archive
 from maxbrod.config import StorageConfig
-from maxbrod.errors import UsageError
 from maxbrod.layouts.last_records import COLUMNS
 from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
 from maxbrod.layouts.offsets_topic import read_offsets_topic
 from maxbrod.layouts.registry import NATIVE, READ_ONLY, detect_layout, layout_of
 from maxbrod.planning.snapshot import encode as encode_snapshot
 from maxbrod.planning.surveyed import SNAPSHOT_PATH, rows_of, snapshot_of
-from maxbrod.storage.delta import delta_options, delta_url
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.overlay import OverlaidStorage
 
@@ -53,21 +52,21 @@ class Archive:
 def open_archive(
     url: str, options: StorageConfig | None = None, *, layout: str | None = None, extra: Mapping[str, str] | None = None
 ) -> Archive:
-    """An archive to look at, ours or another tool's, in the layout that it has. UsageError: there is none.
+    """An archive to look at, ours or another tool's, in the layout that it has.
+
+    UsageError: there is none. CorruptDataError: its catalog is missing or damaged.
 
     `layout` is its name where looking at it would not tell, or tell wrong; `extra` are options of that layout.
     """
     options = options or StorageConfig()
     storage = open_storage(url, options)
     if layout in {None, NATIVE}:
-        try:
-            catalog = Catalog.open(delta_url(url), delta_options(url, options))
-        except UsageError:
-            layout = None if layout is not None else detect_layout(storage)
-            if layout is None:
-                raise
-        else:
+        catalog = Catalog.find(storage)
+        if catalog is not None:
             return Archive(url=storage.url, options=options, storage=storage, catalog=catalog)
+        layout = None if layout is not None else detect_layout(storage)
+        if layout is None:
+            raise no_archive(storage)
     return _open_foreign(storage, options, layout_of(layout or NATIVE), extra)
 
 

@@ -21,6 +21,7 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.planning.starts import Earliest
 from maxbrod.planning.states import Held, PartitionPlan, PartitionState, plan_partition
 from maxbrod.planning.tasks import PartitionRange, Wave, plan_tasks
+from maxbrod.storage.opening import open_storage
 
 PARTITIONS: Final = 100_000
 SEGMENTS: Final = 1_000_000
@@ -64,7 +65,7 @@ def measure_planning(*, partitions: int = PARTITIONS, segments: int = SEGMENTS) 
 
 def write_catalog(url: str, *, partitions: int, segments: int) -> None:
     """As ten backups would have left it: each added a row to every partition."""
-    catalog = Catalog.create(url)
+    catalog = Catalog.create(open_storage(url))
     runs = -(-segments // partitions)
     for run in range(runs):
         catalog.commit(_rows(run, partitions))
@@ -81,7 +82,7 @@ def report_plan(url: str, partitions: int) -> None:
 
 def plan(url: str, partitions: int) -> tuple[Wave, ...]:
     """What a backup does before its first task, the answers of the cluster being made up."""
-    positions = Catalog.open(url).positions()
+    positions = Catalog.open(open_storage(url)).positions()
     plans = []
     for number in range(partitions):
         topic, partition = _name(number)

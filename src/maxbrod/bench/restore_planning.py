@@ -14,6 +14,7 @@ from maxbrod.planning.restore.choosing import Chosen
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.sources import measure_sources, rows_to_read
 from maxbrod.planning.restore.wish import Wish
+from maxbrod.storage.opening import open_storage
 
 PARTITIONS: Final = 10_000
 SEGMENTS: Final = 100_000
@@ -32,7 +33,7 @@ def measure_restore_planning(*, partitions: int = PARTITIONS, segments: int = SE
 
 def plan_slices(url: str) -> int:
     """How many slices a restore of everything would read."""
-    catalog, wish = Catalog.open(url), Wish()
+    catalog, wish = Catalog.open(open_storage(url)), Wish()
     rows = catalog.rows(columns=("topic", *SOURCE_COLUMNS))
     topics = dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
     sources = measure_sources(rows, wish, Chosen(topics=topics, missing=()), {}, as_of=False)

@@ -11,24 +11,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
 from maxbrod.catalog import queries
 from maxbrod.catalog.commits import last_batch, overtaken, plan_rewrite, write_commit
 from maxbrod.catalog.files import DataFiles
+from maxbrod.catalog.log import has_entry, read_log
 from maxbrod.catalog.rows import Run, encode_rows
-from maxbrod.catalog.table import create_table, load_table, store_errors
+from maxbrod.catalog.table import create_table, keep_short, load_table, no_archive
 from maxbrod.catalog.validity import check_rows
+from maxbrod.errors import MaxbrodError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from deltalake import DeltaTable
-
+    from maxbrod.catalog.codec import Table
     from maxbrod.catalog.commits import StreamBatch
     from maxbrod.catalog.queries import Position
     from maxbrod.catalog.rows import Gap, PartitionId, Row
     from maxbrod.catalog.schema import GapReason
+    from maxbrod.storage.interface import Storage
 
 _SWEEP_EVERY: Final = 64
 """Commits between two sweeps: one listing of a folder is then nothing beside the commits."""
@@ -37,67 +38,80 @@ _SWEEP_EVERY: Final = 64
 class Catalog:
     """Not for several threads at once."""
 
-    def __init__(self, url: str, options: Mapping[str, str], table: DeltaTable) -> None:
-        self.url: Final = url
-        self._options: Final = dict(options)
-        self._version = table.version()
-        self._table: DeltaTable | None = table
+    def __init__(self, storage: Storage, table: Table) -> None:
+        self.url: Final = storage.url
+        # A catalog that had to be thawed first would be of no use.
+        self._storage: Final = storage.at_hand()
+        self._table = table
 
     def __repr__(self) -> str:
-        # Without the options, which hold keys.
-        return f"Catalog({self.url!r}, version={self._version})"
+        return f"Catalog({self.url!r}, version={self.version})"
 
     @classmethod
-    def create(cls, url: str, options: Mapping[str, str] | None = None) -> Self:
+    def create(cls, storage: Storage) -> Self:
         """The catalog of a new archive; RefusedError where there is one."""
-        return cls(url, options or {}, create_table(url, options or {}))
+        return cls(storage, create_table(storage.at_hand()))
 
     @classmethod
-    def open(cls, url: str, options: Mapping[str, str] | None = None) -> Self:
-        """The catalog as it is now. `options` are delta-rs's storage options, as `storage.delta` makes them.
+    def find(cls, storage: Storage) -> Self | None:
+        """The catalog as it is now; None where there is none.
 
-        UsageError where there is none, UnsupportedFormatError where a newer release has written it.
+        UnsupportedFormatError where a newer release has written it, CorruptDataError where an object of it is damaged
+        or missing.
         """
-        return cls(url, options or {}, load_table(url, options or {}))
+        table = load_table(storage)
+        return None if table is None else cls(storage, table)
+
+    @classmethod
+    def open(cls, storage: Storage) -> Self:
+        """The same, but UsageError where there is none, and CorruptDataError where it was lost."""
+        found = cls.find(storage)
+        if found is None:
+            raise no_archive(storage)
+        return found
 
     @property
     def version(self) -> int:
         """The table's version that this catalog has read, or committed."""
-        return self._version
+        return self._table.log.version
 
     def refresh(self) -> None:
         """Move on to the newest version. What was planned before is to be planned again."""
-        self._table = load_table(self.url, self._options)
-        self._version = self._table.version()
+        self._table = Catalog.open(self._storage)._table  # noqa: SLF001 - one of the same class
 
     def is_newest(self) -> bool:
-        """Whether nobody has committed since this catalog was read: one look for a name, where all is quiet."""
-        with store_errors("look at the catalog", self.url):
-            return self._is_newest(self._files())
+        """Whether nobody has committed since this catalog was read: one look for a name, where all is quiet.
+
+        Asked before anything is written, too; `write_commit` still decides between writers at the same moment.
+        """
+        if has_entry(self._storage, self.version + 1):
+            return False
+        # Delta's log is cleaned up from its start. If our own entry is gone the next one may have gone with it, and its
+        # name be free again.
+        if has_entry(self._storage, self.version):
+            return True
+        newest = read_log(self._storage)
+        return newest is not None and newest.version == self.version
 
     def positions(self) -> dict[PartitionId, Position]:
         """How far each partition is archived."""
-        with store_errors("read the catalog", self.url):
-            return queries.find_positions(self._files())
+        return queries.find_positions(self._files())
 
     def runs(self) -> list[Run]:
         """Every run, in the order of commits."""
-        with store_errors("read the catalog", self.url):
-            return queries.find_runs(self._files())
+        return queries.find_runs(self._files())
 
     def last_snapshot(self) -> str | None:
         """The snapshot of the last run that recorded one, without looking into the others."""
-        with store_errors("read the catalog", self.url):
-            return queries.find_last_snapshot(self._files())
+        return queries.find_last_snapshot(self._files())
 
     def last_batch(self, stream: str) -> int | None:
         """The last micro-batch of a stream that was committed; None: there is none."""
-        return last_batch(self._loaded(), stream)
+        return last_batch(self._table.log, stream)
 
     def gaps(self, reasons: Collection[GapReason]) -> list[Gap]:
         """Every gap that has one of these reasons."""
-        with store_errors("read the catalog", self.url):
-            return queries.find_gaps(self._files(), reasons)
+        return queries.find_gaps(self._files(), reasons)
 
     def rows(
         self,
@@ -118,27 +132,25 @@ class Catalog:
         `as_of` gives the end offset of each partition as a run's snapshot recorded it: partitions that it does
         not name did not exist then, and the last row of each may reach beyond its end.
         """
-        with store_errors("read the catalog", self.url):
-            return queries.find_rows(
-                self._files(),
-                topic=topic,
-                topic_id=topic_id,
-                partition=partition,
-                offsets=offsets,
-                timestamps=timestamps,
-                as_of=as_of,
-                columns=columns,
-            )
+        return queries.find_rows(
+            self._files(),
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            offsets=offsets,
+            timestamps=timestamps,
+            as_of=as_of,
+            columns=columns,
+        )
 
     def recent_paths(self, since_ms: int) -> set[str]:
         """Objects that a row named at some time since then, though perhaps none does now.
 
         Whoever plans from an older version may still read them. Goes back as far as Delta keeps files: a day.
         """
-        with store_errors("read the catalog", self.url):
-            files = self._files()
-            removed = files.removed_since(self._version, since_ms)
-            return {str(path) for file in removed for path in files.read_if_there(file, "path") if path is not None}
+        files = self._files()
+        removed = files.removed_since(since_ms)
+        return {str(path) for file in removed for path in files.read_if_there(file, "path") if path is not None}
 
     def commit(
         self,
@@ -156,45 +168,29 @@ class Catalog:
         failed, and its message says if that leaves open whether the commit was carried out. After an error this
         catalog stands where it stood, so a commit that was carried out is met as one of another writer.
         """
-        added, gone = _as_table(_stamped(rows, self._version + 1)), _as_table(replaced)
+        added, gone = _as_table(_stamped(rows, self.version + 1)), _as_table(replaced)
         check_rows(added)
         if not added.num_rows and not gone.num_rows:
-            return self._version
-        with store_errors("commit to the catalog", self.url):
-            files = self._files()
-            if expected_version not in {None, self._version} or not self._is_newest(files):
-                raise overtaken(self._version + 1, self.url)
-            rewrite = plan_rewrite(files, added, gone)
-            write_commit(self._loaded(), files, rewrite, archive_url=self.url, batch=batch)
-        self._advance()
-        return self._version
+            return self.version
+        files = self._files()
+        if expected_version not in {None, self.version} or not self.is_newest():
+            raise overtaken(self.version + 1, self.url)
+        rewrite = plan_rewrite(files, added, gone)
+        self._table = write_commit(self._storage, self._table, files, rewrite, batch=batch)
+        self._keep_small()
+        return self.version
 
-    def _is_newest(self, files: DataFiles) -> bool:
-        """Asked before anything is written; `write_commit` still decides between writers at the same moment."""
-        if files.has_log_entry(self._version + 1):
-            return False
-        # Delta's log is cleaned up from its start. If our own entry is gone the next one may have gone with it, and its
-        # name be free again.
-        return files.has_log_entry(self._version) or load_table(self.url, self._options).version() == self._version
-
-    def _advance(self) -> None:
-        """Stand at our own commit. It is done, so nothing from here on may fail it."""
-        self._version += 1
-        table, self._table = self._loaded(), None
-        with suppress(DeltaError, OSError):
-            table.load_as_version(self._version)
-            self._table = table
-            if self._version % _SWEEP_EVERY == 0:
-                # Not Delta's own vacuum: that commits, and would push others off their version.
-                self._files().delete(table.vacuum(dry_run=True, full=True))
-
-    def _loaded(self) -> DeltaTable:
-        if self._table is None:
-            self._table = load_table(self.url, self._options, version=self._version)
-        return self._table
+    def _keep_small(self) -> None:
+        """The commit is done, so nothing here may fail it."""
+        self._table = keep_short(self._storage, self._table)
+        if self.version % _SWEEP_EVERY == 0:
+            # Not Delta's own vacuum: that commits, and would push others off their version.
+            with suppress(MaxbrodError):
+                files = self._files()
+                files.delete(files.unused())
 
     def _files(self) -> DataFiles:
-        return DataFiles(self._loaded(), self._options)
+        return DataFiles(self._storage, self._table)
 
 
 def _stamped(rows: Iterable[Row] | pa.Table, version: int) -> Iterable[Row] | pa.Table:

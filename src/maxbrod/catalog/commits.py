@@ -1,42 +1,36 @@
 """One commit to the catalog: everything visible at once, or nothing ever.
 
 A commit is a compare-and-swap. It is put under the next version of the table after the one that was read, which the
-store lets only one writer do, and delta-rs is told never to try the version after that. It also carries Delta's
-application transaction, so that other engines that write Delta tables see the same conflict.
+store lets only one writer do. It also carries Delta's application transaction, so that other engines that write Delta
+tables see the same conflict.
 """
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import CommitProperties, RemoveAction, Transaction
+from deltalake.transaction import RemoveAction
 
-from maxbrod.catalog.durable import sync_commit, sync_files
+from maxbrod.catalog.codec import encode_commit, transaction_version
 from maxbrod.catalog.folding import DataFile, choose_folds
-from maxbrod.catalog.table import table_url
-from maxbrod.errors import RefusedError, UnavailableError
+from maxbrod.catalog.log import entry_name, log_path
+from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from deltalake import DeltaTable
-    from deltalake.transaction import AddAction
-
+    from maxbrod.catalog.codec import Table
     from maxbrod.catalog.files import DataFiles
+    from maxbrod.catalog.log import Log
+    from maxbrod.storage.interface import Storage
 
-APPLICATION_ID: Final = "maxbrod"
-"""The same for every writer of every archive: whoever writes conflicts with whoever else does."""
 NONCE_KEY: Final = "maxbrod.commit"
-"""Where a commit carries its nonce, among Delta's commit information."""
+"""Where a commit carries its nonce, among Delta's commit information: no two entries have the same bytes."""
 
 _STREAM_PREFIX: Final = "maxbrod-stream-"
 """Of the application transactions that say how far a stream has come."""
@@ -61,10 +55,9 @@ class StreamBatch:
     batch_id: int
 
 
-def last_batch(table: DeltaTable, stream: str) -> int | None:
+def last_batch(log: Log, stream: str) -> int | None:
     """The last batch of a stream that was committed. Delta keeps this as long as the table lives."""
-    found: int | None = table.transaction_version(f"{_STREAM_PREFIX}{stream}")
-    return found
+    return transaction_version(log, f"{_STREAM_PREFIX}{stream}")
 
 
 def plan_rewrite(files: DataFiles, added: pa.Table, replaced: pa.Table) -> Rewrite:
@@ -122,55 +115,37 @@ def _matches(rows: pa.Table, keys: pa.Table) -> pa.Table:
 
 
 def write_commit(
-    table: DeltaTable, files: DataFiles, rewrite: Rewrite, *, archive_url: str, batch: StreamBatch | None = None
-) -> None:
-    """Write the files, then the commit. Returns when it is there, and stays there. `batch` is committed with it."""
-    now_ms, read_version, nonce = time.time_ns() // 1_000_000, table.version(), uuid.uuid4().hex
+    storage: Storage, table: Table, files: DataFiles, rewrite: Rewrite, *, batch: StreamBatch | None = None
+) -> Table:
+    """Write the files, then the commit; the table after it. Returns when it is there, and stays there.
+
+    `batch` is committed with it.
+    """
+    now_ms, version = time.time_ns() // 1_000_000, table.log.version + 1
     adds = files.write(rewrite.rows, written_at=now_ms)
-    sync_files(table_url(archive_url), [action.path for action in adds])
     removes = [RemoveAction(file.path, True, now_ms, size=file.bytes, partition_values={}) for file in rewrite.removed]
-    transactions = [Transaction(APPLICATION_ID, (table.transaction_version(APPLICATION_ID) or 0) + 1, now_ms)]
-    if batch is not None:
-        transactions.append(Transaction(f"{_STREAM_PREFIX}{batch.stream}", batch.batch_id, now_ms))
-    properties = CommitProperties(
-        custom_metadata={NONCE_KEY: nonce},
-        max_commit_retries=0,
-        app_transactions=transactions,
+    entry, committed = encode_commit(
+        table,
+        [*adds, *removes],
+        metadata={NONCE_KEY: uuid.uuid4().hex},
+        transactions={} if batch is None else {f"{_STREAM_PREFIX}{batch.stream}": batch.batch_id},
     )
     try:
-        table.create_write_transaction([*adds, *removes], "append", files.schema, commit_properties=properties)
-    except (DeltaError, OSError) as error:
-        # Not the last word: the answer to a put may be lost, or a checkpoint fail after the commit is done.
-        _settle(files, adds, read_version + 1, nonce, archive_url, error)
-    sync_commit(table_url(archive_url), read_version + 1)
-
-
-def _settle(
-    files: DataFiles, adds: Sequence[AddAction], version: int, nonce: str, archive_url: str, error: Exception
-) -> None:
-    """Look whose commit stands at `version`; ours can stand nowhere else."""
-    try:
-        entry = files.log_entry(version)
-    except OSError:
-        raise UnavailableError(
-            "the store failed during the commit, and does not say whether it was carried out",
-            operation="commit to the catalog",
-            object_name=archive_url,
-            hint="it was as a whole or not at all; run again, it starts from what the catalog then holds",
-        ) from error
-    if entry is not None and _nonce_of(entry) == nonce:
-        return
-    if entry is None:
+        # A put whose answer was lost is recognised as its own.
+        storage.put(log_path(entry_name(version)), entry)
+    except ObjectExistsError:
+        with suppress(MaxbrodError):
+            files.delete([action.path for action in adds])
+        raise overtaken(version, storage.url) from None
+    except UnavailableError as error:
         # The data files stay: should the put be carried out after all, its files must be there.
         raise UnavailableError(
-            "the commit did not reach the store",
+            f"the store failed during the commit, and does not say whether it was carried out: {error.message}",
             operation="commit to the catalog",
-            object_name=archive_url,
-            hint="nothing has become visible; run again, it starts from what the catalog then holds",
+            object_name=storage.url,
+            hint="it was as a whole or not at all; run again, it starts from what the catalog then holds",
         ) from error
-    with suppress(OSError):
-        files.delete([action.path for action in adds])
-    raise overtaken(version, archive_url) from error
+    return committed
 
 
 def overtaken(version: int, archive_url: str) -> RefusedError:
@@ -180,8 +155,3 @@ def overtaken(version: int, archive_url: str) -> RefusedError:
         object_name=archive_url,
         hint="nothing of this run is visible; let the other writer finish, then run again",
     )
-
-
-def _nonce_of(entry: str) -> Any:  # noqa: ANN401 - whatever JSON another program wrote
-    actions = (json.loads(line) for line in entry.splitlines() if line.strip())
-    return next((action["commitInfo"].get(NONCE_KEY) for action in actions if "commitInfo" in action), None)

@@ -1,34 +1,40 @@
 """The Parquet files of the catalog's table: written under names never used before, read with pushdown, swept away.
 
-A file that no commit names does not exist for any reader. Everything goes through delta-rs's own access to the store,
-so that an archive needs one set of options.
+A file that no commit names does not exist for any reader.
 """
 
 from __future__ import annotations
 
 import json
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
-from maxbrod.catalog.folding import DataFile
+from maxbrod.catalog.log import BRING_BACK, LOG_FOLDER, RETENTION_MS, TABLE_FOLDER, damaged
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, TruncatedDataError, UsageError
+from maxbrod.storage.names import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from deltalake import DeltaTable
+    from maxbrod.catalog.codec import Table
+    from maxbrod.catalog.folding import DataFile
+    from maxbrod.storage.interface import Storage
 
 _FILE_ROWS_MAX: Final = 1 << 18
 _GROUP_ROWS: Final = 1 << 14
 """Small row groups: a query for one partition reads the few that can hold it."""
+_WHOLE_BYTES_MAX: Final = 1 << 20
+"""Smaller files are read at once: one request instead of one for the footer and one for the pages."""
+_READERS: Final = 8
 
 _FORMAT: Final = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
@@ -38,17 +44,14 @@ _FORMAT: Final = ds.ParquetFileFormat(
 class DataFiles:
     """The files of one table, as of the version that was loaded."""
 
-    def __init__(self, table: DeltaTable, options: Mapping[str, str]) -> None:
-        actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "num_records", "size_bytes"])
-        self.active: Final = [
-            DataFile(path=row["path"], rows=row["num_records"], bytes=row["size_bytes"]) for row in actions.to_pylist()
-        ]
-        self.schema: Final = pa.schema(table.schema().to_arrow())
+    def __init__(self, storage: Storage, table: Table) -> None:
+        self._storage: Final = storage
+        self._log: Final = table.log
+        self.active: Final = list(table.files)
+        self.schema: Final = table.schema
         # An archive of an older minor version has nulls where it has no column.
         added = [field for field in SCHEMA if field.name in ADDED_COLUMNS and field.name not in self.schema.names]
         self._readable: Final = pa.schema([*self.schema, *added])
-        sizes = {file.path: file.bytes for file in self.active}
-        self._store: Final = pafs.PyFileSystem(DeltaStorageHandler(table.table_uri, dict(options), sizes))
 
     def read(
         self,
@@ -57,9 +60,38 @@ class DataFiles:
         files: Sequence[DataFile] | None = None,
     ) -> pa.Table:
         """Rows of some or all files. Row groups whose statistics rule the condition out are not read."""
-        paths = [file.path for file in (self.active if files is None else files)]
-        dataset = ds.FileSystemDataset.from_paths(paths, schema=self._readable, format=_FORMAT, filesystem=self._store)
+        chosen = self.active if files is None else files
+        try:
+            return self._scan(chosen, columns, condition)
+        except (OSError, pa.ArrowException) as error:
+            # Arrow does not say in which file; a storage's own errors pass through it as they are.
+            for file in chosen:
+                try:
+                    self._scan([file], columns, condition)
+                except (OSError, pa.ArrowException) as found:
+                    raise damaged(self._name_of(file.path), found) from None
+            raise damaged(self._storage.name_of(TABLE_FOLDER), error) from None
+
+    def _scan(self, files: Sequence[DataFile], columns: Sequence[str], condition: ds.Expression | None) -> pa.Table:
+        if not files:
+            return ds.FileSystemDataset([], self._readable, _FORMAT).to_table(columns=list(columns), filter=condition)
+        with ThreadPoolExecutor(min(_READERS, len(files))) as pool:
+            fragments = list(pool.map(self._fragment, files))
+        dataset = ds.FileSystemDataset(fragments, self._readable, _FORMAT)
         return dataset.to_table(columns=list(columns), filter=condition)
+
+    def _fragment(self, file: DataFile) -> ds.Fragment:
+        path = self._path_of(file.path)
+        try:
+            if file.bytes <= _WHOLE_BYTES_MAX:
+                return _FORMAT.make_fragment(pa.py_buffer(self._storage.get(path, size=file.bytes)))
+            self._storage.head(path)
+        except ObjectNotFoundError as error:
+            raise _missing(error) from None
+        except TruncatedDataError as error:
+            error.hint = BRING_BACK
+            raise
+        return _FORMAT.make_fragment(pa.PythonFile(_Ranges(self._storage, path, file.bytes), mode="r"))
 
     def write(self, rows: pa.Table, *, written_at: int) -> list[AddAction]:
         """Write rows in `SORT_ORDER`, usually as one file; what a commit needs to name them."""
@@ -71,12 +103,14 @@ class DataFiles:
 
     def _write_file(self, rows: pa.Table, written_at: int) -> AddAction:
         path = f"part-{uuid.uuid4()}.zstd.parquet"
-        with self._store.open_output_stream(path) as stream:
-            pq.write_table(rows, stream, compression="zstd", row_group_size=_GROUP_ROWS, write_page_checksum=True)
-            size = stream.tell()
+        stream = pa.BufferOutputStream()
+        pq.write_table(rows, stream, compression="zstd", row_group_size=_GROUP_ROWS, write_page_checksum=True)
+        data = stream.getvalue()
+        with self._storage.create(f"{TABLE_FOLDER}/{path}") as writer:
+            writer.write(memoryview(data))
         return AddAction(
             path=path,
-            size=size,
+            size=data.size,
             partition_values={},
             modification_time=written_at,
             data_change=True,
@@ -84,43 +118,91 @@ class DataFiles:
         )
 
     def delete(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._store.delete_file(path)
+        self._storage.delete([f"{TABLE_FOLDER}/{path}" for path in paths])
 
-    def log_entry(self, version: int) -> str | None:
-        """The text of one entry of Delta's log, straight from the store."""
-        try:
-            with self._store.open_input_file(_log_path(version)) as file:
-                return bytes(file.read()).decode()
-        except FileNotFoundError:
-            return None
+    def unused(self) -> list[str]:
+        """Files of more than a day ago that no version of the last day names: out of use, or left by a crash."""
+        before_ms = time.time_ns() // 1_000_000 - RETENTION_MS
+        named = {file.path for file in self.active} | set(self._log.removed_since(before_ms))
+        found = ((info.path.removeprefix(f"{TABLE_FOLDER}/"), info) for info in self._storage.list(TABLE_FOLDER))
+        return [
+            name
+            for name, info in found
+            if name.endswith(".parquet")
+            and not info.path.startswith(LOG_FOLDER)
+            and name not in named
+            and info.modified_ms < before_ms
+        ]
 
-    def removed_since(self, version: int, since_ms: int) -> list[str]:
-        """Files that commits up to this version took out of use since then, as far back as Delta's log reaches."""
-        removed: list[str] = []
-        while (entry := self.log_entry(version)) is not None:
-            actions = [json.loads(line) for line in entry.splitlines()]
-            if any(action["commitInfo"]["timestamp"] < since_ms for action in actions if "commitInfo" in action):
-                break
-            removed += [action["remove"]["path"] for action in actions if "remove" in action]
-            version -= 1
-        return removed
+    def removed_since(self, since_ms: int) -> list[str]:
+        """Files that commits took out of use since then, as far back as Delta's log reaches."""
+        return self._log.removed_since(since_ms)
 
     def read_if_there(self, path: str, column: str) -> list[object]:
         """One column of a file that may have been swept away."""
         try:
-            with self._store.open_input_file(path) as file:
-                values: list[object] = pq.read_table(file, columns=[column])[column].to_pylist()
-                return values
-        except FileNotFoundError:
+            data = self._storage.get(self._path_of(path))
+        except ObjectNotFoundError:
             return []
+        try:
+            values: list[object] = pq.read_table(pa.BufferReader(pa.py_buffer(data)), columns=[column])[
+                column
+            ].to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise damaged(self._name_of(path), error) from None
+        return values
 
-    def has_log_entry(self, version: int) -> bool:
-        return bool(self._store.get_file_info(_log_path(version)).type == pafs.FileType.File)
+    def _name_of(self, path: str) -> str:
+        return self._storage.name_of(f"{TABLE_FOLDER}/{path}")
+
+    def _path_of(self, path: str) -> str:
+        """A log may be damaged or hostile: what it names stays below the archive."""
+        try:
+            return check_name(f"{TABLE_FOLDER}/{path}")
+        except UsageError as error:
+            raise damaged(self._storage.name_of(LOG_FOLDER), error) from None
 
 
-def _log_path(version: int) -> str:
-    return f"_delta_log/{version:020}.json"
+class _Ranges:
+    """An object as the file that Arrow reads from, one request for each read."""
+
+    def __init__(self, storage: Storage, path: str, size: int) -> None:
+        self._storage = storage
+        self._path = path
+        self._size = size
+        self._at = 0
+        self.closed = False
+
+    def read(self, size: int = -1) -> memoryview:
+        left = max(self._size - self._at, 0)
+        count = left if size < 0 else min(size, left)
+        self._at += count
+        return self._storage.get_range(self._path, self._at - count, count)
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        self._at = (0, self._at, self._size)[whence] + position
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _missing(error: ObjectNotFoundError) -> CorruptDataError:
+    return CorruptDataError(
+        "an object of the catalog is missing",
+        operation="read the catalog",
+        object_name=error.object_name,
+        hint=BRING_BACK,
+    )
 
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:

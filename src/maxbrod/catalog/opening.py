@@ -6,11 +6,11 @@ or empty.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.errors import RefusedError, UsageError
-from maxbrod.storage.delta import delta_options, delta_url
+from maxbrod.catalog.table import is_leftover, no_archive
+from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_conditional_puts
 
@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from maxbrod.config import StorageConfig
     from maxbrod.storage.interface import Storage
 
-_PROBES: Final = "probes/"
-_LOG: Final = "catalog/segments/_delta_log/"
-
 
 def open_writable(url: str, options: StorageConfig, *, single_writer: bool = False) -> tuple[Storage, Catalog]:
     """RefusedError: the store ignores conditional puts and `single_writer` does not vouch that nobody else writes, or
-    there are objects but no catalog.
+    there are objects of others. CorruptDataError: this is an archive that lost its catalog.
     """
     storage = open_storage(url, options)
-    catalog = _existing(url, options)
+    catalog = Catalog.find(storage)
     if catalog is None:
         _refuse_foreign_objects(storage)
     if not probe_conditional_puts(storage) and not single_writer:
@@ -37,39 +34,27 @@ def open_writable(url: str, options: StorageConfig, *, single_writer: bool = Fal
             object_name=storage.url,
             hint="use another store, or make sure that nobody else ever writes to this archive and say --single-writer",
         )
-    return storage, catalog or _created(url, options)
+    return storage, catalog or _created(storage)
 
 
-def _existing(url: str, options: StorageConfig) -> Catalog | None:
-    settings = delta_options(url, options)
+def _created(storage: Storage) -> Catalog:
     try:
-        return Catalog.open(delta_url(url), settings)
-    except UsageError:
-        return None
-
-
-def _created(url: str, options: StorageConfig) -> Catalog:
-    place, settings = delta_url(url), delta_options(url, options)
-    try:
-        return Catalog.create(place, settings)
+        return Catalog.create(storage)
     except RefusedError:
         # Somebody else was faster; from here on it is like any other archive.
-        return Catalog.open(place, settings)
+        return Catalog.open(storage)
 
 
 def _refuse_foreign_objects(storage: Storage) -> None:
     """A catalog beside objects that it does not name would make garbage of them, and `gc` would delete them."""
+    error = no_archive(storage)
+    if isinstance(error, CorruptDataError):
+        raise error
     for found in storage.list():
-        if not _is_leftover(found.path):
+        if not is_leftover(found.path):
             raise RefusedError(
                 "there are objects here, but no catalog of an archive",
                 operation="open for writing",
                 object_name=storage.name_of(found.path),
-                hint="name an empty place; if this is an archive that lost its catalog, bring back its folder "
-                "'catalog' from a copy or from older object versions",
+                hint="name an empty place",
             )
-
-
-def _is_leftover(path: str) -> bool:
-    """Of a first opening that was killed: a probe, or an entry of Delta's log that never got its name."""
-    return path.startswith(_PROBES) or (path.startswith(_LOG) and not path.endswith((".json", ".parquet")))

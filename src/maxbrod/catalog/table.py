@@ -1,100 +1,84 @@
-"""Creates and loads the Delta table, and turns what delta-rs raises into our errors."""
+"""Creates the catalog's Delta table, loads it, keeps its log short, and says why there is none."""
 
 from __future__ import annotations
 
-import re
-from contextlib import contextmanager
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
-from maxbrod.catalog.durable import sync_new_table
-from maxbrod.catalog.schema import SCHEMA, TABLE_PROPERTIES, check_format
-from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UnavailableError, UsageError
+from maxbrod.catalog.codec import Table, decode_log, encode_checkpoint, first_entry
+from maxbrod.catalog.log import BRING_BACK, LOG_FOLDER, Log, entry_name, log_path, put_checkpoint, read_log
+from maxbrod.catalog.schema import TABLE_PROPERTIES, check_format
+from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectExistsError, RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from maxbrod.storage.interface import Storage
 
-TABLE_FOLDER: Final = "catalog/segments"
-_DAMAGE: Final = re.compile(r"CRC checksum|[Cc]orrupt|[Tt]hrift|Parquet magic|Parquet file|decompress")
-"""Arrow has no class of its own for a file that is not what it should be, only these words."""
+_PROBES: Final = "probes/"
+_OBJECTS: Final = ("catalog", "snapshots", "packs", "segments")
+"""Folders that only an archive has; the one with the fewest objects comes first."""
 
-
-def table_url(archive_url: str) -> str:
-    return f"{archive_url.rstrip('/')}/{TABLE_FOLDER}"
+_CHECKPOINT_EVERY: Final = int(TABLE_PROPERTIES["delta.checkpointInterval"])
 
 
-def create_table(archive_url: str, options: Mapping[str, str]) -> DeltaTable:
+def create_table(storage: Storage) -> Table:
     """A new catalog without rows; refused where there is one."""
-    url = table_url(archive_url)
-    with store_errors("create the catalog", archive_url):
-        if DeltaTable.is_deltatable(url, dict(options)):
-            raise _exists(archive_url)
-        try:
-            DeltaTable.create(
-                url,
-                SCHEMA,
-                mode="error",
-                configuration=dict(TABLE_PROPERTIES),
-                storage_options=dict(options),
-                raise_if_key_not_exists=False,
-            )
-        except DeltaError:
-            # Someone was faster, or the store failed: what is there now tells which.
-            if DeltaTable.is_deltatable(url, dict(options)):
-                raise _exists(archive_url) from None
-            raise
-        sync_new_table(url)
-    return load_table(archive_url, options)
+    if read_log(storage) is not None:
+        raise _exists(storage)
+    entry = first_entry()
+    try:
+        storage.put(log_path(entry_name(0)), entry)
+    except ObjectExistsError:
+        raise _exists(storage) from None
+    return _decode(storage, Log(0, {entry_name(0): entry}))
 
 
-def load_table(archive_url: str, options: Mapping[str, str], *, version: int | None = None) -> DeltaTable:
-    """The newest version, or a given one; refused if its format is not ours."""
-    with store_errors("open the catalog", archive_url):
-        try:
-            table = DeltaTable(table_url(archive_url), version=version, storage_options=dict(options))
-        except TableNotFoundError:
-            raise UsageError(
-                "there is no archive",
-                operation="open the catalog",
-                object_name=archive_url,
-                hint="check the URL; a first backup creates the archive",
-            ) from None
-        check_format(table.metadata().configuration, pa.schema(table.schema().to_arrow()).names, name=archive_url)
+def load_table(storage: Storage) -> Table | None:
+    """The newest version, refused if its format is not ours; None: there is none."""
+    log = read_log(storage)
+    return None if log is None else _decode(storage, log)
+
+
+def _decode(storage: Storage, log: Log) -> Table:
+    table = decode_log(log, name=storage.name_of(LOG_FOLDER))
+    check_format(table.properties, table.schema.names, name=storage.url)
     return table
 
 
-@contextmanager
-def store_errors(operation: str, archive_url: str) -> Iterator[None]:
-    """Whatever fails inside failed in the store, or on the way to it."""
-    try:
-        yield
-    except MaxbrodError:
-        raise
-    except (DeltaError, OSError, pa.ArrowException) as error:
-        if _DAMAGE.search(str(error)):
-            raise CorruptDataError(
-                f"a file of the catalog is damaged: {_first_line(error)}",
-                operation=operation,
-                object_name=archive_url,
-                hint="read it again; if it stays, bring back the catalog folder from a copy or an older object version",
-            ) from error
-        raise UnavailableError(
-            f"cannot {operation}: {_first_line(error)}",
-            operation=operation,
-            object_name=archive_url,
-            hint="see that the store can be reached and that its keys are right, then try again",
-        ) from error
+def keep_short(storage: Storage, table: Table) -> Table:
+    """Put a checkpoint where one is due, and clean the log up; the same table. Never raises: the commit is done."""
+    if table.log.version % _CHECKPOINT_EVERY == 0:
+        with suppress(MaxbrodError, DeltaError):
+            return replace(table, log=put_checkpoint(storage, table.log, *encode_checkpoint(table.log)))
+    return table
 
 
-def _exists(archive_url: str) -> RefusedError:
+def _exists(storage: Storage) -> RefusedError:
     return RefusedError(
-        "there is an archive already", operation="create the catalog", object_name=archive_url, hint="open it instead"
+        "there is an archive already", operation="create the catalog", object_name=storage.url, hint="open it instead"
     )
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def no_archive(storage: Storage) -> MaxbrodError:
+    """Why there is no catalog to open: nothing was ever backed up here, or the catalog was lost."""
+    found = next((each for folder in _OBJECTS for each in storage.list(folder) if not is_leftover(each.path)), None)
+    if found is None:
+        return UsageError(
+            "there is no archive",
+            operation="open the catalog",
+            object_name=storage.url,
+            hint="check the URL; a first backup creates the archive",
+        )
+    return CorruptDataError(
+        f"the catalog of the archive is missing, but its objects are there, such as {found.path}",
+        operation="open the catalog",
+        object_name=storage.name_of(LOG_FOLDER),
+        hint=BRING_BACK,
+    )
+
+
+def is_leftover(path: str) -> bool:
+    """Of a first opening that was killed: a probe, or an entry of Delta's log that never got its name."""
+    return path.startswith(_PROBES) or (path.startswith(f"{LOG_FOLDER}/") and not path.endswith((".json", ".parquet")))

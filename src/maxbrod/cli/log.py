@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def showing_log(*, quiet: bool) -> Iterator[None]:
-    """On standard error, above a progress bar if there is one."""
+    """On standard error, above a progress bar if there is one. Once, also where one block stands inside another."""
     logger, handler = logging.getLogger("maxbrod"), _Lines()
-    if not quiet:
+    if not quiet and not any(isinstance(each, _Lines) for each in logger.handlers):
         logger.addHandler(handler)
     try:
         yield

@@ -26,7 +26,7 @@ from maxbrod.cli import (
     sandbox,
     show,
 )
-from maxbrod.cli.log import warnings_on_stderr
+from maxbrod.cli.log import showing_log, warnings_on_stderr
 from maxbrod.cli.output import print_error, speaking
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, UsageError
 
@@ -34,6 +34,8 @@ _UsageProblem: Final[type[Exception]] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
 )
 """What typer raises of a command line that cannot be right; it has no public name for the class."""
+
+_SILENT: Final = frozenset({"--json", "--quiet", "-q"})
 
 app = typer.Typer(
     name="maxbrod",
@@ -98,7 +100,9 @@ def run(arguments: list[str]) -> int:
 
 def _run(arguments: list[str], *, as_json: bool) -> int:
     try:
-        code = app(args=arguments, prog_name="maxbrod", standalone_mode=not as_json)
+        # Whatever the verb, whoever waits for a store or a broker is told so.
+        with showing_log(quiet=not _SILENT.isdisjoint(arguments)):
+            code = app(args=arguments, prog_name="maxbrod", standalone_mode=not as_json)
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else EXIT_FAILED
     except _UsageProblem as problem:

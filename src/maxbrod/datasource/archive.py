@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.surveyed import SurveyedCatalog
+from maxbrod.catalog.table import no_archive
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.registry import NATIVE, detect_layout, layout_of
 from maxbrod.planning.known import know, told_of
 from maxbrod.planning.run_names import find_run
 from maxbrod.planning.snapshot import decode
 from maxbrod.planning.surveyed import rows_of, snapshot_of
-from maxbrod.storage.delta import delta_options, delta_url
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -56,17 +56,15 @@ class LookedUp:
 
 
 def look_up(url: str, options: StorageConfig, layout: str | None) -> LookedUp:
-    """UsageError: there is no archive."""
+    """UsageError: there is no archive. CorruptDataError: its catalog is missing or damaged."""
     storage = open_storage(url, options)
     if layout in {None, NATIVE}:
-        try:
-            catalog = Catalog.open(delta_url(url), delta_options(url, options))
-        except UsageError:
-            layout = None if layout is not None else detect_layout(storage)
-            if layout is None:
-                raise
-        else:
+        catalog = Catalog.find(storage)
+        if catalog is not None:
             return LookedUp(storage=storage, catalog=catalog)
+        layout = None if layout is not None else detect_layout(storage)
+        if layout is None:
+            raise no_archive(storage)
     survey = layout_of(layout or NATIVE).survey(storage)
     catalog_of_survey = SurveyedCatalog(storage.url, rows_of(survey))
     return LookedUp(storage=storage, catalog=catalog_of_survey, surveyed=snapshot_of(survey))

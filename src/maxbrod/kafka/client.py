@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.kafka.connection import Connection
+from maxbrod.kafka.connection import CUT_OFF, Connection
 from maxbrod.kafka.deadline import Backoff, Deadline
+from maxbrod.kafka.listeners import protocol_mistake
 from maxbrod.kafka.metadata import Metadata, Topic, metadata_request, read_metadata
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class KafkaClient:
         self._bootstrap = _addresses(config.bootstrap)
         self._connections: dict[tuple[str, int], Connection] = {}
         self._failed_at: dict[tuple[str, int], float] = {}
+        self._diagnosed: set[tuple[str, int]] = set()
         self._known = Metadata(cluster_id=None, controller=-1, brokers={}, topics={})
 
     def __enter__(self) -> Self:
@@ -155,9 +157,19 @@ class KafkaClient:
             except UnavailableError as error:
                 self._failed_at[address] = time.monotonic()
                 last = error
+                self._refuse_other_protocol(address, error, deadline)
             if deadline.passed:
                 break
         raise last or UnavailableError("no broker is known", object_name=self._config.bootstrap)
+
+    def _refuse_other_protocol(self, address: tuple[str, int], error: UnavailableError, deadline: Deadline) -> None:
+        """A listener that closes connections may be one of another protocol, and no patience helps there."""
+        if address in self._diagnosed or error.operation not in CUT_OFF:
+            return
+        self._diagnosed.add(address)
+        mistake = protocol_mistake(*address, self._config, deadline)
+        if mistake is not None:
+            raise mistake from error
 
     def _candidates(self) -> list[tuple[str, int]]:
         """Those known and those of the configuration; who failed last is asked last."""

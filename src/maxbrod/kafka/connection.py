@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from maxbrod.kafka.sending import Piece
 
 CONNECT_TIMEOUT_S: Final = 10.0
+CUT_OFF: Final = frozenset({"send a request", "get an answer", "open TLS"})
+"""Operations of the errors for a connection that was made, and then was of no use."""
 FRAME_BYTES_MAX: Final = 1 << 30
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST_HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id

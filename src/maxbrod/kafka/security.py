@@ -12,7 +12,7 @@ from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-from maxbrod.errors import UsageError
+from maxbrod.errors import AccessDeniedError, UsageError
 from maxbrod.kafka.error_codes import Code, answered_with, code_name
 
 if TYPE_CHECKING:
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from maxbrod.config import KafkaConfig, SaslConfig
 
 _LOG_IN: Final = "log in"
+_UNKNOWN_AUTHORITY: Final = "tls.ca_file must hold the authority that signed it"
+_OTHER_HOST: Final = "name an address that it was issued for; tls.check_hostname: false trusts it under any"
+# OpenSSL's numbers, of X509_V_ERR_*.
+_CERTIFICATE_HINTS: Final = {
+    9: "it is not valid yet; look at the clock of this machine",
+    10: "it has expired; the broker needs a new one, unless the clock of this machine is wrong",
+    62: _OTHER_HOST,
+    64: _OTHER_HOST,
+}
 
 
 def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
@@ -56,7 +65,7 @@ def tls_failure(error: ssl.SSLError, broker: str) -> UsageError | None:
             f"the broker's certificate is refused: {error.verify_message}",
             operation="open TLS",
             object_name=broker,
-            hint="tls.ca_file must hold the authority that signed it, and the address must be one it was issued for",
+            hint=_CERTIFICATE_HINTS.get(error.verify_code, _UNKNOWN_AUTHORITY),
         )
     if "certificate" in reason.lower() or "HANDSHAKE_FAILURE" in reason:
         return UsageError(
@@ -81,9 +90,9 @@ def log_in(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> float:
         except (ValueError, KeyError):
             # From None: what the library says may quote what was exchanged.
             message = f"the broker does not prove that it knows the password ({config.mechanism})"
-            raise UsageError(message, operation=_LOG_IN, object_name=broker) from None
+            raise AccessDeniedError(message, operation=_LOG_IN, object_name=broker) from None
     if not mechanism.is_authenticated():
-        raise UsageError(f"{config.mechanism} did not succeed", operation=_LOG_IN, object_name=broker)
+        raise AccessDeniedError(f"{config.mechanism} did not succeed", operation=_LOG_IN, object_name=broker)
     return float(answer.session_lifetime_ms or 0) / 1000
 
 
@@ -93,15 +102,22 @@ def _agree(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> None:
         offered = ", ".join(sorted(answer.mechanisms)) or "none"
         message = f"the broker does not offer {config.mechanism} on this listener; it offers {offered}"
         raise UsageError(message, operation=_LOG_IN, object_name=broker, hint="set kafka.sasl.mechanism to one of them")
+    if answer.error_code == Code.ILLEGAL_SASL_STATE:
+        raise UsageError(
+            "the listener takes no logins, and was spoken to in SASL",
+            operation=_LOG_IN,
+            object_name=broker,
+            hint="set security.protocol to PLAINTEXT or SSL, or name the address of another listener",
+        )
     if answer.error_code:
         raise answered_with(answer.error_code, operation=_LOG_IN, object_name=broker)
 
 
-def _refused(config: SaslConfig, broker: str, answer: Any) -> UsageError:  # noqa: ANN401 - kafka-python is untyped
+def _refused(config: SaslConfig, broker: str, answer: Any) -> AccessDeniedError:  # noqa: ANN401 - kafka-python is untyped
     said = str(answer.error_message or code_name(answer.error_code))
     if any(secret in said for secret in _secrets(config)):
         said = code_name(answer.error_code)
-    return UsageError(
+    return AccessDeniedError(
         f"the broker refuses the login by {config.mechanism}: {said}",
         operation=_LOG_IN,
         object_name=broker,

@@ -95,6 +95,10 @@ class Storage(ABC):
         """The object as errors call it."""
         return f"{self.url}/{path}" if path else self.url
 
+    def at_hand(self) -> Storage:
+        """The same objects, but what is written through it can always be read at once, in no colder storage class."""
+        return self
+
     @abstractmethod
     def put(self, path: str, data: Buffer) -> None:
         """Create an object. When this returns it is durable and every reader sees all of it.

@@ -43,6 +43,9 @@ class RemoteStorage(Storage):
         self._retries = retries
         self._attributes = attributes
 
+    def at_hand(self) -> Storage:
+        return RemoteStorage(self.url, self._clients, retries=self._retries, attributes={})
+
     def put(self, path: str, data: Buffer) -> None:
         body = memoryview(data).cast("B")
         write_id = uuid.uuid4().hex

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, cast, get_args
@@ -13,7 +14,17 @@ from maxbrod.storage.names import check_folder, check_name
 Scheme: TypeAlias = Literal["file", "s3", "gs", "az", "memory"]
 
 _SCHEMES: Final = get_args(Scheme)
+_NEARLY: Final = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]*):[/\\]+|(file|s3|gs|az|memory):|(s3|gs|az|memory)//+", re.IGNORECASE
+)
+_WINDOWS: Final = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 _HINT: Final = "a path, file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+_UNKNOWN_HINTS: Final = {
+    **dict.fromkeys(("http", "https"), "write s3://bucket/prefix, and the server's address as --s3-endpoint"),
+    **dict.fromkeys(("s3a", "s3n"), "write s3://bucket/prefix"),
+    "gcs": "write gs://bucket/prefix",
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs", "azure"), "write az://container/prefix"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +47,11 @@ def parse_url(url: str) -> Location:
     if "\0" in url or not url.strip():
         raise UsageError("the URL of the storage is empty or has a NUL in it", hint=_HINT)
     if "://" not in url:
+        _refuse_nearly(url)
         return _directory(url)
     scheme = url.partition("://")[0].lower()
     if scheme not in _SCHEMES:
-        raise UsageError(f"storage of the kind {scheme}:// is not known", hint=_HINT)
+        raise _unknown(scheme)
     # The URL is not quoted in these: what stands before an @ or behind a ? is often a secret.
     if scheme == "file":
         return _file(url)
@@ -54,6 +66,30 @@ def parse_url(url: str) -> Location:
     if scheme == "memory":
         check_name(authority)  # it becomes the name of a folder
     return Location(scheme=cast("Scheme", scheme), bucket=authority, prefix=check_folder(prefix))
+
+
+def _unknown(scheme: str) -> UsageError:
+    return UsageError(f"storage of the kind {scheme}:// is not known", hint=_UNKNOWN_HINTS.get(scheme, _HINT))
+
+
+def _refuse_nearly(path: str) -> None:
+    """A URL with a slip in it would make a folder of that name, and a backup into it would look like one in a cloud."""
+    if _WINDOWS.match(path):
+        raise UsageError("a path of Windows cannot be used here", hint=_HINT)
+    found = _NEARLY.match(path)
+    if found is None:
+        return
+    scheme, rest = (found[1] or found[2] or found[3]).lower(), path[found.end() :].lstrip("/\\")
+    if scheme not in _SCHEMES:
+        raise _unknown(scheme)
+    start = f"{scheme}:///" if scheme == "file" else f"{scheme}://"
+    # What stands before an @ or behind a ? is often a secret; a file's URL has no relative path.
+    hidden = set("@?#\\") & set(rest) or (scheme == "file" and found[2])
+    meant = f"{start}…" if hidden else f"{start}{rest}"
+    raise UsageError(
+        f"the URL of the storage begins with {found[0]!r}, which is nearly {start}",
+        hint=f"write {meant}; a folder of that name is ./{found[0]}…",
+    )
 
 
 def _directory(path: str) -> Location:

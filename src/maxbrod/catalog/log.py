@@ -1,0 +1,191 @@
+"""Delta's log as objects of a storage: found, read, added to, cleaned up. What an entry means is for `codec` to say.
+
+Everything goes through the archive's own `Storage`, so the catalog has the same retries, the same deadline, the same
+certificates and the same errors as every other object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from maxbrod.storage.interface import ObjectInfo, Storage
+
+TABLE_FOLDER: Final = "catalog/segments"
+LOG_FOLDER: Final = f"{TABLE_FOLDER}/_delta_log"
+RETENTION_MS: Final = 24 * 3600 * 1000
+"""How long log entries and data files outlive their use, for readers under way; `schema` tells other engines."""
+BRING_BACK: Final = (
+    "bring the folder 'catalog' back from a copy or from older object versions; until then back nothing up into this "
+    "archive"
+)
+
+_ENTRY: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+_LAST_CHECKPOINT: Final = "_last_checkpoint"
+_LOOKS: Final = 3
+"""Listings before an entry counts as missing: another writer may add and clean up while one lists."""
+_READERS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What makes one version of the table: the newest checkpoint, if there is one, its entry and every one after it."""
+
+    version: int
+    files: Mapping[str, bytes]
+
+    def with_entry(self, entry: bytes) -> Log:
+        return Log(self.version + 1, {**self.files, entry_name(self.version + 1): entry})
+
+    def removed_since(self, since_ms: int) -> list[str]:
+        """Data files that went out of use since then. A checkpoint forgets them after a day."""
+        actions = (action["remove"] for name, data in self.files.items() for action in _removals(name, data))
+        return [action["path"] for action in actions if (action.get("deletionTimestamp") or 0) >= since_ms]
+
+
+def entry_name(version: int) -> str:
+    return f"{version:020}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    return f"{version:020}.checkpoint.parquet"
+
+
+def log_path(name: str) -> str:
+    return f"{LOG_FOLDER}/{name}"
+
+
+def read_log(storage: Storage) -> Log | None:
+    """The newest version; None: there is no table. CorruptDataError names the object that is damaged or missing."""
+    for look in range(_LOOKS):
+        found = {_name_of(info): info for info in storage.list(LOG_FOLDER)}
+        versions = [int(matched[1]) for name in found if (matched := _ENTRY.fullmatch(name) or _CHECKPOINT.match(name))]
+        if not versions:
+            return None
+        wanted = _wanted(found, max(versions))
+        missing = [name for name in wanted if name not in found]
+        last = look == _LOOKS - 1
+        if not missing:
+            try:
+                return Log(max(versions), _read(storage, [found[name] for name in wanted]))
+            except ObjectNotFoundError:
+                if last:
+                    raise
+        elif last:
+            raise CorruptDataError(
+                "an entry of the catalog's log is missing",
+                operation="open the catalog",
+                object_name=storage.name_of(log_path(missing[0])),
+                hint=BRING_BACK,
+            )
+    return None
+
+
+def has_entry(storage: Storage, version: int) -> bool:
+    try:
+        storage.head(log_path(entry_name(version)))
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def put_checkpoint(storage: Storage, log: Log, checkpoint: bytes, pointer: bytes) -> Log:
+    """Put the checkpoint of a version beside its entry, remove entries that nobody needs; the log that reads it."""
+    name = checkpoint_name(log.version)
+    storage.put(log_path(name), checkpoint)
+    storage.replace(log_path(_LAST_CHECKPOINT), pointer)
+    storage.delete(_expired(storage))
+    # delta-rs looks at the entry of the version that it commits onto, though the checkpoint says the same.
+    return Log(log.version, {name: checkpoint, entry_name(log.version): log.files[entry_name(log.version)]})
+
+
+def _expired(storage: Storage) -> list[str]:
+    """Entries of more than a day ago that stand before a checkpoint of more than a day ago."""
+    before_ms = time.time_ns() // 1_000_000 - RETENTION_MS
+    old = [(_name_of(info), info) for info in storage.list(LOG_FOLDER) if info.modified_ms < before_ms]
+    checkpoints = [int(matched[1]) for name, _ in old if (matched := _CHECKPOINT.fullmatch(name)) and not matched[2]]
+    first = max(checkpoints, default=0)
+    return [
+        info.path
+        for name, info in old
+        if (matched := _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)) and int(matched[1]) < first
+    ]
+
+
+def _wanted(found: Mapping[str, ObjectInfo], version: int) -> list[str]:
+    """The names that make this version, whether they are there or not."""
+    checkpoints: dict[int, list[str]] = {}
+    for name in found:
+        if matched := _CHECKPOINT.fullmatch(name):
+            parts = checkpoints.setdefault(int(matched[1]), [])
+            # One in a single part makes the others of its version superfluous.
+            parts[:] = [name] if matched[2] is None else [*parts, name]
+    whole = [each for each, names in checkpoints.items() if _is_whole(names)]
+    start = max(whole, default=-1)
+    first = start if entry_name(start) in found else start + 1
+    return [*checkpoints.get(start, ()), *(entry_name(each) for each in range(first, version + 1))]
+
+
+def _is_whole(names: list[str]) -> bool:
+    parts = _CHECKPOINT.fullmatch(names[-1])
+    return parts is not None and len(names) == int(parts[2] or 1)
+
+
+def _read(storage: Storage, infos: list[ObjectInfo]) -> dict[str, bytes]:
+    def read(info: ObjectInfo) -> bytes:
+        data = bytes(storage.get(info.path, size=info.size))
+        _check(_name_of(info), data, object_name=storage.name_of(info.path))
+        return data
+
+    with ThreadPoolExecutor(min(_READERS, len(infos))) as pool:
+        return dict(zip(map(_name_of, infos), pool.map(read, infos), strict=True))
+
+
+def _check(name: str, data: bytes, *, object_name: str) -> None:
+    """Refuse what is no entry and no checkpoint, here where its name is known."""
+    try:
+        if _ENTRY.fullmatch(name) is None:
+            pq.read_metadata(pa.BufferReader(data))
+        elif not (actions := list(_actions(data))) or not all(isinstance(action, dict) for action in actions):
+            raise ValueError("it holds no actions")
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise damaged(object_name, error) from None
+
+
+def damaged(object_name: str, error: Exception) -> CorruptDataError:
+    """An object of the catalog is not what it should be."""
+    lines = str(error).strip().splitlines()
+    return CorruptDataError(
+        f"an object of the catalog is damaged: {lines[0] if lines else type(error).__name__}",
+        operation="read the catalog",
+        object_name=object_name,
+        hint=BRING_BACK,
+    )
+
+
+def _actions(entry: bytes) -> Iterator[Any]:
+    return (json.loads(line) for line in entry.splitlines() if line.strip())
+
+
+def _removals(name: str, data: bytes) -> list[dict[str, Any]]:
+    if _ENTRY.fullmatch(name) is not None:
+        return [action for action in _actions(data) if action.get("remove")]
+    rows = pq.read_table(pa.BufferReader(data), columns=["remove"]).to_pylist()
+    return [row for row in rows if row.get("remove")]
+
+
+def _name_of(info: ObjectInfo) -> str:
+    return info.path.removeprefix(f"{LOG_FOLDER}/")

@@ -1,0 +1,201 @@
+"""The catalog is read and written like every other object: the same patience, certificates and errors."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import threading
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.archives import Archive, s3_archive
+from catalog.examples import run, segment
+from fixtures_s3 import loopback_server
+from maxbrod.api.archives import open_archive
+from maxbrod.catalog.rows import decode_rows
+from maxbrod.datasource.archive import look_up
+from maxbrod.errors import CorruptDataError, MaxbrodError, UsageError
+from maxbrod.sandbox.certificates import CA_FILE, write_certificates
+from maxbrod.sandbox.proxy import AnswerError, HttpMatch, LoseAnswer, Refuse, Stall, TruncateAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maxbrod.sandbox.proxy import Fault, FaultProxy
+    from maxbrod.sandbox.s3 import S3Server
+
+COMMITS = 11
+"""So many that there is a checkpoint with an entry after it."""
+FIRST = HttpMatch("PUT", r"_delta_log/0{20}\.json")
+COMMIT = HttpMatch("PUT", r"_delta_log/0*12\.json")
+ENTRY = HttpMatch("GET", r"_delta_log/0*11\.json")
+CHECKPOINT = HttpMatch("GET", r"_delta_log/.*checkpoint\.parquet")
+ROWS = HttpMatch("GET", r"segments/part-")
+LIST = HttpMatch("GET", r"list-type")
+
+
+def filled(archive: Archive) -> Archive:
+    catalog = archive.create()
+    for base in range(COMMITS):
+        catalog.commit([segment(base, base + 1), run(f"run-{base:02}", finished_at=base)])
+    return archive
+
+
+def patient(s3: S3Server, proxy: FaultProxy) -> Archive:
+    return s3_archive(s3, s3={"endpoint": proxy.endpoint}, request_timeout_s=2, deadline_s=60)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(AnswerError(on=on, times=12) for on in (LIST, ENTRY, ROWS)),
+        *(TruncateAnswer(on=on, keep_bytes=40, times=1) for on in (LIST, ENTRY, CHECKPOINT, ROWS)),
+        *(TruncateAnswer(on=on, keep_bytes=40, times=1, consistent=True) for on in (ENTRY, CHECKPOINT, ROWS)),
+        LoseAnswer(on=ENTRY, times=2),
+        Stall(on=CHECKPOINT, times=1),
+    ],
+    ids=lambda fault: f"{type(fault).__name__}-{fault.on.path}",
+)
+def test_a_fault_that_passes_is_not_noticed_by_those_who_look(
+    s3: S3Server, s3_proxy: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maxbrod.storage.retrying.time.sleep", lambda _: None)
+    filled(s3_archive(s3))
+    archive = patient(s3, s3_proxy)
+    s3_proxy.add(fault)
+    assert len(open_archive(archive.url, archive.config).catalog.runs()) == COMMITS
+    assert s3_proxy.fired[fault] == fault.times
+    # The table's own way in.
+    assert look_up(archive.url, archive.config, None).catalog.rows().num_rows == COMMITS
+
+
+def test_a_store_that_is_away_for_a_while_is_waited_for(s3: S3Server, s3_proxy: FaultProxy) -> None:
+    filled(s3_archive(s3))
+    archive = patient(s3, s3_proxy)
+    away = s3_proxy.add(Refuse())
+    back = threading.Timer(1.5, s3_proxy.remove, [away])
+    back.start()
+    try:
+        assert archive.open().commit([segment(11, 12)]) == COMMITS + 1
+    finally:
+        back.join()
+
+
+@pytest.mark.parametrize("fault", [LoseAnswer(on=FIRST, times=1), Stall(on=FIRST, times=1, carried_out=True)], ids=repr)
+def test_a_first_commit_whose_answer_is_late_or_lost_makes_the_archive(
+    s3: S3Server, s3_proxy: FaultProxy, fault: Fault
+) -> None:
+    s3_proxy.add(fault)
+    assert patient(s3, s3_proxy).create().version == 0
+    assert s3_proxy.fired[fault] == 1
+    assert s3_archive(s3).open().version == 0
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        AnswerError(on=COMMIT, times=12),
+        AnswerError(on=COMMIT, times=1, carried_out=True),
+        Stall(on=COMMIT, times=1, carried_out=True),
+    ],
+    ids=repr,
+)
+def test_a_commit_is_carried_out_once_whatever_happens_to_its_answers(
+    s3: S3Server, s3_proxy: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maxbrod.storage.retrying.time.sleep", lambda _: None)
+    filled(s3_archive(s3))
+    s3_proxy.add(fault)
+    assert patient(s3, s3_proxy).open().commit([segment(11, 12), run("late")]) == COMMITS + 1
+    assert s3_proxy.fired[fault] == fault.times
+    assert decode_rows(s3_archive(s3).open().rows()) == [segment(base, base + 1) for base in range(12)]
+
+
+@contextmanager
+def tls_relay(s3: S3Server, certificate: Path) -> Iterator[str]:
+    """An endpoint with TLS before a server that has none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+
+    def serve(connection: socket.socket) -> None:
+        with (
+            context.wrap_socket(connection, server_side=True) as client,
+            socket.create_connection(s3.address) as server,
+        ):
+            answers = threading.Thread(target=copy, args=(server, client))
+            answers.start()
+            copy(client, server)
+            answers.join()
+
+    with loopback_server(serve) as (host, port):
+        yield f"https://{host}:{port}"
+
+
+def test_the_authority_in_ca_file_is_enough_for_the_catalog(s3: S3Server, tmp_path: Path) -> None:
+    write_certificates(tmp_path / "tls", [])
+    with tls_relay(s3, tmp_path / "tls" / "server.pem") as endpoint:
+        trusting = s3_archive(s3, s3={"endpoint": endpoint}, ca_file=str(tmp_path / "tls" / CA_FILE))
+        filled(trusting)
+        assert trusting.open().rows().num_rows == COMMITS
+        with pytest.raises(UsageError, match="not trusted: no known authority") as caught:
+            s3_archive(s3, s3={"endpoint": endpoint}).open()
+    assert "storage.ca_file" in (caught.value.hint or "")
+    assert not caught.value.retryable
+
+
+ENTRY_NAME = f"_delta_log/{11:020}.json"
+DAMAGE = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-40]),
+    "garbage": lambda path: path.write_bytes(bytes(range(256)) * 4),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("which", ["entry", "checkpoint", "rows"])
+def test_damage_in_the_catalog_is_told_with_the_name_of_the_object(folder: Archive, which: str, damage: str) -> None:
+    filled(folder)
+    table = Path(folder.url) / "catalog/segments"
+    (checkpoint,) = table.glob("_delta_log/*.checkpoint.parquet")
+    active = folder.table().file_uris()[0]
+    # What a checkpoint says can be told without it for as long as the entries before it are there.
+    for entry in table.glob("_delta_log/*.json") if which == "checkpoint" and damage == "missing" else ():
+        if entry.name < checkpoint.name:
+            entry.unlink()
+    # A last entry that is missing cannot be told from one that was never written.
+    victim = {
+        "entry": table / "_delta_log" / f"{(10 if damage == 'missing' else 11):020}.json",
+        "checkpoint": checkpoint,
+        "rows": Path(re.sub(r"^file://", "", active)),
+    }[which]
+    if which == "entry" and damage == "missing":
+        checkpoint.unlink()
+    DAMAGE[damage](victim)
+    with pytest.raises(CorruptDataError) as caught:
+        folder.open().rows()
+    named = f"{0:020}.json" if which == "checkpoint" and damage == "missing" else victim.name
+    assert named in (caught.value.object_name or "")
+    assert not caught.value.retryable
+    assert "back nothing up" in (caught.value.hint or "")
+
+
+def test_a_log_that_names_files_elsewhere_is_damage(folder: Archive) -> None:
+    filled(folder)
+    entry = Path(folder.url) / "catalog/segments" / ENTRY_NAME
+    entry.write_text(re.sub(r'"path":"part-', '"path":"../../../part-', entry.read_text()))
+    with pytest.raises(MaxbrodError) as caught:
+        folder.open().rows()
+    assert isinstance(caught.value, CorruptDataError)
+    assert "_delta_log" in (caught.value.object_name or "")
