@@ -14,6 +14,7 @@ from maxbrod.api.backup_notices import clock_behind
 from maxbrod.api.convert_targets import NativeTarget
 from maxbrod.api.foreign_target import _with_lost, facts_of
 from maxbrod.api.positions import Positions
+from maxbrod.api.query_tables import make_tables
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run
@@ -54,6 +55,15 @@ def test_older_archives_are_looked_at_as_far_back_as_something_is_missing(local_
     assert [each.topic_id for each in moment.known.cluster.topics] == ["A", "B"]
     before = find_moment(archive.storage, archive.catalog.runs(), "run-0")
     assert before.lost == {}
+
+
+def test_a_query_of_groups_says_which_run_last_knew_a_position(local_place: Place) -> None:
+    archive = archive_of(local_place, BOTH, ONE)
+    moment = find_moment(archive.storage, archive.catalog.runs(), None)
+    columns, make = make_tables(archive, moment, {"orders", "payments"}, set())["groups"]
+    assert columns.names[-1] == "run_id"
+    (row,) = make().to_pylist()
+    assert (row["group_id"], row["topic_id"], row["offset"], row["run_id"]) == ("g", "A", 5, "run-0")
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over_on_the_way_back(local_place: Place) -> None:

@@ -100,6 +100,19 @@ def test_a_topic_that_the_archive_does_not_hold_is_not_carried() -> None:
     assert tell(cluster(topic("A")), cluster(), cluster(), held={}).carried == NOTHING
 
 
+def test_a_position_in_a_topic_that_the_archive_does_not_hold_is_not_carried() -> None:
+    first = cluster(topic("A"), topic("D"), groups=(group("g", offset("A", 1), offset("D", 2)),))
+    told = tell(first, cluster())
+    assert [each.committed.topic_id for each in told.carried.offsets] == ["A"]
+
+
+def test_what_a_run_saw_itself_comes_before_what_it_carries_on() -> None:
+    """Where a document says both, as none of ours does."""
+    before = tell(cluster(topic("A"), groups=(group("g", offset("A", 5)),)), cluster())
+    told = replace(before, cluster=cluster(groups=(group("g", offset("A", 8)),)))
+    assert [each.committed.offset for each in carry(told, cluster(), HELD).offsets] == [8]
+
+
 def test_a_topic_that_is_seen_again_is_carried_no_more() -> None:
     told = tell(cluster(topic("A")), cluster(), cluster(topic("A", configs={"x": "new"})))
     assert told.carried == NOTHING

@@ -167,7 +167,8 @@ def print_obstacles(plan: RestorePlan, console: Console, *, fatal_only: bool, un
 
 def _print_obstacle(obstacle: Obstacle, console: Console) -> None:
     where = "" if obstacle.where is None else f"{obstacle.where}: "
-    style = "bold red" if obstacle.fatal else "yellow"
+    # What a broker deletes is gone for good, though nothing stands in the way of it.
+    style = "bold red" if obstacle.fatal or obstacle.kind is ObstacleKind.RETENTION else "yellow"
     console.print(Text.assemble((f"{obstacle.kind}: ", style), f"{where}{obstacle.what}"), soft_wrap=True)
     if obstacle.hint:
         console.print(Text(f"  {obstacle.hint}", style="dim"), soft_wrap=True)

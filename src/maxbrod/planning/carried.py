@@ -33,7 +33,7 @@ from maxbrod.planning.restore.access import is_about
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from maxbrod.kafka.cluster_state import ClusterState, TopicState
+    from maxbrod.kafka.cluster_state import ClusterState, Group, TopicState
 
 Place: TypeAlias = tuple[str, str, int]
 """A group, a topic id and a partition."""
@@ -158,27 +158,31 @@ def _carry_offsets(
     topics: Iterable[LostTopic],
 ) -> tuple[LostOffset, ...]:
     known = {each.place for each in carried.offsets}
-    known |= {each.place for each in offsets_of("", newer, _ids_by_name(held, topics))}
-    before = offsets_of(older.run_id, older.cluster, _ids_by_name(held, older.carried.topics))
-    found = [each for each in before if each.committed.topic_id in held and each.place not in known]
-    known.update(each.place for each in before)
-    found += [each for each in older.carried.offsets if each.committed.topic_id in held and each.place not in known]
+    known.update(place for _, _, place in places_of(newer, _ids_by_name(held, topics)))
+    found: list[LostOffset] = []
+    for group, committed, place in places_of(older.cluster, _ids_by_name(held, older.carried.topics)):
+        if place[1] in held and place not in known:
+            found.append(_lost_offset(older.run_id, group, committed, place[1]))
+        known.add(place)
+    found += [each for each in older.carried.offsets if each.place[1] in held and each.place not in known]
     return tuple(sorted((*found, *carried.offsets), key=lambda each: each.place))
 
 
-def offsets_of(run_id: str, cluster: ClusterState, ids: Mapping[str, str]) -> list[LostOffset]:
+def places_of(cluster: ClusterState, ids: Mapping[str, str]) -> Iterator[tuple[Group, CommittedOffset, Place]]:
     """Every position that a run has read. `ids` says which topic is meant where Kafka could not tell any more."""
-    return [
-        LostOffset(
-            run_id=run_id,
-            group_id=group.group_id,
-            type=group.type,
-            protocol_type=group.protocol_type,
-            committed=each if each.topic_id is not None else replace(each, topic_id=ids.get(each.topic)),
-        )
-        for group in cluster.groups
-        for each in group.offsets or ()
-    ]
+    for group in cluster.groups:
+        for each in group.offsets or ():
+            yield group, each, (group.group_id, each.topic_id or ids.get(each.topic, ""), each.partition)
+
+
+def _lost_offset(run_id: str, group: Group, committed: CommittedOffset, topic_id: str) -> LostOffset:
+    return LostOffset(
+        run_id=run_id,
+        group_id=group.group_id,
+        type=group.type,
+        protocol_type=group.protocol_type,
+        committed=replace(committed, topic_id=topic_id),
+    )
 
 
 def _ids_by_name(held: Mapping[str, str], lost: Iterable[LostTopic]) -> dict[str, str]:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import naming
 from maxbrod.kafka.cluster_state import Group, decode_state
-from maxbrod.planning.carried import ACCESS, NOTHING, Told, decode_carried, offsets_of
+from maxbrod.planning.carried import ACCESS, NOTHING, Told, decode_carried
 from maxbrod.planning.restore.access import is_about
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from maxbrod.kafka.cluster_state import Acl, ClusterState, CommittedOffset, TopicState
+    from maxbrod.kafka.cluster_state import Acl, ClusterState, TopicState
     from maxbrod.planning.carried import Carried, LostOffset, LostTopic, Place
     from maxbrod.planning.snapshot import Snapshot
 
@@ -83,19 +83,26 @@ def _described(topic: TopicState, carried: LostTopic | None) -> TopicState:
     return replace(topic, configs=carried.topic.configs, effective=carried.topic.effective)
 
 
-def _groups(cluster: ClusterState, lost: Iterable[LostOffset], ids: Mapping[str, str]) -> Iterable[Group]:
-    seen: dict[str, list[CommittedOffset]] = {}
-    for each in offsets_of("", cluster, ids):
-        seen.setdefault(each.group_id, []).append(each.committed)
-    groups = {each.group_id: each for each in cluster.groups}
+def _groups(cluster: ClusterState, lost: Iterable[LostOffset], ids: Mapping[str, str]) -> Iterator[Group]:
+    """As they are, but for what was lost: there may be many, and most have lost nothing."""
+    more: dict[str, list[LostOffset]] = {}
     for each in lost:
-        seen.setdefault(each.group_id, []).append(each.committed)
-        if each.group_id not in groups:
-            groups[each.group_id] = Group(
-                group_id=each.group_id, type=each.type, state=GONE, protocol_type=each.protocol_type, offsets=()
-            )
-    for group_id, group in groups.items():
-        yield replace(group, offsets=tuple(seen[group_id])) if group_id in seen else group
+        more.setdefault(each.group_id, []).append(each)
+    for group in cluster.groups:
+        own, behind = group.offsets or (), more.pop(group.group_id, ())
+        if behind or any(each.topic_id is None and each.topic in ids for each in own):
+            named = (each if each.topic_id else replace(each, topic_id=ids.get(each.topic)) for each in own)
+            yield replace(group, offsets=(*named, *(each.committed for each in behind)))
+        else:
+            yield group
+    for group_id, gone in more.items():
+        yield Group(
+            group_id=group_id,
+            type=gone[0].type,
+            state=GONE,
+            protocol_type=gone[0].protocol_type,
+            offsets=tuple(each.committed for each in gone),
+        )
 
 
 def _access(cluster: ClusterState, carried: Carried, lost: Sequence[LostTopic]) -> dict[str, Any]:

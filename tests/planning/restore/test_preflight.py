@@ -180,6 +180,13 @@ def test_where_the_topic_says_nothing_the_retention_of_the_target_counts_and_not
     assert kinds(rows=OLD, archived=short, into=target(defaults={"retention.ms": "-1"})) == []
 
 
+def test_acls_and_quotas_of_an_older_run_are_told_where_they_come_back() -> None:
+    runs = {"acls": "run-0", "quotas": "run-0"}
+    found = obstacles(Wish(with_acls=True), access_runs=runs)
+    assert [(str(each.kind), each.fatal, "run-0" in each.what) for each in found] == [("access", False, True)]
+    assert obstacles(access_runs=runs) == []
+
+
 def test_an_existing_topic_whose_configuration_is_hidden_is_warned_of_too() -> None:
     hidden = target(topic(configs=None, effective=None), ends={"orders": [(0, 0)]})
     assert [str(each.kind) for each in obstacles(rows=OLD, into=hidden)] == ["configuration", "retention"]

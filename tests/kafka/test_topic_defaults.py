@@ -1,0 +1,63 @@
+"""How long brokers keep records of a topic that does not say it is known where this user may know it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka_reading import client_of
+
+from maxbrod.errors import UnavailableError
+from maxbrod.kafka.deadline import Deadline
+from maxbrod.kafka.topics import read_defaults
+
+if TYPE_CHECKING:
+    from maxbrod.sandbox.cluster import Cluster
+
+
+class _Answers:
+    """A client whose broker answers with these values."""
+
+    def __init__(self, values: dict[str, str | None] | None, *, error_code: int = 0) -> None:
+        self._values, self._error_code = values, error_code
+
+    def metadata(self, _: object, *, deadline: Deadline) -> Any:
+        del deadline
+        return SimpleNamespace(brokers={7: None, 9: None})
+
+    def ask_broker(self, node_id: int, _: object, *, deadline: Deadline) -> Any:
+        del deadline
+        assert node_id == 7
+        if self._values is None:
+            raise UnavailableError("away")
+        configs = [SimpleNamespace(name=name, value=value) for name, value in self._values.items()]
+        return SimpleNamespace(results=[SimpleNamespace(error_code=self._error_code, configs=configs)])
+
+
+def asked(client: Any) -> dict[str, str] | None:
+    return read_defaults(client, deadline=Deadline.after(30))
+
+
+def test_a_broker_says_how_long_it_keeps_records(cluster: Cluster) -> None:
+    with client_of(cluster) as client:
+        found = asked(client)
+    assert found == {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"log.retention.ms": "5", "log.retention.minutes": "7", "log.retention.hours": "168"}, "5"),
+        ({"log.retention.ms": None, "log.retention.minutes": "7", "log.retention.hours": "168"}, "420000"),
+        ({"log.retention.ms": None, "log.retention.minutes": None, "log.retention.hours": "168"}, "604800000"),
+        ({"log.retention.ms": None, "log.retention.minutes": None, "log.retention.hours": "-1"}, "-1"),
+    ],
+)
+def test_the_finest_unit_wins(values: dict[str, str | None], expected: str) -> None:
+    assert asked(_Answers(values)) == {"retention.ms": expected}
+
+
+def test_nobody_knows_where_it_may_not_be_asked_or_nobody_answers() -> None:
+    assert asked(_Answers({}, error_code=31)) is None
+    assert asked(_Answers(None)) is None
