@@ -12,6 +12,7 @@ from backup.ledger import NOW_MS, Ledger
 from backup.test_runs import KEEP, transact
 from convert.engine import back_up_as, convert
 from maxbrod.api.archives import open_archive
+from maxbrod.api.foreign_checking import check_foreign
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.layouts.registry import FOREIGN
@@ -80,7 +81,7 @@ def test_records_are_shared_out_among_other_partitions(
     assert_shared_out(cluster, f"new-{topic}", {0: dict(ledger.of(cluster, topic))}, 3)
 
 
-@pytest.mark.parametrize("layout", ["kbak", "binlog"])
+@pytest.mark.parametrize("layout", FOREIGN)
 def test_groups_stand_where_they_stood(
     layout: str, ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
@@ -126,3 +127,22 @@ def test_a_damaged_segment_is_never_restored_around_unasked(
     assert any(segment.name in notice.message for notice in report.notices)
     gaps = open_archive(str(tmp_path / "copy")).catalog.gaps([GapReason.CORRUPT])
     assert [(gap.base_offset, gap.end_offset) for gap in gaps] == [(20, 40)]
+
+
+@pytest.mark.parametrize(("layout", "names"), [("avro", "*.data"), ("parquet", "*-*")])
+@pytest.mark.parametrize("which", [1, -1])
+def test_a_lost_segment_is_never_restored_around_unasked(
+    layout: str, names: str, which: int, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """These tools list no segments: what is gone leaves no trace but in what we publish beside them."""
+    create_topic(cluster, topic, config=KEEP)
+    for _ in range(3):
+        Ledger().write(cluster, topic, 20)
+        config = archived(cluster, topic, layout, tmp_path / layout)
+    sorted(each for each in (tmp_path / layout).rglob(names) if each.is_file())[which].unlink()
+    assert check_foreign(open_archive(str(tmp_path / layout))).exit_code == EXIT_CORRUPT
+    with pytest.raises(CorruptDataError, match="cannot be restored"):
+        restore(config, renamed())
+    assert restore(config, replace(renamed(), accept_gaps=True)).records == 40
+    with pytest.raises(CorruptDataError, match="no sound segment has the offsets"):
+        back_up_as(config, layout, accept_loss=True)

@@ -110,6 +110,7 @@ class Convert:
 
     def run(self) -> ConvertReport:
         """Copy what the target lacks. What cannot be read is told, and the other partitions go on."""
+        self._source.demand_acceptance(accepted=self._wish.to.accept_loss)
         if isinstance(self._target, OtherTarget):
             self._target.demand_acceptance()
         started_at_ms = now_ms()

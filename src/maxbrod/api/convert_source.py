@@ -10,7 +10,8 @@ from maxbrod.api.archives import open_archive
 from maxbrod.api.reports import Notice
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
+from maxbrod.catalog.schema import GapReason
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, RefusedError
 from maxbrod.layouts.logdir.layout import CHECK_CRC
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.planning.convert_parts import Part
@@ -48,14 +49,43 @@ class ConvertSource:
         return NATIVE if self.archive.survey is None else self.archive.survey.layout
 
     def faults(self) -> Iterator[Notice]:
-        """What the source had lost, or could make good, before anybody converted it."""
-        for fault in () if self.archive.survey is None else self.archive.survey.faults:
+        """What the source had lost, could make good, or cannot tell, before anybody converted it."""
+        survey = self.archive.survey
+        if survey is None:
+            return
+        for fault in survey.faults:
             yield Notice(
                 kind="damaged" if fault.fatal else "repaired",
                 message=f"{fault.path}: {fault.message}",
                 first_offset=fault.offset,
                 end_offset=fault.offset,
                 exit_code=EXIT_CORRUPT if fault.fatal else EXIT_DONE,
+            )
+        for gap in survey.gaps:
+            if gap.reason == GapReason.UNEXPLAINED:
+                yield Notice(
+                    kind="unexplained",
+                    message="no segment has them, and nothing says why",
+                    topic=gap.where.topic,
+                    partition=gap.where.partition,
+                    first_offset=gap.base_offset,
+                    end_offset=gap.end_offset,
+                    exit_code=EXIT_INCOMPLETE,
+                )
+        for doubt in survey.doubts:
+            yield Notice(
+                kind="unproved", message=doubt.what, topic=doubt.topic, partition=doubt.partition, hint=doubt.hint
+            )
+
+    def demand_acceptance(self, *, accepted: bool) -> None:
+        """RefusedError: the archive cannot tell something that an application may trip over, and nobody accepts it."""
+        refused = [each for each in (self.archive.survey.doubts if self.archive.survey else ()) if each.refused]
+        if refused and not accepted:
+            raise RefusedError(
+                str(refused[0]),
+                operation="convert",
+                object_name=self.archive.url,
+                hint="say --accept-loss to convert it as it is",
             )
 
     def parts(self) -> Iterator[Part]:

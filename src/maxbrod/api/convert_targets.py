@@ -15,7 +15,7 @@ from maxbrod.api.snapshots import last_snapshot_run
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, WriteOptions
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
 from maxbrod.planning.converting import convert_rows
 from maxbrod.planning.snapshot import encode
@@ -176,7 +176,13 @@ class OtherTarget:
 
     def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
         segments = [decode_segment(fields) for _, each in done for fields in each.segments]
-        self._target.publish(segments, self._facts)
+        gaps = [
+            ForeignGap(where=part.where, base_offset=row.base_offset, end_offset=row.end_offset, reason=str(row.reason))
+            for part, _ in done
+            for row in part.rows
+            if isinstance(row, Gap)
+        ]
+        self._target.publish(segments, replace(self._facts, gaps=tuple(gaps)))
 
     def take_back(self, ids: Collection[PartitionId]) -> None:
         """What is published stays: it goes on behind that."""

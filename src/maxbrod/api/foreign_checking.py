@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.api.progress import Progress, silent
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UsageError
+from maxbrod.catalog.schema import GapReason
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, UsageError
 from maxbrod.layouts.registry import layout_of, repair_of
 from maxbrod.layouts.travelling import describe
 from maxbrod.planning.windows import spread
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from maxbrod.api.archives import Archive
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import SparkConfig
-    from maxbrod.layouts.foreign import Fault
+    from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
     from maxbrod.spark.session import Session
 
 _TASKS_PER_CORE = 4
@@ -35,11 +36,17 @@ class ForeignCheckReport:
     bytes: int
     deep: bool
     faults: tuple[Fault, ...]
+    unexplained: tuple[ForeignGap, ...] = ()
+    """Offsets between segments that nothing accounts for: a segment may be lost there."""
+    doubts: tuple[Doubt, ...] = ()
+    """What the archive cannot tell."""
 
     @property
     def exit_code(self) -> int:
-        """What was made good is no reason to fail."""
-        return EXIT_CORRUPT if any(each.fatal for each in self.faults) else EXIT_DONE
+        """What was made good, and what nobody can know, is no reason to fail."""
+        if any(each.fatal for each in self.faults):
+            return EXIT_CORRUPT
+        return EXIT_INCOMPLETE if self.unexplained else EXIT_DONE
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "exit_code": self.exit_code}
@@ -82,6 +89,8 @@ def check_foreign(
         bytes=sum(each.bytes for each in survey.segments),
         deep=spark is not None,
         faults=tuple(faults),
+        unexplained=tuple(each for each in survey.gaps if each.reason == GapReason.UNEXPLAINED),
+        doubts=survey.doubts,
     )
 
 

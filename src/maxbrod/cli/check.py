@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from maxbrod.api.archives import Archive
     from maxbrod.api.checking import CheckReport
     from maxbrod.api.deep_checking import DeepCheckReport
+    from maxbrod.api.foreign_checking import ForeignCheckReport
     from maxbrod.api.problems import Problem
     from maxbrod.cli.options import Place
     from maxbrod.config import SparkConfig
@@ -149,14 +150,28 @@ def _check_foreign(
         for fault in report.faults[:_PROBLEMS_SHOWN]:
             at = "" if fault.offset is None else f" at offset {fault.offset:,}"
             print_line(f"{'damaged' if fault.fatal else 'made good'}: {fault.path}{at}: {fault.message}")
+        for gap in report.unexplained[:_PROBLEMS_SHOWN]:
+            reach = f"{gap.base_offset:,} to {gap.end_offset - 1:,}"
+            print_line(f"unexplained: {gap.where}: no segment has the offsets {reach}, and nothing says why")
+        for doubt in report.doubts[:_PROBLEMS_SHOWN]:
+            print_line(f"not known: {doubt}")
         print_line(
             f"layout {report.layout}: {report.topics:,} topics, {report.partitions:,} partitions, "
             f"{report.segments:,} segments with {report.records:,} records and {human_bytes(report.bytes)}"
         )
-        whole = "sound: every record was read" if report.deep else "whole: objects and metadata agree"
-        print_line(f"{len(report.faults):,} faults" if report.faults else whole)
+        print_line(_verdict(report))
     if report.exit_code:
         raise typer.Exit(report.exit_code)
+
+
+def _verdict(report: ForeignCheckReport) -> str:
+    found = [f"{len(report.faults):,} faults"] if report.faults else []
+    if report.unexplained:
+        found.append(f"{len(report.unexplained):,} unexplained gaps")
+    if found:
+        return ", ".join(found)
+    whole = "sound: every record was read" if report.deep else "whole: objects and metadata agree"
+    return f"{whole}, as far as can be known" if report.doubts else whole
 
 
 def _part(text: str) -> float:

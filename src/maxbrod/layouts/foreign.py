@@ -52,7 +52,7 @@ class ForeignSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignGap:
-    """Offsets [base, end) that the archive itself says it lacks."""
+    """Offsets [base, end) that the archive lacks: it says so itself, or its segments show it."""
 
     where: TopicPartition
     base_offset: int
@@ -93,6 +93,21 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """What the archive cannot tell, though it matters. `refused`: nothing is restored before the user accepts it."""
+
+    what: str
+    topic: str | None = None
+    partition: int | None = None
+    hint: str | None = None
+    refused: bool = False
+
+    def __str__(self) -> str:
+        place = (each for each in (self.topic, self.partition) if each is not None)
+        return ": ".join(filter(None, ["-".join(map(str, place)), self.what]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
     """What a foreign archive holds, by its metadata. Segments by topic, partition and offset, without overlaps."""
 
@@ -108,6 +123,7 @@ class Survey:
     """None: it knows nothing of access, quotas and users."""
     taken_at_ms: int | None = None
     faults: tuple[Fault, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     """What the layout itself wants to know again when it publishes. Fits into JSON."""
 
@@ -143,6 +159,8 @@ class ClusterFacts:
     brokers: tuple[str, ...] = ()
     topics: Mapping[str, ForeignTopic] = field(default_factory=dict)
     groups: tuple[ForeignGroup, ...] = ()
+    gaps: tuple[ForeignGap, ...] = ()
+    """Offsets that the source itself lacks, among those that are published."""
     taken_at_ms: int = 0
 
 

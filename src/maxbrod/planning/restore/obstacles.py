@@ -22,6 +22,8 @@ class ObstacleKind(StrEnum):
     CORRUPT = "corrupt"
     UNEXPLAINED = "unexplained"
     INCOMPLETE = "incomplete"
+    UNPROVED = "unproved"
+    """By the layout of another tool, which does not tell."""
     NAME = "name"
     DONE_BEFORE = "done before"
     HELD = "held"
@@ -47,6 +49,7 @@ _ERRORS: Final[dict[ObstacleKind, type[MaxbrodError]]] = {
     ObstacleKind.CORRUPT: CorruptDataError,
     ObstacleKind.UNEXPLAINED: IncompleteError,
     ObstacleKind.INCOMPLETE: IncompleteError,
+    ObstacleKind.UNPROVED: IncompleteError,
 }
 _ORDER: Final = {kind: place for place, kind in enumerate(ObstacleKind)}
 
