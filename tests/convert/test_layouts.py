@@ -116,10 +116,13 @@ def test_a_layout_that_would_lose_something_real_is_not_written_unasked(
 ) -> None:
     del written
     back_up(config_of(cluster, tmp_path / "archive", topic))
-    with pytest.raises(RefusedError, match="consumer groups") as caught:
-        convert(tmp_path / "archive", tmp_path / "parquet", "parquet")
+    with pytest.raises(RefusedError, match="no tombstone is left") as caught:
+        convert(tmp_path / "archive", tmp_path / "avro", "avro", extra={"schema": "seed"})
     assert "--accept-loss" in str(caught.value.hint)
-    assert not (tmp_path / "parquet").exists()
+    assert not (tmp_path / "avro").exists()
+    report = convert(tmp_path / "archive", tmp_path / "avro", "avro", extra={"schema": "seed"}, accept_loss=True)
+    assert (report.exit_code, report.topics[0].equal) == (0, True), "but for what was accepted"
+    assert any("no tombstone" in each for each in report.losses)
 
 
 def test_a_log_that_was_cut_behind_the_archive_is_told_and_nothing_is_written(

@@ -135,7 +135,10 @@ class Loss:
     what: str
     real: bool
     field: str | None = None
-    """The field of a record that comes back otherwise, by its name in `batch.digest.Field`."""
+    """The field of a record that comes back otherwise, by its name in `batch.digest.Field`.
+
+    `value_null`: only null values do, as empty ones.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +176,9 @@ class Layout(Protocol):
     @property
     def losses(self) -> Sequence[Loss]:
         """What is lost when records are written in this layout, readable by its own tool or not."""
+
+    def losses_with(self, options: WriteOptions) -> Sequence[Loss]:
+        """The same, where they are written with these options."""
 
     def detect(self, storage: Storage) -> bool:
         """Whether the storage holds such an archive. Cheap: lists names, reads a few bytes at most."""
