@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -96,6 +97,28 @@ def test_an_archive_in_another_layout_is_looked_at_like_our_own(
     positions = {each.partition: found.end_offset for each, found in archive.catalog.positions().items()}
     ends = {partition: max(written.of(cluster, topic, partition)) + 1 for partition in range(2)}
     assert positions == ends
+
+
+@pytest.mark.parametrize("way", ["backup", "conversion"])
+def test_kbak_says_what_was_left_out_as_its_tool_does(
+    way: str, written: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """Without it the tool warns of offsets that nothing accounts for."""
+    transact(Ledger(), cluster, topic, 7, commit=False)
+    if way == "backup":
+        back_up_as(config_of(cluster, tmp_path / "kbak", topic), "kbak")
+    else:
+        back_up(config_of(cluster, tmp_path / "archive", topic))
+        convert(tmp_path / "archive", tmp_path / "kbak", "kbak")
+    manifest = json.loads((tmp_path / "kbak" / "maxbrod" / "manifest.json").read_text())
+    (found,) = (each for each in manifest["topics"] if each["name"] == topic)
+    partition = next(each for each in found["partitions"] if each["partition_id"] == 0)
+    (segment,) = partition["segments"]
+    last = max(written.of(cluster, topic)) + 7 + 1
+    assert (segment["control_records_skipped"], segment["aborted_records_dropped"]) == (3, 27)
+    assert (segment["covered_end_offset"], partition["covered_through"]) == (last, last)
+    assert last + 1 == segment["record_count"] + 3 + 27, "every offset is accounted for"
+    assert manifest["isolation_level"] == "read_committed"
 
 
 def test_a_byte_that_changed_on_the_way_is_told(cluster: Cluster, topic: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from convert.engine import back_up_as, convert
 from maxbrod.api.archives import open_archive
 from maxbrod.api.foreign_checking import check_foreign
 from maxbrod.catalog.schema import GapReason
-from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
+from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, IncompleteError, RefusedError
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.planning.restore.wish import Wish
 from maxbrod.sandbox.topics import create_topic, delete_topic
@@ -146,3 +147,24 @@ def test_a_lost_segment_is_never_restored_around_unasked(
     assert restore(config, replace(renamed(), accept_gaps=True)).records == 40
     with pytest.raises(CorruptDataError, match="no sound segment has the offsets"):
         back_up_as(config, layout, accept_loss=True)
+
+
+def test_aborted_records_of_another_tool_are_never_restored_unasked(
+    ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    del ledger
+    config = archived(cluster, topic, "kbak", tmp_path / "kbak")
+    manifest = tmp_path / "kbak" / "maxbrod" / "manifest.json"
+    said = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(said | {"isolation_level": "read_uncommitted"}))
+    assert [doubt.refused for doubt in check_foreign(open_archive(str(tmp_path / "kbak"))).doubts] == [True]
+    with pytest.raises(IncompleteError, match="records of aborted transactions") as caught:
+        restore(config, renamed())
+    assert "--accept-gaps" in str(caught.value.hint)
+    report = restore(config, replace(renamed(), accept_gaps=True))
+    assert report.records == 120
+    with pytest.raises(RefusedError, match="records of aborted transactions"):
+        convert(tmp_path / "kbak", tmp_path / "copy", "kbak")
+    copied = convert(tmp_path / "kbak", tmp_path / "copy", "kbak", accept_loss=True)
+    assert [notice.kind for notice in copied.notices] == ["unproved"]
+    assert "read_uncommitted" in (tmp_path / "copy" / "maxbrod" / "manifest.json").read_text()

@@ -151,7 +151,8 @@ class Convert:
             return NativeTarget(
                 wish.target_url, wish.target, wish.to.options(), run_id=self._run_id, transform=wish.transform
             )
-        return OtherTarget(wish.target_url, wish.target, wish.to, self._source.moment)
+        committed = self._source.is_committed
+        return OtherTarget(wish.target_url, wish.target, wish.to, self._source.moment, committed=committed)
 
     def _check(self, transform: Transform) -> None:
         """Before there is anything at the target."""

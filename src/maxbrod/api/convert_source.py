@@ -12,6 +12,7 @@ from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, RefusedError
+from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.logdir.layout import CHECK_CRC
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.planning.convert_parts import Part
@@ -47,6 +48,11 @@ class ConvertSource:
     @property
     def layout(self) -> str:
         return NATIVE if self.archive.survey is None else self.archive.survey.layout
+
+    @property
+    def is_committed(self) -> bool:
+        """False: records of aborted transactions may be among the others."""
+        return self.archive.survey is None or not self.archive.survey.details.get(UNCOMMITTED)
 
     def faults(self) -> Iterator[Notice]:
         """What the source had lost, could make good, or cannot tell, before anybody converted it."""

@@ -152,10 +152,14 @@ class NativeTarget:
 class OtherTarget:
     """A tree of another tool's layout. Every wave is published."""
 
-    def __init__(self, url: str, storage: StorageConfig, wish: TargetWish, moment: Moment) -> None:
+    def __init__(
+        self, url: str, storage: StorageConfig, wish: TargetWish, moment: Moment, *, committed: bool = True
+    ) -> None:
+        """`committed`: no record of an aborted transaction is among those of the source."""
         self._target = ForeignTarget(url, storage, wish)
         self.url = self._target.url
-        self._facts = ClusterFacts() if moment.cluster is None else facts_of(moment.cluster)
+        facts = ClusterFacts() if moment.cluster is None else facts_of(moment.cluster)
+        self._facts = replace(facts, committed=committed)
 
     @property
     def options(self) -> WriteOptions:

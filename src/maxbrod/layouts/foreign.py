@@ -8,7 +8,7 @@ make a tree that the tool itself could read. Everything above works on these alo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from maxbrod.layouts.foreign_cluster import ForeignCluster
     from maxbrod.model import AbortedTransaction, TopicPartition
     from maxbrod.storage.interface import Storage
+
+
+UNCOMMITTED: Final = "uncommitted"
+"""In the details of a survey and its segments: records of aborted transactions, and markers, may be among the others.
+
+A layout tells the markers by the column `control`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +171,8 @@ class ClusterFacts:
     groups: tuple[ForeignGroup, ...] = ()
     gaps: tuple[ForeignGap, ...] = ()
     """Offsets that the source itself lacks, among those that are published."""
+    committed: bool = True
+    """False: records of aborted transactions may be among those that are published."""
     taken_at_ms: int = 0
 
 

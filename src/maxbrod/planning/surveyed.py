@@ -15,6 +15,7 @@ from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
 from maxbrod.catalog.schema import GapReason
 from maxbrod.kafka.cluster_state import ClusterState, CommittedOffset, Group, encode_state
 from maxbrod.layouts.coverage import by_partition
+from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.travelling import describe
 from maxbrod.model import topic_id_text
 from maxbrod.planning.snapshot import Snapshot
@@ -167,7 +168,8 @@ def _segment(survey: Survey, segment: ForeignSegment, at: int) -> Segment:
         last_leader_epoch=segment.last_leader_epoch,
         aborted=segment.aborted,
         digest="",
-        reason=_REASONS[segment.reason] if records < offsets else None,
+        # Of markers that are left out nobody has counted how many there are.
+        reason=_REASONS[segment.reason] if records < offsets or segment.details.get(UNCOMMITTED) else None,
         details=describe(survey.layout, segment),
         run_id=RUN_ID,
         written_at=at,
