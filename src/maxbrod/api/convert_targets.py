@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from maxbrod.catalog.rows import Row
     from maxbrod.config import StorageConfig
     from maxbrod.layouts.foreign import Loss
+    from maxbrod.model import TopicPartition
     from maxbrod.planning.convert_parts import Part
     from maxbrod.planning.transform import Transform
     from maxbrod.spark.transfer_task import Transferred
@@ -56,8 +57,14 @@ class Target(Protocol):
     def take_back(self, ids: Collection[PartitionId]) -> None:
         """Forget what this conversion has written of these partitions, where that can be done."""
 
-    def finish(self, moment: Moment, *, started_at_ms: int) -> None:
-        """Write down what is known of the cluster. The ends of the snapshot are those of partitions without rows."""
+    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
+        """Write down what is known of the cluster. The ends of the snapshot are those of partitions without rows.
+
+        `empty`: partitions that never had a record.
+        """
+
+    def partition_count(self, topic: str) -> int | None:
+        """Of how many partitions of a topic the target knows, with records or not; None: of any."""
 
 
 class NativeTarget:
@@ -83,12 +90,12 @@ class NativeTarget:
         self._positions = {each: position.end_offset for each, position in found.items()}
         self._names = {each.topic_id: position.topic for each, position in found.items()}
         self._committed = self._lacks_snapshot()
-        """Whether there are rows that no snapshot tells of: of this run, or of one that was killed before its end."""
+        """Whether no snapshot tells all: there is none, or rows came after it, of this run or of a killed one."""
 
     def _lacks_snapshot(self) -> bool:
         last = last_snapshot_run(self._archive.catalog.runs())
         written = pc.max(self._archive.catalog.rows(columns=["written_at"])["written_at"]).as_py()
-        return written is not None and (last is None or last.written_at < written)
+        return last is None or (written is not None and last.written_at < written)
 
     def position(self, part: Part) -> int | None:
         found = self._positions.get(part.id)
@@ -136,8 +143,13 @@ class NativeTarget:
             if each in found:
                 self._positions[each] = found[each].end_offset
 
-    def finish(self, moment: Moment, *, started_at_ms: int) -> None:
+    def partition_count(self, topic: str) -> int | None:
+        del topic
+        return None
+
+    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
         """Other ends are those of the target: the source may have more."""
+        del empty
         snapshot = moment.snapshot
         if snapshot is None or not self._committed:
             return
@@ -153,13 +165,21 @@ class OtherTarget:
     """A tree of another tool's layout. Every wave is published."""
 
     def __init__(
-        self, url: str, storage: StorageConfig, wish: TargetWish, moment: Moment, *, committed: bool = True
+        self,
+        url: str,
+        storage: StorageConfig,
+        wish: TargetWish,
+        moment: Moment,
+        *,
+        topics: Collection[str],
+        committed: bool = True,
     ) -> None:
-        """`committed`: no record of an aborted transaction is among those of the source."""
+        """`topics` are those that are converted; `committed`: no record of an aborted transaction is among theirs."""
         self._target = ForeignTarget(url, storage, wish)
         self.url = self._target.url
         facts = ClusterFacts() if moment.cluster is None else facts_of(moment.cluster)
-        self._facts = replace(facts, committed=committed)
+        known = {name: each for name, each in facts.topics.items() if name in topics}
+        self._facts = replace(facts, topics=known, committed=committed)
 
     @property
     def options(self) -> WriteOptions:
@@ -191,7 +211,12 @@ class OtherTarget:
     def take_back(self, ids: Collection[PartitionId]) -> None:
         """What is published stays: it goes on behind that."""
 
-    def finish(self, moment: Moment, *, started_at_ms: int) -> None:
-        """All was published with the waves; without any, the groups may still be new."""
+    def partition_count(self, topic: str) -> int | None:
+        known = self._target.survey.topics.get(topic)
+        held = [each.partition + 1 for each in self._target.survey.positions if each.topic == topic]
+        return max([0 if known is None else known.partition_count or 0, *held])
+
+    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
+        """Records were published with the waves; groups may still be new, and empty partitions are."""
         del moment, started_at_ms
-        self._target.publish((), self._facts)
+        self._target.publish((), replace(self._facts, empty=tuple(empty)))

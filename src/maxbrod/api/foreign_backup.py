@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from maxbrod.api.progress import OnProgress
     from maxbrod.api.waiting import Waiting
     from maxbrod.config import Config
+    from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
     from maxbrod.planning.states import PartitionState
     from maxbrod.spark.session import Session
@@ -53,6 +54,7 @@ class _Totals:
     partitions: int = 0
     records: int = 0
     bytes: int = 0
+    raw_bytes: int = 0
     objects: int = 0
     waiting: int = 0
 
@@ -123,7 +125,7 @@ class ForeignBackup:
         for state in found.states:
             totals[state.topic].partitions += 1
             totals[state.topic].waiting += max(state.high_watermark - state.end, 0)
-        facts = facts_of(cluster)
+        facts = _facts(cluster, found)
         written = self._write(run_id, windows, totals, notices, facts)
         if not written:
             self.target.publish((), facts)
@@ -242,6 +244,7 @@ class ForeignBackup:
             topic.records += each.records
             topic.bytes += sum(segment.bytes for segment in found)
             topic.objects += len(found)
+            topic.raw_bytes += each.raw_bytes
             windows[where] = replace(window, start=each.end)
             if each.end >= window.end:
                 del windows[where]
@@ -270,6 +273,18 @@ class ForeignBackup:
         return self._session
 
 
+def _facts(cluster: ClusterState, found: Observation) -> ClusterFacts:
+    """Of the topics that are backed up, and of no others."""
+    facts = facts_of(cluster)
+    empty = (
+        TopicPartition(topic=state.topic, partition=state.partition)
+        for state in found.states
+        if state.high_watermark == 0
+    )
+    topics = {name: each for name, each in facts.topics.items() if name in found.topics}
+    return replace(facts, topics=topics, empty=tuple(empty))
+
+
 def _topic_report(name: str, totals: _Totals) -> TopicReport:
     return TopicReport(
         topic=name,
@@ -277,7 +292,7 @@ def _topic_report(name: str, totals: _Totals) -> TopicReport:
         partitions=totals.partitions,
         records=totals.records,
         bytes=totals.bytes,
-        raw_bytes=totals.bytes,
+        raw_bytes=totals.raw_bytes,
         waiting=totals.waiting,
     )
 

@@ -16,7 +16,17 @@ from maxbrod.cli.options import (
     S3RegionOption,
     find_place,
 )
-from maxbrod.cli.output import JsonFlag, human_bytes, human_count, human_time, out, print_json, print_line, table
+from maxbrod.cli.output import (
+    JsonFlag,
+    human_bytes,
+    human_count,
+    human_time,
+    out,
+    print_json,
+    print_line,
+    stored_bytes,
+    table,
+)
 from maxbrod.layouts.registry import NATIVE
 
 if TYPE_CHECKING:
@@ -90,7 +100,7 @@ def _show_topics(listing: Listing, *, every: bool) -> None:
 
 def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
     stored, raw = sum(topic.bytes for topic in chosen), sum(topic.raw_bytes for topic in chosen)
-    print_line(f"{len(chosen):,} topics, {human_bytes(stored)} stored of {human_bytes(raw)} of log")
+    print_line(f"{len(chosen):,} topics, {stored_bytes(stored, raw)}")
     past = len(listing.topics) - len(chosen)
     if past:
         print_line(f"{past:,} more were deleted and created again since: see --all")

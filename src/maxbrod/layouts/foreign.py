@@ -171,6 +171,8 @@ class ClusterFacts:
     groups: tuple[ForeignGroup, ...] = ()
     gaps: tuple[ForeignGap, ...] = ()
     """Offsets that the source itself lacks, among those that are published."""
+    empty: tuple[TopicPartition, ...] = ()
+    """Partitions that never had a record."""
     committed: bool = True
     """False: records of aborted transactions may be among those that are published."""
     taken_at_ms: int = 0

@@ -71,6 +71,8 @@ class Transferred:
     segments: tuple[dict[str, Any], ...] = ()
     """As `travelling.encode_segment` tells them."""
     records: int = 0
+    raw_bytes: int = 0
+    """Of the log that was read; 0 where it did not come from a cluster."""
     start: int = 0
     """Where the log began when it was read, if that is later than the item."""
     end: int = 0
@@ -110,6 +112,7 @@ def _transfer(settings: TransferSettings, target: Storage, records: _Records) ->
         topic_id=item.topic_id,
         segments=tuple(encode_segment(each) for each in written),
         records=records.count,
+        raw_bytes=records.raw_bytes,
         start=records.start,
         end=item.end,
     )
@@ -127,14 +130,14 @@ class _Records:
         client: KafkaClient | None = None,
     ) -> None:
         self.item = item
-        self.count = 0
+        self.count = self.raw_bytes = 0
         self.start, self.end = item.start, item.end
         self.skipped = Skipped()
         self._patience_s = settings.patience_s
         self._source, self._client = source, client
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        self.count = 0
+        self.count = self.raw_bytes = 0
         self.skipped = Skipped()
         for records in self._archived() if self._client is None else self._live(self._client):
             wanted = self._within(records)
@@ -160,6 +163,7 @@ class _Records:
         )
         for chunk in chunks:
             self.start = max(self.start, min(chunk.log_start_offset, item.end))
+            self.raw_bytes += chunk.data.size
             aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted) if len(chunk.headers) else ()
             yield from decode_committed(chunk.data, chunk.headers, aborted, skipped=self.skipped)
 

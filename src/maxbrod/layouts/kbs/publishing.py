@@ -74,7 +74,7 @@ def _held(
         raise RefusedError(
             "there is a manifest here that is not of this layout",
             object_name=storage.name_of(backup.path(MANIFEST)),
-            hint="choose another backup_id",
+            hint="choose another by --layout-option backup_id=ID",
         )
     if now.details.get("rebuilt") or any(fault.fatal for fault in now.faults):
         raise RefusedError(

@@ -28,7 +28,7 @@ _TROUBLES: Final = {
     GapReason.CORRUPT: (ObstacleKind.CORRUPT, "damaged batches were met in the log at"),
     GapReason.UNEXPLAINED: (ObstacleKind.UNEXPLAINED, "records are missing, and nothing says why, among"),
 }
-_ACCEPT: Final = "see 'maxbrod show'; to restore what there is, say that gaps are accepted"
+_ACCEPT: Final = "see 'maxbrod show'; to restore what there is, say --accept-gaps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
