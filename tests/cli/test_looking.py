@@ -74,7 +74,7 @@ def test_a_topic_is_shown_wherever_the_archive_is(place: Place, said: Any) -> No
         f"orders (topic id {TOPIC_ID})",
         "partition 0: offsets [0, 30)",
         "  [====================ccccc=====]",
-        "  25 records in 3 segments, 2.5 kB of 2.5 kB of log",
+        "  25 records in 3 segments, 2.5 kB stored",
         "  leader epochs 3 to 4",
         "  1 aborted transactions",
         "  compacted: [20, 25), 5 offsets",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -98,6 +99,28 @@ def test_an_archive_in_another_layout_is_looked_at_like_our_own(
     assert positions == ends
 
 
+@pytest.mark.parametrize("way", ["backup", "conversion"])
+def test_kbak_says_what_was_left_out_as_its_tool_does(
+    way: str, written: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """Without it the tool warns of offsets that nothing accounts for."""
+    transact(Ledger(), cluster, topic, 7, commit=False)
+    if way == "backup":
+        back_up_as(config_of(cluster, tmp_path / "kbak", topic), "kbak")
+    else:
+        back_up(config_of(cluster, tmp_path / "archive", topic))
+        convert(tmp_path / "archive", tmp_path / "kbak", "kbak")
+    manifest = json.loads((tmp_path / "kbak" / "maxbrod" / "manifest.json").read_text())
+    (found,) = (each for each in manifest["topics"] if each["name"] == topic)
+    partition = next(each for each in found["partitions"] if each["partition_id"] == 0)
+    (segment,) = partition["segments"]
+    last = max(written.of(cluster, topic)) + 7 + 1
+    assert (segment["control_records_skipped"], segment["aborted_records_dropped"]) == (3, 27)
+    assert (segment["covered_end_offset"], partition["covered_through"]) == (last, last)
+    assert last + 1 == segment["record_count"] + 3 + 27, "every offset is accounted for"
+    assert manifest["isolation_level"] == "read_committed"
+
+
 def test_a_byte_that_changed_on_the_way_is_told(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     create_topic(cluster, topic, config=KEEP)
     Ledger().produce(cluster, topic, [Message(key=b"k", value=b"a value that is unlike others")] * 5)
@@ -116,10 +139,13 @@ def test_a_layout_that_would_lose_something_real_is_not_written_unasked(
 ) -> None:
     del written
     back_up(config_of(cluster, tmp_path / "archive", topic))
-    with pytest.raises(RefusedError, match="consumer groups") as caught:
-        convert(tmp_path / "archive", tmp_path / "parquet", "parquet")
+    with pytest.raises(RefusedError, match="no tombstone is left") as caught:
+        convert(tmp_path / "archive", tmp_path / "avro", "avro", extra={"schema": "seed"})
     assert "--accept-loss" in str(caught.value.hint)
-    assert not (tmp_path / "parquet").exists()
+    assert not (tmp_path / "avro").exists()
+    report = convert(tmp_path / "archive", tmp_path / "avro", "avro", extra={"schema": "seed"}, accept_loss=True)
+    assert (report.exit_code, report.topics[0].equal) == (0, True), "but for what was accepted"
+    assert any("no tombstone" in each for each in report.losses)
 
 
 def test_a_log_that_was_cut_behind_the_archive_is_told_and_nothing_is_written(

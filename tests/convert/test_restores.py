@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,9 @@ from backup.ledger import NOW_MS, Ledger
 from backup.test_runs import KEEP, transact
 from convert.engine import back_up_as, convert
 from maxbrod.api.archives import open_archive
+from maxbrod.api.foreign_checking import check_foreign
 from maxbrod.catalog.schema import GapReason
-from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
+from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, IncompleteError, RefusedError
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.planning.restore.wish import Wish
 from maxbrod.sandbox.topics import create_topic, delete_topic
@@ -80,7 +82,7 @@ def test_records_are_shared_out_among_other_partitions(
     assert_shared_out(cluster, f"new-{topic}", {0: dict(ledger.of(cluster, topic))}, 3)
 
 
-@pytest.mark.parametrize("layout", ["kbak", "binlog"])
+@pytest.mark.parametrize("layout", FOREIGN)
 def test_groups_stand_where_they_stood(
     layout: str, ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
@@ -126,3 +128,43 @@ def test_a_damaged_segment_is_never_restored_around_unasked(
     assert any(segment.name in notice.message for notice in report.notices)
     gaps = open_archive(str(tmp_path / "copy")).catalog.gaps([GapReason.CORRUPT])
     assert [(gap.base_offset, gap.end_offset) for gap in gaps] == [(20, 40)]
+
+
+@pytest.mark.parametrize(("layout", "names"), [("avro", "*.data"), ("parquet", "*-*")])
+@pytest.mark.parametrize("which", [1, -1])
+def test_a_lost_segment_is_never_restored_around_unasked(
+    layout: str, names: str, which: int, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """These tools list no segments: what is gone leaves no trace but in what we publish beside them."""
+    create_topic(cluster, topic, config=KEEP)
+    for _ in range(3):
+        Ledger().write(cluster, topic, 20)
+        config = archived(cluster, topic, layout, tmp_path / layout)
+    sorted(each for each in (tmp_path / layout).rglob(names) if each.is_file())[which].unlink()
+    assert check_foreign(open_archive(str(tmp_path / layout))).exit_code == EXIT_CORRUPT
+    with pytest.raises(CorruptDataError, match="cannot be restored"):
+        restore(config, renamed())
+    assert restore(config, replace(renamed(), accept_gaps=True)).records == 40
+    with pytest.raises(CorruptDataError, match="no sound segment has the offsets"):
+        back_up_as(config, layout, accept_loss=True)
+
+
+def test_aborted_records_of_another_tool_are_never_restored_unasked(
+    ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    del ledger
+    config = archived(cluster, topic, "kbak", tmp_path / "kbak")
+    manifest = tmp_path / "kbak" / "maxbrod" / "manifest.json"
+    said = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(said | {"isolation_level": "read_uncommitted"}))
+    assert [doubt.refused for doubt in check_foreign(open_archive(str(tmp_path / "kbak"))).doubts] == [True]
+    with pytest.raises(IncompleteError, match="records of aborted transactions") as caught:
+        restore(config, renamed())
+    assert "--accept-gaps" in str(caught.value.hint)
+    report = restore(config, replace(renamed(), accept_gaps=True))
+    assert report.records == 120
+    with pytest.raises(RefusedError, match="records of aborted transactions"):
+        convert(tmp_path / "kbak", tmp_path / "copy", "kbak")
+    copied = convert(tmp_path / "kbak", tmp_path / "copy", "kbak", accept_loss=True)
+    assert [notice.kind for notice in copied.notices] == ["unproved"]
+    assert "read_uncommitted" in (tmp_path / "copy" / "maxbrod" / "manifest.json").read_text()

@@ -205,3 +205,35 @@ def test_an_error_of_the_early_sync_fails_the_object(tmp_path: Path, monkeypatch
     writer.abort()
 
     assert files(tmp_path) == []
+
+
+def test_a_process_that_ends_leaves_no_empty_folder_of_drafts(tmp_path: Path) -> None:
+    """Another one that finds it gone makes it again."""
+    code = f"from maxbrod.storage.opening import open_storage; open_storage({str(tmp_path)!r}).put('a', b'1')"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert files(tmp_path) == ["a"]
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]
+    storage = open_storage(str(tmp_path))
+    with storage.create("b") as writer:
+        (tmp_path / ".maxbrod-tmp" / "other").write_bytes(b"half")
+        subprocess.run([sys.executable, "-c", code.replace("'a'", "'c'")], check=True)
+        writer.write(b"2")
+    assert files(tmp_path) == [".maxbrod-tmp/other", "a", "b", "c"]
+
+
+def test_a_folder_of_drafts_that_goes_between_making_and_using_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    drafts_make_folder = drafts.make_folder
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        drafts_make_folder(folder)
+        if len(made) == 1:
+            folder.rmdir()
+
+    monkeypatch.setattr(drafts, "make_folder", make)
+    open_storage(str(tmp_path)).put("a", b"1")
+    assert files(tmp_path) == ["a"]
+    assert len(made) > 1

@@ -34,7 +34,7 @@ from maxbrod.spark.transform import run_transform_job
 from maxbrod.spark.transform_frame import check_transform
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from maxbrod.api.convert_targets import Target
@@ -110,6 +110,7 @@ class Convert:
 
     def run(self) -> ConvertReport:
         """Copy what the target lacks. What cannot be read is told, and the other partitions go on."""
+        self._source.demand_acceptance(accepted=self._wish.to.accept_loss)
         if isinstance(self._target, OtherTarget):
             self._target.demand_acceptance()
         started_at_ms = now_ms()
@@ -121,8 +122,11 @@ class Convert:
             ended = self._bring(whole)
         for part in whole:
             self._counts[part.topic].partitions += 1
+        for topic, count in self._source.topics().items():
+            self._counts[topic].partitions = max(self._counts[topic].partitions, count)
         if ended:
-            self._target.finish(self._source.told(whole), started_at_ms=started_at_ms)
+            self._target.finish(self._source.told(whole), self._source.empty(whole), started_at_ms=started_at_ms)
+            self._notices += self._vanished()
             # What was changed on purpose is not the same.
             if self._wish.verify and whole and self._wish.transform is None:
                 self._prove(whole)
@@ -150,7 +154,15 @@ class Convert:
             return NativeTarget(
                 wish.target_url, wish.target, wish.to.options(), run_id=self._run_id, transform=wish.transform
             )
-        return OtherTarget(wish.target_url, wish.target, wish.to, self._source.moment)
+        committed = self._source.is_committed
+        return OtherTarget(
+            wish.target_url,
+            wish.target,
+            wish.to,
+            self._source.moment,
+            topics=self._source.topics(),
+            committed=committed,
+        )
 
     def _check(self, transform: Transform) -> None:
         """Before there is anything at the target."""
@@ -227,6 +239,14 @@ class Convert:
             counts.records += each.records
             counts.bytes += sum(int(fields["bytes"]) for fields in each.segments)
 
+    def _vanished(self) -> Iterator[Notice]:
+        """Partitions without records that the target's layout has no place for."""
+        for topic, count in self._source.topics().items():
+            known = self._target.partition_count(topic)
+            if known is not None and known < count:
+                message = f"{count - known} partitions without records are not kept: the layout has no place for them"
+                yield Notice(kind="empty", message=message, topic=topic)
+
     def _prove(self, parts: Sequence[Part]) -> None:
         self._on_progress(Progress(phase="comparing both sides"))
         wish, session = self._wish, self._spark()
@@ -234,12 +254,15 @@ class Convert:
             session,
             self._source.archive,
             open_archive(wish.target_url, wish.target, layout=wish.to.layout),
-            parts,
+            # What failed is told already, and would look like damage.
+            [part for part in parts if part.id not in self._stuck],
             self._counts,
             ignored=[each.field for each in self._target.losses if each.field is not None],
             parallelism=parallelism_of(self._spark_config.master, session),
             run_id=self._run_id,
         )
+        for topic in {part.topic for part in parts if part.id in self._stuck}:
+            self._counts[topic].verified = {}
 
     def _item(self, part: Part) -> TransferItem:
         held = self._target.position(part)

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 from maxbrod.api.archives import open_archive
 from maxbrod.api.reports import Notice
 from maxbrod.api.snapshots import find_moment
-from maxbrod.catalog.rows import Gap, Segment, decode_rows
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
+from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
+from maxbrod.catalog.schema import GapReason
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, RefusedError
+from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.logdir.layout import CHECK_CRC
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.model import TopicPartition
 from maxbrod.planning.convert_parts import Part
 from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.api.convert import ConvertWish
     from maxbrod.api.snapshots import Moment
@@ -47,9 +50,17 @@ class ConvertSource:
     def layout(self) -> str:
         return NATIVE if self.archive.survey is None else self.archive.survey.layout
 
+    @property
+    def is_committed(self) -> bool:
+        """False: records of aborted transactions may be among the others."""
+        return self.archive.survey is None or not self.archive.survey.details.get(UNCOMMITTED)
+
     def faults(self) -> Iterator[Notice]:
-        """What the source had lost, or could make good, before anybody converted it."""
-        for fault in () if self.archive.survey is None else self.archive.survey.faults:
+        """What the source had lost, could make good, or cannot tell, before anybody converted it."""
+        survey = self.archive.survey
+        if survey is None:
+            return
+        for fault in survey.faults:
             yield Notice(
                 kind="damaged" if fault.fatal else "repaired",
                 message=f"{fault.path}: {fault.message}",
@@ -57,12 +68,38 @@ class ConvertSource:
                 end_offset=fault.offset,
                 exit_code=EXIT_CORRUPT if fault.fatal else EXIT_DONE,
             )
+        for gap in survey.gaps:
+            if gap.reason == GapReason.UNEXPLAINED:
+                yield Notice(
+                    kind="unexplained",
+                    message="no segment has them, and nothing says why",
+                    topic=gap.where.topic,
+                    partition=gap.where.partition,
+                    first_offset=gap.base_offset,
+                    end_offset=gap.end_offset,
+                    exit_code=EXIT_INCOMPLETE,
+                )
+        for doubt in survey.doubts:
+            yield Notice(
+                kind="unproved", message=doubt.what, topic=doubt.topic, partition=doubt.partition, hint=doubt.hint
+            )
+
+    def demand_acceptance(self, *, accepted: bool) -> None:
+        """RefusedError: the archive cannot tell something that an application may trip over, and nobody accepts it."""
+        refused = [each for each in (self.archive.survey.doubts if self.archive.survey else ()) if each.refused]
+        if refused and not accepted:
+            raise RefusedError(
+                str(refused[0]),
+                operation="convert",
+                object_name=self.archive.url,
+                hint="say --accept-loss to convert it as it is",
+            )
 
     def parts(self) -> Iterator[Part]:
         """Every chosen partition of the source. Names are all that other layouts have: of one name, one topic."""
         rows = [row for row in decode_rows(self.archive.catalog.rows()) if isinstance(row, Segment | Gap)]
         names = {row.topic_id: row.topic for row in rows}
-        chosen = select_names(set(names.values()), self._wish.topics)
+        chosen = self._chosen(names.values())
         wanted = {topic_id for topic_id, name in names.items() if name in chosen}
         if self._wish.to.layout != NATIVE:
             wanted &= self._newest(rows)
@@ -72,6 +109,35 @@ class ConvertSource:
                 first = found[0]
                 yield Part(topic=first.topic, topic_id=first.topic_id, partition=first.partition, rows=found)
 
+    def _chosen(self, archived: Iterable[str]) -> Collection[str]:
+        """Of the topics with rows, and of those that the snapshot knows to be empty."""
+        snapshot = self.moment.snapshot
+        known = () if snapshot is None else snapshot.topics.values()
+        return select_names({*archived, *known}, self._wish.topics)
+
+    def topics(self) -> dict[str, int]:
+        """How many partitions each chosen topic has of which the source knows it, with records or not."""
+        snapshot, cluster = self.moment.snapshot, self.moment.cluster
+        if snapshot is None or cluster is None:
+            return {}
+        chosen = set(self._chosen(())) & set(snapshot.topics.values())
+        return {each.name: each.partition_count for each in cluster.topics if each.name in chosen}
+
+    def empty(self, parts: Sequence[Part]) -> tuple[TopicPartition, ...]:
+        """Partitions of these topics that have no rows, and whose log never had a record as far as is known."""
+        snapshot = self.moment.snapshot
+        ends = {} if snapshot is None else snapshot.ends
+        ids = {} if snapshot is None else {name: topic_id for topic_id, name in snapshot.topics.items()}
+        held = {part.where for part in parts}
+        every = (
+            TopicPartition(topic=name, partition=each) for name, count in self.topics().items() for each in range(count)
+        )
+        return tuple(
+            where
+            for where in every
+            if where not in held and not ends.get(PartitionId(topic_id=ids[where.topic], partition=where.partition), 0)
+        )
+
     def told(self, parts: Sequence[Part]) -> Moment:
         """The moment without the ends of what is not converted: a backup would go on from there, and miss it.
 
@@ -80,7 +146,8 @@ class ConvertSource:
         snapshot = self.moment.snapshot
         if snapshot is None:
             return self.moment
-        held, chosen = self.archive.catalog.positions(), {part.topic_id for part in parts}
+        held, names = self.archive.catalog.positions(), self.topics()
+        chosen = {part.topic_id for part in parts} | {key for key, name in snapshot.topics.items() if name in names}
         ends = {
             each: end
             for each, end in snapshot.ends.items()

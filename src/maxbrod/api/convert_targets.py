@@ -13,7 +13,7 @@ from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows
 from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, WriteOptions
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
 from maxbrod.planning.carried import carry, encode_carried
 from maxbrod.planning.converting import convert_rows
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from maxbrod.catalog.rows import Row
     from maxbrod.config import StorageConfig
     from maxbrod.layouts.foreign import Loss
+    from maxbrod.model import TopicPartition
     from maxbrod.planning.carried import Carried, Told
     from maxbrod.planning.convert_parts import Part
     from maxbrod.planning.transform import Transform
@@ -56,8 +57,14 @@ class Target(Protocol):
     def take_back(self, ids: Collection[PartitionId]) -> None:
         """Forget what this conversion has written of these partitions, where that can be done."""
 
-    def finish(self, moment: Moment, *, started_at_ms: int) -> None:
-        """Write down what is known of the cluster. The ends of the snapshot are those of partitions without rows."""
+    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
+        """Write down what is known of the cluster. The ends of the snapshot are those of partitions without rows.
+
+        `empty`: partitions that never had a record.
+        """
+
+    def partition_count(self, topic: str) -> int | None:
+        """Of how many partitions of a topic the target knows, with records or not; None: of any."""
 
 
 class NativeTarget:
@@ -84,12 +91,11 @@ class NativeTarget:
         self._names = {each.topic_id: position.topic for each, position in found.items()}
         self._before = find_moment(self._archive.storage, self._archive.catalog.runs(), None)
         self._committed = self._lacks_snapshot()
-        """Whether there are rows that no snapshot tells of: of this run, or of one that was killed before its end."""
+        """Whether no snapshot tells all: there is none, or rows came after it, of this run or of a killed one."""
 
     def _lacks_snapshot(self) -> bool:
         snapshot = self._before.snapshot
-        told = {} if snapshot is None else snapshot.ends
-        return any(told.get(each) != end for each, end in self._positions.items())
+        return snapshot is None or any(snapshot.ends.get(each) != end for each, end in self._positions.items())
 
     def position(self, part: Part) -> int | None:
         found = self._positions.get(part.id)
@@ -137,8 +143,13 @@ class NativeTarget:
             if each in found:
                 self._positions[each] = found[each].end_offset
 
-    def finish(self, moment: Moment, *, started_at_ms: int) -> None:
+    def partition_count(self, topic: str) -> int | None:
+        del topic
+        return None
+
+    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
         """Other ends are those of the target: the source may have more."""
+        del empty
         snapshot = moment.snapshot
         if snapshot is None or not self._committed:
             return
@@ -160,10 +171,22 @@ class NativeTarget:
 class OtherTarget:
     """A tree of another tool's layout. Every wave is published."""
 
-    def __init__(self, url: str, storage: StorageConfig, wish: TargetWish, moment: Moment) -> None:
+    def __init__(
+        self,
+        url: str,
+        storage: StorageConfig,
+        wish: TargetWish,
+        moment: Moment,
+        *,
+        topics: Collection[str],
+        committed: bool = True,
+    ) -> None:
+        """`topics` are those that are converted; `committed`: no record of an aborted transaction is among theirs."""
         self._target = ForeignTarget(url, storage, wish)
         self.url = self._target.url
-        self._facts = ClusterFacts() if moment.cluster is None else facts_of(moment.cluster)
+        facts = ClusterFacts() if moment.cluster is None else facts_of(moment.cluster)
+        known = {name: each for name, each in facts.topics.items() if name in topics}
+        self._facts = replace(facts, topics=known, committed=committed)
 
     @property
     def options(self) -> WriteOptions:
@@ -184,12 +207,23 @@ class OtherTarget:
 
     def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
         segments = [decode_segment(fields) for _, each in done for fields in each.segments]
-        self._target.publish(segments, self._facts)
+        gaps = [
+            ForeignGap(where=part.where, base_offset=row.base_offset, end_offset=row.end_offset, reason=str(row.reason))
+            for part, _ in done
+            for row in part.rows
+            if isinstance(row, Gap)
+        ]
+        self._target.publish(segments, replace(self._facts, gaps=tuple(gaps)))
 
     def take_back(self, ids: Collection[PartitionId]) -> None:
         """What is published stays: it goes on behind that."""
 
-    def finish(self, moment: Moment, *, started_at_ms: int) -> None:
-        """All was published with the waves; without any, the groups may still be new."""
+    def partition_count(self, topic: str) -> int | None:
+        known = self._target.survey.topics.get(topic)
+        held = [each.partition + 1 for each in self._target.survey.positions if each.topic == topic]
+        return max([0 if known is None else known.partition_count or 0, *held])
+
+    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
+        """Records were published with the waves; groups may still be new, and empty partitions are."""
         del moment, started_at_ms
-        self._target.publish((), self._facts)
+        self._target.publish((), replace(self._facts, empty=tuple(empty)))

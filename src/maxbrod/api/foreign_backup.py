@@ -57,6 +57,7 @@ class _Totals:
     partitions: int = 0
     records: int = 0
     bytes: int = 0
+    raw_bytes: int = 0
     objects: int = 0
 
 
@@ -133,7 +134,7 @@ class ForeignBackup:
         totals = {name: _Totals(topic_id=topic_id_for(name)) for name in found.topics}
         for topic in (*(state.topic for state in found.states), *found.unasked.values()):
             totals[topic].partitions += 1
-        facts = facts_of(self._of_held_topics(cluster))
+        facts = _facts(self._of_held_topics(cluster), found)
         self.lags = _lags(found, ends)
         try:
             written = self._write(run_id, windows, totals, notices, facts, ends)
@@ -295,6 +296,7 @@ class ForeignBackup:
             topic.records += each.records
             topic.bytes += sum(segment.bytes for segment in found)
             topic.objects += len(found)
+            topic.raw_bytes += each.raw_bytes
             windows[where] = replace(window, start=each.end)
             if each.end >= window.end:
                 del windows[where]
@@ -323,6 +325,18 @@ class ForeignBackup:
         return self._session
 
 
+def _facts(cluster: ClusterState, found: Observation) -> ClusterFacts:
+    """Of the topics that are backed up, and of no others."""
+    facts = facts_of(cluster)
+    empty = (
+        TopicPartition(topic=state.topic, partition=state.partition)
+        for state in found.states
+        if state.high_watermark == 0
+    )
+    topics = {name: each for name, each in facts.topics.items() if name in found.topics}
+    return replace(facts, topics=topics, empty=tuple(empty))
+
+
 def _lags(found: Observation, ends: Mapping[TopicPartition, int]) -> dict[str, int | None]:
     lags: dict[str, int | None] = dict.fromkeys(found.topics, 0)
     for state in found.states:
@@ -340,7 +354,7 @@ def _topic_report(name: str, totals: _Totals, waiting: int | None) -> TopicRepor
         partitions=totals.partitions,
         records=totals.records,
         bytes=totals.bytes,
-        raw_bytes=totals.bytes,
+        raw_bytes=totals.raw_bytes,
         waiting=waiting,
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from maxbrod.api.problems import Verdict
 from maxbrod.api.progress import Progress, silent
+from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import UsageError
 from maxbrod.layouts.registry import layout_of, repair_of
 from maxbrod.layouts.travelling import describe
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from maxbrod.api.archives import Archive
     from maxbrod.api.progress import OnProgress
     from maxbrod.config import SparkConfig
-    from maxbrod.layouts.foreign import Fault
+    from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
     from maxbrod.spark.session import Session
 
 _TASKS_PER_CORE = 4
@@ -36,12 +37,18 @@ class ForeignCheckReport:
     bytes: int
     deep: bool
     faults: tuple[Fault, ...]
+    unexplained: tuple[ForeignGap, ...] = ()
+    """Offsets between segments that nothing accounts for: a segment may be lost there."""
+    doubts: tuple[Doubt, ...] = ()
+    """What the archive cannot tell."""
 
     @property
     def verdict(self) -> Verdict:
-        """What was made good is no reason to fail."""
+        """What was made good, and what nobody can know, is no reason to fail."""
         if any(each.fatal for each in self.faults):
             return Verdict.DAMAGED
+        if self.unexplained:
+            return Verdict.INCOMPLETE
         return Verdict.SOUND if self.deep else Verdict.WHOLE
 
     @property
@@ -89,6 +96,8 @@ def check_foreign(
         bytes=sum(each.bytes for each in survey.segments),
         deep=spark is not None,
         faults=tuple(faults),
+        unexplained=tuple(each for each in survey.gaps if each.reason == GapReason.UNEXPLAINED),
+        doubts=survey.doubts,
     )
 
 

@@ -69,7 +69,7 @@ class ForeignTarget:
     @property
     def losses(self) -> Sequence[Loss]:
         """What cannot be written. Those that are real must have been accepted before anything is."""
-        return self._layout.losses
+        return self._layout.losses_with(self._options)
 
     def demand_acceptance(self) -> None:
         """RefusedError where records could lose something that an application may miss, and nobody said it may."""

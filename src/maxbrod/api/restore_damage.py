@@ -1,4 +1,4 @@
-"""What is damaged in another tool's archive as obstacles of a restore.
+"""What is damaged in another tool's archive, and what it cannot tell, as obstacles of a restore.
 
 A segment that cannot be made out is in no row, and between rows it would look like offsets that never had a record.
 """
@@ -18,7 +18,7 @@ _HINT: Final = "see 'maxbrod check'; restore without what is lost by --accept-ga
 
 
 def damage(survey: Survey | None, chosen: Collection[str], *, accepted: bool) -> Iterator[Obstacle]:
-    """Every fault by which records are lost, but those of topics that are not restored."""
+    """Every fault by which records are lost, and every doubt, but those of topics that are not restored."""
     if survey is None:
         return
     others = set(survey.topics) - set(chosen)
@@ -31,6 +31,15 @@ def damage(survey: Survey | None, chosen: Collection[str], *, accepted: bool) ->
                 hint=_HINT,
                 fatal=not accepted,
                 offset=fault.offset,
+            )
+    for doubt in survey.doubts:
+        if doubt.topic not in others:
+            yield Obstacle(
+                kind=ObstacleKind.UNPROVED,
+                where=None if doubt.partition is None else f"{doubt.topic}-{doubt.partition}",
+                what=doubt.what,
+                hint=doubt.hint,
+                fatal=doubt.refused and not accepted,
             )
 
 

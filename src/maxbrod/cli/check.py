@@ -157,6 +157,11 @@ def _check_foreign(
         for fault in report.faults[:_PROBLEMS_SHOWN]:
             at = "" if fault.offset is None else f" at offset {fault.offset:,}"
             print_line(f"{'damaged' if fault.fatal else 'made good'}: {fault.path}{at}: {fault.message}")
+        for gap in report.unexplained[:_PROBLEMS_SHOWN]:
+            reach = f"{gap.base_offset:,} to {gap.end_offset - 1:,}"
+            print_line(f"unexplained: {gap.where}: no segment has the offsets {reach}, and nothing says why")
+        for doubt in report.doubts[:_PROBLEMS_SHOWN]:
+            print_line(f"not known: {doubt}")
         print_line(
             f"layout {report.layout}: {report.topics:,} topics, {report.partitions:,} partitions, "
             f"{report.segments:,} segments with {report.records:,} records and {human_bytes(report.bytes)}"
@@ -247,14 +252,18 @@ def _words(verdict: Verdict, quick: CheckReport, found: DeepCheckReport | None) 
 
 def _foreign_words(report: ForeignCheckReport) -> str:
     fatal = sum(each.fatal for each in report.faults)
-    good = len(report.faults) - fatal
+    good, lost = len(report.faults) - fatal, len(report.unexplained)
+    gaps = f"; {lost:,} unexplained gap{'s'[: lost != 1]}, see above" if lost else ""
     made_good = f"; {good:,} fault{'s'[: good != 1]} made good" if good else ""
+    known = ", as far as can be known" if report.doubts else ""
     match report.verdict:
         case Verdict.DAMAGED:
-            return f"{report.verdict}: {fatal:,} fault{'s'[: fatal != 1]}, see above{made_good}"
+            return f"{report.verdict}: {fatal:,} fault{'s'[: fatal != 1]}, see above{gaps}{made_good}"
+        case Verdict.INCOMPLETE:
+            return f"{report.verdict}: {gaps.removeprefix('; ')}{made_good}"
         case Verdict.SOUND:
-            return f"{report.verdict}: every record was read; {_NOT_ASKED}{made_good}"
-    return f"{report.verdict}: objects and metadata agree; {_NOT_READ}, {_NOT_ASKED}{made_good}"
+            return f"{report.verdict}: every record was read{known}; {_NOT_ASKED}{made_good}"
+    return f"{report.verdict}: objects and metadata agree{known}; {_NOT_READ}, {_NOT_ASKED}{made_good}"
 
 
 def _print_problem(problem: Problem) -> None:

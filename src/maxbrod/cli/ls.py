@@ -25,6 +25,7 @@ from maxbrod.cli.output import (
     out,
     print_json,
     print_line,
+    stored_bytes,
     table,
 )
 from maxbrod.layouts.registry import NATIVE
@@ -104,7 +105,7 @@ def _show_topics(listing: Listing, *, every: bool) -> None:
 
 def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
     stored, raw = sum(topic.bytes for topic in chosen), sum(topic.raw_bytes for topic in chosen)
-    print_line(f"{len(chosen):,} topics, {human_bytes(stored)} stored of {human_bytes(raw)} of log")
+    print_line(f"{len(chosen):,} topics, {stored_bytes(stored, raw)}")
     gone = [f"{topic.topic} (last seen by run {topic.last_seen})" for topic in chosen if topic.last_seen is not None]
     for line in gone[:_GONE_SHOWN]:
         print_line(f"not seen in the cluster any more: {line}")

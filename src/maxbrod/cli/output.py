@@ -199,6 +199,11 @@ def table(title: str, *headings: str) -> Table:
     return made
 
 
+def stored_bytes(stored: int, raw: int) -> str:
+    """What an archive takes, and of how much log. Other layouts do not know the latter: both are the same there."""
+    return f"{human_bytes(stored)} stored" + ("" if raw == stored else f" of {human_bytes(raw)} of log")
+
+
 def human_bytes(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 1000 or unit == "TB":

@@ -17,7 +17,17 @@ from maxbrod.cli.options import (
     S3RegionOption,
     find_place,
 )
-from maxbrod.cli.output import JsonFlag, human_bytes, human_count, human_time, out, print_json, print_line, table
+from maxbrod.cli.output import (
+    JsonFlag,
+    human_bytes,
+    human_count,
+    human_time,
+    out,
+    print_json,
+    print_line,
+    stored_bytes,
+    table,
+)
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,7 +122,7 @@ def _print_partition(extent: PartitionExtent) -> None:
     from maxbrod.cli.coverage import coverage_bar  # noqa: PLC0415 - the catalog's words: not for `--help`
 
     most = "" if extent.exact else "at most "
-    packed = f"{human_bytes(extent.bytes)} of {human_bytes(extent.raw_bytes)} of log"
+    packed = stored_bytes(extent.bytes, extent.raw_bytes)
     print_line("")
     print_line(f"partition {extent.partition}: offsets [{extent.first_offset:,}, {extent.end_offset:,})")
     out.print(Text("  [").append(coverage_bar(extent.spans, _BAR_WIDTH)).append("]"), highlight=False)

@@ -99,7 +99,7 @@ def find_backup(
         raise UsageError(
             f"there are several backups here: {', '.join(found[:20])}",
             object_name=storage.url,
-            hint="name one of them (backup_id), or let the URL of the archive end in its folder",
+            hint="let the URL of the archive end in the folder of one (or convert with --from-option backup_id=ID)",
         )
     return found[0] if found else None
 
@@ -137,7 +137,7 @@ def refuse_unknown(storage: Storage, backup: Backup, survey: Survey) -> None:
         raise RefusedError(
             f"there is a backup {backup.backup_id!r} already",
             object_name=storage.name_of(backup.path(MANIFEST)),
-            hint="survey the archive again, or choose another backup_id",
+            hint="run it again, or choose another by --layout-option backup_id=ID",
         )
 
 

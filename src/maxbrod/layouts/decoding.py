@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,15 +21,60 @@ _DECODED_BYTES: Final = 2 << 20
 """So much of a log is decoded at once, as it is stored: ten times as much and more when it is unpacked."""
 
 
+class Counts(NamedTuple):
+    control: int
+    aborted: int
+
+
+class Skipped:
+    """How many records no application sees, and where: of control batches, and of transactions that were aborted."""
+
+    def __init__(self) -> None:
+        self._offsets, self._records, self._control = (np.empty(0, np.int64) for _ in range(3))
+
+    def note(self, headers: BatchHeaders) -> None:
+        """Batches that were left out, behind those that are noted."""
+        self._offsets = np.concatenate([self._offsets, headers["base_offset"]])
+        self._records = np.concatenate([self._records, headers["count"].clip(min=0)])
+        self._control = np.concatenate([self._control, headers.control])
+
+    def take(self, end: int) -> Counts:
+        """Those of batches that begin before an offset. They are not counted again."""
+        taken = int(np.searchsorted(self._offsets, end))
+        records, control = self._records[:taken], self._control[:taken].astype(np.bool_)
+        counts = Counts(control=int(records[control].sum()), aborted=int(records[~control].sum()))
+        self._offsets, self._records, self._control = (
+            each[taken:] for each in (self._offsets, self._records, self._control)
+        )
+        return counts
+
+
+@runtime_checkable
+class Tallied(Protocol):
+    """Records of the offsets [start, end) that tell, once they have been given, what was left out among them."""
+
+    skipped: Skipped
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+
 def decode_committed(
     data: NDArray[np.uint8],
     headers: BatchHeaders,
     aborted: Iterable[AbortedTransaction],
     *,
     columns: Sequence[str] | None = None,
+    skipped: Skipped | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The visible records of some batches, in portions that fit into memory when they are unpacked."""
-    yield from decode_portions(data, headers.take(committed_batches(headers, aborted)), columns=columns)
+    visible = committed_batches(headers, aborted)
+    if skipped is not None and not visible.all():
+        skipped.note(headers.take(~visible))
+    yield from decode_portions(data, headers.take(visible), columns=columns)
 
 
 def decode_portions(

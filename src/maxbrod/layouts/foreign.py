@@ -8,7 +8,7 @@ make a tree that the tool itself could read. Everything above works on these alo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from maxbrod.layouts.foreign_cluster import ForeignCluster
     from maxbrod.model import AbortedTransaction, TopicPartition
     from maxbrod.storage.interface import Storage
+
+
+UNCOMMITTED: Final = "uncommitted"
+"""In the details of a survey and its segments: records of aborted transactions, and markers, may be among the others.
+
+A layout tells the markers by the column `control`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +59,7 @@ class ForeignSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignGap:
-    """Offsets [base, end) that the archive itself says it lacks."""
+    """Offsets [base, end) that the archive lacks: it says so itself, or its segments show it."""
 
     where: TopicPartition
     base_offset: int
@@ -93,6 +100,21 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """What the archive cannot tell, though it matters. `refused`: nothing is restored before the user accepts it."""
+
+    what: str
+    topic: str | None = None
+    partition: int | None = None
+    hint: str | None = None
+    refused: bool = False
+
+    def __str__(self) -> str:
+        place = (each for each in (self.topic, self.partition) if each is not None)
+        return ": ".join(filter(None, ["-".join(map(str, place)), self.what]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
     """What a foreign archive holds, by its metadata. Segments by topic, partition and offset, without overlaps."""
 
@@ -108,6 +130,7 @@ class Survey:
     """None: it knows nothing of access, quotas and users."""
     taken_at_ms: int | None = None
     faults: tuple[Fault, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     """What the layout itself wants to know again when it publishes. Fits into JSON."""
 
@@ -119,7 +142,10 @@ class Loss:
     what: str
     real: bool
     field: str | None = None
-    """The field of a record that comes back otherwise, by its name in `batch.digest.Field`."""
+    """The field of a record that comes back otherwise, by its name in `batch.digest.Field`.
+
+    `value_null`: only null values do, as empty ones.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +169,12 @@ class ClusterFacts:
     brokers: tuple[str, ...] = ()
     topics: Mapping[str, ForeignTopic] = field(default_factory=dict)
     groups: tuple[ForeignGroup, ...] = ()
+    gaps: tuple[ForeignGap, ...] = ()
+    """Offsets that the source itself lacks, among those that are published."""
+    empty: tuple[TopicPartition, ...] = ()
+    """Partitions that never had a record."""
+    committed: bool = True
+    """False: records of aborted transactions may be among those that are published."""
     taken_at_ms: int = 0
 
 
@@ -155,6 +187,9 @@ class Layout(Protocol):
     @property
     def losses(self) -> Sequence[Loss]:
         """What is lost when records are written in this layout, readable by its own tool or not."""
+
+    def losses_with(self, options: WriteOptions) -> Sequence[Loss]:
+        """The same, where they are written with these options."""
 
     def detect(self, storage: Storage) -> bool:
         """Whether the storage holds such an archive. Cheap: lists names, reads a few bytes at most."""

@@ -29,6 +29,12 @@ class ModularLayout:
     losses: Sequence[Loss]
     choices: tuple[str, ...] = ()
     """The options by which `survey` chooses one of several archives in one place; its keywords."""
+    has_lossy_options: bool = False
+
+    def losses_with(self, options: WriteOptions) -> Sequence[Loss]:
+        """Those of the layout, and of options by which it loses more (`losses` of its module `options`)."""
+        more: Sequence[Loss] = self._part("options").losses(options) if self.has_lossy_options else ()
+        return (*self.losses, *more)
 
     def detect(self, storage: Storage) -> bool:
         return bool(self._part("survey").detect(storage))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
+import pyarrow.compute as pc
 
 from maxbrod.batch.columns import number_column
 from maxbrod.batch.headers import walk
+from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 from maxbrod.layouts.decoding import decode_committed
-from maxbrod.layouts.foreign import BatchLayout
+from maxbrod.layouts.foreign import UNCOMMITTED, BatchLayout
 from maxbrod.layouts.kafka import reading as native
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import segment_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.errors import MaxbrodError
+    from maxbrod.layouts.decoding import Skipped
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 
@@ -87,11 +90,13 @@ def _in_place(stored: Slice, pieces: Iterator[Batches]) -> Iterator[Batches]:
         yield data, headers
 
 
-def read_records(storage: Storage, stored: Slice, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The records of a slice that an application may see: nothing aborted, no markers."""
+def read_records(
+    storage: Storage, stored: Slice, *, columns: Sequence[str] | None = None, skipped: Skipped | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a slice that an application may see: nothing aborted, no markers; `skipped` counts those."""
     if stored.details is None:
         for data, headers in read_logs(storage, stored):
-            yield from decode_committed(data, headers, stored.aborted, columns=columns)
+            yield from decode_committed(data, headers, stored.aborted, columns=columns, skipped=skipped)
         return
     yield from _sound(storage, stored, read_foreign(storage, stored.details, columns=columns), _cut_records)
 
@@ -145,6 +150,14 @@ def _lost(storage: Storage, stored: Slice, reached: int, error: MaxbrodError) ->
 
 
 def read_foreign(storage: Storage, details: str, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The records of a segment that `travelling.describe` has described."""
-    layout, segment = segment_of(details)
-    return layout_of(layout).read(storage, segment, columns=columns)
+    """The records of a segment that `travelling.describe` has described, without markers that stand among them."""
+    name, segment = segment_of(details)
+    layout = layout_of(name)
+    if not segment.details.get(UNCOMMITTED):
+        yield from layout.read(storage, segment, columns=columns)
+        return
+    wanted = project(None if columns is None else list(columns)).names
+    for batch in layout.read(storage, segment, columns=project([*wanted, "control"]).names):
+        records = batch.filter(pc.invert(batch.column("control"))).select(wanted)
+        if records.num_rows:
+            yield records

@@ -33,6 +33,7 @@ def of_partition(survey: Survey, where: TopicPartition) -> Survey:
         groups=(),
         positions={} if position is None else {where: position},
         faults=(),
+        doubts=(),
     )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
 from maxbrod.catalog.schema import GapReason
 from maxbrod.kafka.cluster_state import ClusterState, CommittedOffset, Group, encode_state
+from maxbrod.layouts.coverage import by_partition
+from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.travelling import describe
 from maxbrod.model import topic_id_text
 from maxbrod.planning.snapshot import Snapshot
@@ -49,8 +50,10 @@ def rows_of(survey: Survey) -> list[Row]:
     """Every segment, every gap between segments, and the run that stands for all."""
     at = survey.taken_at_ms or 0
     rows: list[Row] = []
-    for where, group in groupby(survey.segments, key=lambda each: each.where):
-        rows.extend(_partition_rows(survey, where, list(group), at))
+    segments = by_partition(survey.segments)
+    for where in sorted({*segments, *(each.where for each in survey.gaps if each.reason == GapReason.CORRUPT)}):
+        found = sorted(_partition_rows(survey, where, segments.get(where, []), at), key=lambda row: row.base_offset)
+        rows.extend(found)
     rows.append(Run(run_id=RUN_ID, started_at=at, finished_at=at, snapshot=SNAPSHOT_PATH, written_at=at))
     return rows
 
@@ -90,15 +93,21 @@ def _id(survey: Survey, where: TopicPartition) -> PartitionId:
 
 def _partition_rows(
     survey: Survey, where: TopicPartition, segments: Sequence[ForeignSegment], at: int
-) -> Iterator[Row]:
+) -> Iterator[Segment | Gap]:
     told = [each for each in survey.gaps if each.where == where]
     lost = [each for each in survey.faults if each.fatal and _is_of(each, where)]
-    reached = segments[0].base_offset
+    # What is lost before the first segment, or behind the last, lies between no two of them.
+    first, last = (segments[0].base_offset, segments[-1].end_offset) if segments else (0, 0)
+    outside = [each for each in told if each.reason == GapReason.CORRUPT and not first < each.base_offset < last]
+    for each in outside:
+        yield _gap(survey, where, each.base_offset, each.end_offset, GapReason.CORRUPT, at)
+    reached = first
     for segment in segments:
         if segment.base_offset > reached:
-            reason = _reason(told, reached, segment.base_offset)
             damaged = any(each.offset is None or reached <= each.offset < segment.base_offset for each in lost)
-            yield _gap(survey, where, reached, segment.base_offset, GapReason.CORRUPT if damaged else reason, at)
+            hole = (reached, segment.base_offset)
+            for low, high, reason in [(*hole, GapReason.CORRUPT)] if damaged else _reasons(told, *hole):
+                yield _gap(survey, where, low, high, reason, at)
         if segment.end_offset > segment.base_offset:
             yield _segment(survey, segment, at)
         reached = max(reached, segment.end_offset)
@@ -109,10 +118,18 @@ def _is_of(fault: Fault, where: TopicPartition) -> bool:
     return where.topic in fault.path.split("/") and where.partition in map(int, _NUMBER.findall(fault.path))
 
 
-def _reason(told: Sequence[ForeignGap], first: int, end: int) -> GapReason:
-    """What the archive itself says of offsets without records, if it says one thing of all of them."""
-    reasons = (each.reason for each in told if each.base_offset <= first and end <= each.end_offset)
-    return _REASONS.get(next(reasons, ""), GapReason.UNRECORDED)
+def _reasons(told: Sequence[ForeignGap], first: int, end: int) -> Iterator[tuple[int, int, GapReason]]:
+    """Offsets without records in the parts of which the archive says one thing, or nothing."""
+    reached = first
+    for each in sorted(told, key=lambda gap: gap.base_offset):
+        low, high = max(each.base_offset, reached), min(each.end_offset, end)
+        if low < high:
+            if reached < low:
+                yield reached, low, GapReason.UNRECORDED
+            yield low, high, _REASONS.get(each.reason, GapReason.UNRECORDED)
+            reached = high
+    if reached < end:
+        yield reached, end, GapReason.UNRECORDED
 
 
 def _gap(survey: Survey, where: TopicPartition, first: int, end: int, reason: GapReason, at: int) -> Gap:
@@ -151,7 +168,8 @@ def _segment(survey: Survey, segment: ForeignSegment, at: int) -> Segment:
         last_leader_epoch=segment.last_leader_epoch,
         aborted=segment.aborted,
         digest="",
-        reason=_REASONS[segment.reason] if records < offsets else None,
+        # Of markers that are left out nobody has counted how many there are.
+        reason=_REASONS[segment.reason] if records < offsets or segment.details.get(UNCOMMITTED) else None,
         details=describe(survey.layout, segment),
         run_id=RUN_ID,
         written_at=at,

@@ -14,7 +14,7 @@ from maxbrod.batch.transactions import from_fetch
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.kafka.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.ranges import read_range
-from maxbrod.layouts.decoding import decode_committed
+from maxbrod.layouts.decoding import Skipped, decode_committed
 from maxbrod.layouts.reading import read_records
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import decode_survey, encode_segment
@@ -71,6 +71,8 @@ class Transferred:
     segments: tuple[dict[str, Any], ...] = ()
     """As `travelling.encode_segment` tells them."""
     records: int = 0
+    raw_bytes: int = 0
+    """Of the log that was read; 0 where it did not come from a cluster."""
     start: int = 0
     """Where the log began when it was read, if that is later than the item."""
     end: int = 0
@@ -110,6 +112,7 @@ def _transfer(settings: TransferSettings, target: Storage, records: _Records) ->
         topic_id=item.topic_id,
         segments=tuple(encode_segment(each) for each in written),
         records=records.count,
+        raw_bytes=records.raw_bytes,
         start=records.start,
         end=item.end,
     )
@@ -127,13 +130,15 @@ class _Records:
         client: KafkaClient | None = None,
     ) -> None:
         self.item = item
-        self.count = 0
-        self.start = item.start
+        self.count = self.raw_bytes = 0
+        self.start, self.end = item.start, item.end
+        self.skipped = Skipped()
         self._patience_s = settings.patience_s
         self._source, self._client = source, client
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        self.count = 0
+        self.count = self.raw_bytes = 0
+        self.skipped = Skipped()
         for records in self._archived() if self._client is None else self._live(self._client):
             wanted = self._within(records)
             self.count += wanted.num_rows
@@ -143,7 +148,7 @@ class _Records:
     def _archived(self) -> Iterator[pa.RecordBatch]:
         if self._source is not None:
             for stored in self.item.slices:
-                yield from read_records(self._source, stored)
+                yield from read_records(self._source, stored, skipped=self.skipped)
 
     def _live(self, client: KafkaClient) -> Iterator[pa.RecordBatch]:
         item = self.item
@@ -158,8 +163,9 @@ class _Records:
         )
         for chunk in chunks:
             self.start = max(self.start, min(chunk.log_start_offset, item.end))
+            self.raw_bytes += chunk.data.size
             aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted) if len(chunk.headers) else ()
-            yield from decode_committed(chunk.data, chunk.headers, aborted)
+            yield from decode_committed(chunk.data, chunk.headers, aborted, skipped=self.skipped)
 
     def _within(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """A batch may reach beyond the item on either side."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.digest import Digest, Field
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
+
+_VALUE_NULL: Final = "value_null"
+"""Not a field, but what one of them can be: null, where the other archive has it empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +72,22 @@ def _verify(storage: Storage, item: VerifyItem, ignored: Sequence[str]) -> Verif
     from maxbrod.batch.hashing import digest_records, hash_fields  # noqa: PLC0415
 
     digest, failure = Digest(), None
-    skipped = [Field(name) for name in ignored]
+    skipped = [Field(name) for name in ignored if name != _VALUE_NULL]
     try:
         with naming(str(item.where)):
             for records in _records(storage, item):
+                if _VALUE_NULL in ignored:
+                    records = _without_null_values(records)  # noqa: PLW2901 - the same, as far as it can be compared
                 places = number_column(records.column("offset"))
                 digest = digest.then(digest_records(hash_fields(records), places, skipped))
     except MaxbrodError as error:
         failure = error.as_dict()
     return Verified(archive=item.archive, where=item.where, topic_id=item.topic_id, digest=digest, failure=failure)
+
+
+def _without_null_values(records: pa.RecordBatch) -> pa.RecordBatch:
+    column = records.schema.get_field_index("value")
+    return records.set_column(column, records.schema.field(column), pc.fill_null(records.column(column), b""))
 
 
 def _records(storage: Storage, item: VerifyItem) -> Iterator[pa.RecordBatch]:

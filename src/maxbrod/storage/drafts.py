@@ -30,9 +30,13 @@ class Draft:
 
     @classmethod
     def open(cls, folder: Path) -> Draft:
-        make_folder(folder)
         path = folder / uuid.uuid4().hex
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        while True:
+            make_folder(folder)
+            # A process that ends removes the folder if it is empty, which it is until the file is there.
+            with suppress(FileNotFoundError):
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                break
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return cls(path, descriptor)
 

@@ -15,6 +15,7 @@ from maxbrod.storage.drafts import Draft, remove_stale_drafts
 from maxbrod.storage.failures import too_short, translate_os
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.names import RESERVED, check_folder, check_name
+from maxbrod.storage.tidying import tidy_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterable, Iterator, Sequence
@@ -78,6 +79,7 @@ class LocalStorage(Storage):
         folder = self._root / RESERVED
         if not self._tidied:
             remove_stale_drafts(folder)
+            tidy_at_exit(folder)
             self._tidied = True
         return Draft.open(folder)
 

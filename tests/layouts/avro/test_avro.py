@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from reference import varint
 
 from maxbrod.errors import RefusedError, UsageError
+from maxbrod.layouts.avro.container import read_header
 from maxbrod.layouts.avro.layout import LAYOUT
 from maxbrod.layouts.avro.options import CODECS
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, WriteOptions
@@ -236,6 +238,7 @@ def test_topics_that_kafka_cannot_have_are_refused(topic: str) -> None:
         WriteOptions(codec="deflate", level=10),
         WriteOptions(codec="snappy", level=1),
         WriteOptions(extra={"region": "x"}),
+        WriteOptions(extra={"schema": "other"}),
         WriteOptions(segment_bytes_max=0),
     ],
 )
@@ -292,3 +295,64 @@ def test_some_columns_alone_are_read() -> None:
         trimmed = replace(found, details={"from_offset": 9})
         (part,) = LAYOUT.read(storage, trimmed, columns=["value"])
         assert (part.schema.names, part.num_rows) == (["value"], 2)
+
+
+SEED = """
+{
+    "namespace": "ch.tbd.kafka.backuprestore.model.avro",
+    "type": "record",
+    "name": "AvroKafkaRecord",
+    "fields" : [
+        {"name": "topic", "type": "string"},
+        {"name": "partition", "type": "int"},
+        {"name": "offset", "type": "long"},
+        {"name": "timestamp", "type": "long"},
+        {"name": "key", "type": [ "bytes", "null" ], "default": "null" },
+        {"name": "value", "type": "bytes"},
+        {"name": "headers", "type": [ {"type": "map", "values": "bytes"}, "null" ], "default": null}
+    ]
+}
+"""
+"""As the tool's document prints it."""
+AS_SEED = WriteOptions(extra={"schema": "seed"}, segment_records_max=3)
+
+
+def schema_of(storage: Storage) -> Any:
+    path = LAYOUT.survey(storage).segments[0].path
+    return read_header(storage, path, storage.head(path).size).schema
+
+
+def test_with_the_schema_of_the_document_files_have_just_that() -> None:
+    with fresh_storage() as storage:
+        store(storage, [ODD[:4], ODD[4:]], options=AS_SEED)
+        assert schema_of(storage) == json.loads(SEED)
+        assert list(schema_of(storage)) == list(json.loads(SEED))
+        lost = [
+            replace(
+                record,
+                value=record.value or b"",
+                timestamp_type=0,
+                headers=tuple((key, value or b"") for key, value in record.headers if key != b"\xff"),
+            )
+            for record in ODD
+        ]
+        assert load(storage) == lost
+        assert [row["value"] for row in fast_rows(storage)] == [record.value for record in lost]
+        assert not list(LAYOUT.check(storage, LAYOUT.survey(storage), deep=True))
+
+
+def test_what_the_schema_of_the_document_cannot_hold_is_a_loss_to_be_accepted() -> None:
+    real = [loss.field for loss in LAYOUT.losses_with(AS_SEED) if loss.real]
+    assert real == ["value_null", "headers"]
+    assert not any(loss.real for loss in LAYOUT.losses_with(WriteOptions()))
+
+
+def test_our_own_schema_is_that_of_the_document_but_for_a_value_that_may_be_null_and_two_fields_more() -> None:
+    with fresh_storage() as storage:
+        store(storage, [FEW])
+        ours, document = schema_of(storage), json.loads(SEED)
+        assert ours["fields"][:7] == [
+            {**field, "type": ["bytes", "null"], "default": "null"} if field["name"] == "value" else field
+            for field in document["fields"]
+        ]
+        assert [field["name"] for field in ours["fields"][7:]] == ["timestampType", "headerList"]

@@ -14,7 +14,7 @@ from kbak import archives, plain
 from kbak.archives import NOTHING
 from kbak.samples import DATASETS, SAMPLES, consumed, expected, needs_samples
 from maxbrod.errors import UsageError
-from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, ForeignTopic, WriteOptions
+from maxbrod.layouts.foreign import UNCOMMITTED, ClusterFacts, ForeignSegment, ForeignTopic, WriteOptions
 from maxbrod.layouts.kbak.checking import check
 from maxbrod.layouts.kbak.layout import LAYOUT
 from maxbrod.layouts.registry import detect_layout, layout_of
@@ -97,7 +97,8 @@ def test_an_uncompressed_segment_is_written_again_byte_for_byte(dataset: str, st
     original = _opened(dataset)
     for segment in LAYOUT.survey(original).segments:
         options = WriteOptions(codec="none", extra={"backup_id": dataset})
-        batches = LAYOUT.read(original, segment)
+        # Markers, which stand among the records of 0.17, would be left out.
+        batches = LAYOUT.read(original, replace(segment, details={**segment.details, UNCOMMITTED: False}))
         [again] = LAYOUT.write(storage, segment.where, batches, options, survey=NOTHING)
 
         assert bytes(storage.get(again.path)) == bytes(original.get(segment.path))

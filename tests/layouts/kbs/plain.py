@@ -23,11 +23,9 @@ def crc64(data: bytes) -> int:
 
 
 def write_block(records: list[Record]) -> bytes:
-    out = varint(records[0].timestamp)
+    out = b""
     for record in records:
-        out += varint(record.offset - records[0].offset)
-        # Deltas are of 64 bits and may go over their end.
-        out += varint((record.timestamp - records[0].timestamp + (1 << 63)) % (1 << 64) - (1 << 63))
+        out += varint(record.offset - records[0].offset) + varint(record.timestamp)
         out += blob(record.key) + blob(record.value) + varint(len(record.headers))
         for key, value in record.headers:
             out += blob(key) + blob(value)
@@ -134,11 +132,10 @@ def _read_block(block: bytes, base: int, count: int) -> list[Record]:
         at += max(size, 0)
         return None if size < 0 else block[at - size : at]
 
-    start, records = number(), []
+    records = []
     for _ in range(count):
-        offset, time, key, value = base + number(), start + number(), part(), part()
+        offset, time, key, value = base + number(), number(), part(), part()
         headers = [(part() or b"", part()) for _ in range(number())]
-        time = (time + (1 << 63)) % (1 << 64) - (1 << 63)
         records.append(Record(offset=offset, timestamp=time, key=key, value=value, headers=headers))
     assert at == len(block)
     return records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ from kbs import archives, plain
 from kbs.archives import FACTS, WHERE, add, read_all, some
 from maxbrod.errors import RefusedError, UnsupportedFormatError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
+from maxbrod.layouts.kbs import publishing
 from maxbrod.layouts.kbs.layout import LAYOUT
 from maxbrod.model import TopicPartition
 
@@ -87,6 +89,13 @@ def test_a_broken_manifest_is_made_good_by_the_segments_themselves(storage: Stor
         LAYOUT.publish(storage, survey, [], WriteOptions(), FACTS)
 
 
+@pytest.fixture
+def at_ten_fifteen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time at which everything is published: a quarter of an hour after the source was looked at."""
+    monkeypatch.setattr(publishing, "time", SimpleNamespace(time=lambda: 1_733_220_932.0))
+
+
+@pytest.mark.usefixtures("at_ten_fifteen")
 def test_the_manifest_is_as_the_document_has_it(storage: Storage) -> None:
     facts = ClusterFacts(cluster_id="prod", brokers=("broker-1:9092",), taken_at_ms=1_733_220_000_000)
     survey = LAYOUT.survey(storage)
@@ -103,7 +112,7 @@ def test_the_manifest_is_as_the_document_has_it(storage: Storage) -> None:
         "version": "1.0",
         "backup_id": "maxbrod",
         "created_at": "2024-12-03T10:00:00Z",
-        "completed_at": "2024-12-03T10:00:00Z",
+        "completed_at": "2024-12-03T10:15:32Z",
         "source_cluster": {"cluster_id": "prod", "bootstrap_servers": ["broker-1:9092"]},
         "compression": {"algorithm": "zstd", "level": 5},
         "statistics": {
@@ -132,13 +141,14 @@ def test_the_manifest_is_as_the_document_has_it(storage: Storage) -> None:
     assert len(ours["segments"]["orders"]["0"]) == 3
 
 
+@pytest.mark.usefixtures("at_ten_fifteen")
 def test_the_checkpoint_is_as_the_document_has_it(storage: Storage) -> None:
     add(storage, some(0, 5), segment_records_max=2)
     checkpoint = _manifest(storage, "maxbrod/checkpoints/checkpoint.json")
 
     assert checkpoint == {
         "backup_id": "maxbrod",
-        "timestamp": "2023-11-14T22:13:20Z",
+        "timestamp": "2024-12-03T10:15:32Z",
         "topics": {
             "orders": {
                 "0": {

@@ -72,12 +72,12 @@ def test_a_segment_that_lies_with_right_checksums_is_refused(
         ({"block_bytes": 1000}, "not 1000"),
         ({"block_bytes": 20}, "more than 20 bytes"),
         ({"block": b"\x80" * 40}, "runs over the end"),
-        ({"block": varint(0) + varint(0) * 2 + varint(1 << 40) + bytes(20)}, "impossible length"),
-        ({"block": varint(0) + varint(0) * 2 + varint(-2) + bytes(20)}, "impossible length"),
-        ({"block": varint(0) + varint(1) + bytes(20)}, "offset does not rise"),
-        ({"block": varint(0) + varint(-1) + bytes(20)}, "offset does not rise"),
-        ({"block": varint(0) + varint(0) * 4 + varint(9) + bytes(10)}, "header has an impossible length"),
-        ({"block": varint(0) + varint(0) * 4 + varint(-9) + bytes(10)}, "header has an impossible length"),
+        ({"block": varint(0) * 2 + varint(1 << 40) + bytes(20)}, "impossible length"),
+        ({"block": varint(0) * 2 + varint(-2) + bytes(20)}, "impossible length"),
+        ({"block": varint(1) + bytes(20)}, "offset does not rise"),
+        ({"block": varint(-1) + bytes(20)}, "offset does not rise"),
+        ({"block": varint(0) * 4 + varint(9) + bytes(10)}, "header has an impossible length"),
+        ({"block": varint(0) * 4 + varint(-9) + bytes(10)}, "header has an impossible length"),
     ],
 )
 def test_a_batch_that_lies_with_right_checksums_is_refused(

@@ -24,14 +24,14 @@ CODECS = ["none", "zstd", "lz4"]
 GOLDEN = bytes.fromhex(
     "4b42533101000000"              # KBS1, version 1, not compressed
     "00000000000000050000000000000002"    # from offset 5, two records
-    "02a1c69cc59f3ed2"                               # CRC-64 of all batches
+    "ee5a04fb2b6ff8a0"                               # CRC-64 of all batches
     "000000000000000500000002"            # batch: from offset 5, two records
-    "0000001b0000001b"                    # 27 bytes, and as many unpacked
-    "d07fa32a"                                 # CRC-32 of them
-    "f6a1abfef962"                           # the first record's time
-    "0000026b027602026801" # deltas 0 and 0, k, v, one header: h, null
-    "04f7a1abfef962026b0100"     # deltas 2 and -1,700,000,000,124, k, null, no headers
-    "0000000000000002e43596ec6c545068"              # two records, CRC-64 of everything before
+    "0000001500000015"                    # 21 bytes, and as many unpacked
+    "033e4016"                                 # CRC-32 of them
+    "00f6a1abfef962"                         # delta 0, time 1,700,000,000,123
+    "026b027602026801"                     # k, v, one header: h, null
+    "0401026b0100"                           # delta 2, time -1, k, null, no headers
+    "000000000000000265f8fc88b0a1558e"              # two records, CRC-64 of everything before
 )  # fmt: skip
 GOLDEN_RECORDS = [
     Record(offset=5, timestamp=1_700_000_000_123, key=b"k", value=b"v", headers=[(b"h", None)]),

@@ -56,7 +56,7 @@ def test_writing_the_same_again_changes_no_name(tmp_path: Path) -> None:
     empty = LAYOUT.survey(storage)
     first = write(storage, [rows(10)], survey=empty)
     assert [each.path for each in write(storage, [rows(10)], survey=empty)] == [each.path for each in first]
-    assert len(list(storage.list())) == 1
+    assert len(list(storage.list("data"))) == 1
 
 
 def test_segments_of_several_regions_are_read_together_or_one_by_one(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from maxbrod.layouts.modular import ModularLayout
 
 LAYOUT: Final = ModularLayout(
     name="avro",
+    has_lossy_options=True,
     losses=(
         Loss(what="leader epochs, producer ids and epochs, sequence numbers", real=False),
         Loss(what="which records a transaction wrote, and its markers", real=False),

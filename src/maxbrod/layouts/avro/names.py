@@ -11,12 +11,14 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from maxbrod.errors import UsageError
+from maxbrod.errors import RefusedError, UsageError
 from maxbrod.model import TopicPartition
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _DOCUMENTED: Final = re.compile(r"topics/([^/]+)/partition=(\d{1,10})/([^/]+)\+(\d{1,10})-(\d{1,20})\.data")
 _REAL: Final = re.compile(r"([^/]+)/(?:([^/]+)/)?(\d{1,10})/([^/]+)-(\d{1,10})-(\d{15,19})\.avro")
+_NAME_BYTES_MAX: Final = 255
+"""Of one part of an object's name: file systems have no longer ones."""
 _PARTITION_MAX: Final = (1 << 31) - 1
 
 
@@ -59,4 +61,11 @@ def file_path(where: TopicPartition, first_offset: int) -> str:
     topic = where.topic
     if topic in {".", ".."} or not _TOPIC.fullmatch(topic):
         raise UsageError(f"Kafka has no topic of the name {topic!r}", hint="letters, digits, '.', '_' and '-'")
-    return f"topics/{topic}/partition={where.partition}/{topic}+{where.partition}-{first_offset:020d}.data"
+    name = f"{topic}+{where.partition}-{first_offset:020d}.data"
+    if len(name) > _NAME_BYTES_MAX:
+        raise RefusedError(
+            f"the topic's name has {len(topic)} characters: files of the layout avro would have names of {len(name)}, "
+            f"and {_NAME_BYTES_MAX} is the most",
+            hint="leave the topic out, or choose another layout: all others take any name that Kafka has",
+        )
+    return f"topics/{topic}/partition={where.partition}/{name}"

@@ -1,23 +1,37 @@
-"""Which options a tree of this layout can be written with."""
+"""Which options a tree of this layout can be written with, and what one of them loses."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
+from maxbrod.layouts.foreign import Loss
 
 if TYPE_CHECKING:
     from maxbrod.layouts.foreign import WriteOptions
 
 CODECS: Final = ("null", "deflate", "snappy", "bzip2", "xz", "zstandard")
 _LEVELS: Final = {"deflate": (0, 9), "bzip2": (1, 9), "xz": (0, 9), "zstandard": (1, 22)}
+_SCHEMAS: Final = ("full", "seed")
+_SEED_LOSSES: Final = (
+    Loss(what="null values: they come back as empty ones, so that no tombstone is left", real=True, field="value_null"),
+    Loss(
+        what="headers: their order, all but the last of a name, nulls, and names that are not UTF-8",
+        real=True,
+        field="headers",
+    ),
+    Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
+)
 _ALIASES: Final = {None: "null", "none": "null", "zstd": "zstandard"}
 
 
 def check_options(options: WriteOptions) -> str:
     """Avro's name of the codec, if all options make sense."""
-    if options.extra:
-        raise UsageError(f"the layout avro has no option {', '.join(sorted(options.extra))}")
+    unknown = sorted(set(options.extra) - {"schema"})
+    if unknown:
+        raise UsageError(f"the layout avro has no option {', '.join(unknown)}", hint="it has schema")
+    if options.extra.get("schema", "full") not in _SCHEMAS:
+        raise UsageError(f"there is no schema {options.extra['schema']!r}", hint=f"choose of {', '.join(_SCHEMAS)}")
     for name in ("segment_bytes_max", "segment_records_max"):
         limit = getattr(options, name)
         if limit is not None and limit < 1:
@@ -32,3 +46,12 @@ def check_options(options: WriteOptions) -> str:
             hint=f"it has {low} to {high}" if codec in _LEVELS else "leave the level out",
         )
     return codec
+
+
+def is_seed(options: WriteOptions) -> bool:
+    """Whether files shall have the very schema of the tool's document."""
+    return options.extra.get("schema") == "seed"
+
+
+def losses(options: WriteOptions) -> tuple[Loss, ...]:
+    return _SEED_LOSSES if is_seed(options) else ()

@@ -1,11 +1,15 @@
-"""What is known besides the records. The files themselves count as soon as they are there, and nothing lists them."""
+"""What is known besides the records, and which offsets files hold: nothing else would tell that one is lost.
+
+The files themselves count as soon as they are there.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maxbrod.layouts.avro.facts import write_facts
 from maxbrod.layouts.avro.options import check_options
+from maxbrod.layouts.coverage import extended_by
+from maxbrod.layouts.facts import read_facts, write_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def publish(
-    storage: Storage, survey: Survey, _written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
+    storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
 ) -> None:
     check_options(options)
-    write_facts(storage, survey, facts)
+    coverage = extended_by(read_facts(storage).coverage, survey, written, facts.gaps, _folder)
+    write_facts(storage, survey, facts, coverage)
+
+
+def _folder(segment: ForeignSegment) -> str:
+    return segment.path.rpartition("/")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
 NAMESPACE: Final = "ch.tbd.kafka.backuprestore.model.avro"
 
@@ -14,26 +14,35 @@ _HEADER: Final = {
     "fields": [{"name": "key", "type": "bytes"}, {"name": "value", "type": ["null", "bytes"]}],
 }
 
-SCHEMA: Final = json.dumps(
-    {
-        "type": "record",
-        "name": "AvroKafkaRecord",
-        "namespace": NAMESPACE,
-        "fields": [
-            {"name": "topic", "type": "string"},
-            {"name": "partition", "type": "int"},
-            {"name": "offset", "type": "long"},
-            {"name": "timestamp", "type": "long"},
-            {"name": "key", "type": _BYTES, "default": "null"},
-            {"name": "value", "type": _BYTES, "default": "null"},
-            {"name": "headers", "type": [{"type": "map", "values": "bytes"}, "null"], "default": {}},
-            {"name": "timestampType", "type": "int", "default": 0},
-            {"name": "headerList", "type": ["null", {"type": "array", "items": _HEADER}], "default": None},
-        ],
-    },
-    separators=(",", ":"),
+_DOCUMENTED: Final[list[dict[str, Any]]] = [
+    {"name": "topic", "type": "string"},
+    {"name": "partition", "type": "int"},
+    {"name": "offset", "type": "long"},
+    {"name": "timestamp", "type": "long"},
+    {"name": "key", "type": _BYTES, "default": "null"},
+    {"name": "value", "type": "bytes"},
+    {"name": "headers", "type": [{"type": "map", "values": "bytes"}, "null"], "default": None},
+]
+_ADDED: Final[list[dict[str, Any]]] = [
+    {"name": "timestampType", "type": "int", "default": 0},
+    {"name": "headerList", "type": ["null", {"type": "array", "items": _HEADER}], "default": None},
+]
+
+
+def _schema(fields: list[dict[str, Any]]) -> str:
+    record = {"namespace": NAMESPACE, "type": "record", "name": "AvroKafkaRecord", "fields": fields}
+    return json.dumps(record, separators=(",", ":"))
+
+
+SEED_SCHEMA: Final = _schema(_DOCUMENTED)
+"""The document's, and nothing else."""
+SCHEMA: Final = _schema(
+    [{**each, "type": _BYTES, "default": "null"} if each["name"] == "value" else each for each in _DOCUMENTED] + _ADDED
 )
-"""The document's fields, then two that carry what those cannot: readers that do not know them pass over them."""
+"""The document's fields, of which the value may be null, then two that carry what those cannot.
+
+Readers that do not know the two pass over them.
+"""
 
 MARK: Final = "maxbrod.version"
 """In the header's metadata of every file that we write, with what a survey wants to know."""

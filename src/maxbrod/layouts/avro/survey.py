@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.batch.columns import number_column
 from maxbrod.batch.schema import project
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UnsupportedFormatError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.layouts.avro import schema as names
 from maxbrod.layouts.avro.container import Header, read_blocks, read_header, read_last_block
-from maxbrod.layouts.avro.facts import PATH, Facts, read_facts
 from maxbrod.layouts.avro.names import FileName, parse_name
+from maxbrod.layouts.coverage import judge
+from maxbrod.layouts.facts import is_published, surveyed_facts
 from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
 
 if TYPE_CHECKING:
@@ -49,12 +50,15 @@ class _Copy:
 
 
 def detect(storage: Storage) -> bool:
-    return any(parse_name(info.path) is not None for info in islice(storage.list(), _NAMES_LOOKED_AT))
+    names = (parse_name(info.path) for info in islice(storage.list(), _NAMES_LOOKED_AT))
+    return any(name is not None for name in names) or is_published(storage, "avro")
 
 
 def survey(storage: Storage) -> Survey:
-    files = [(name, info) for info in storage.list() if (name := parse_name(info.path)) is not None]
     faults: list[Fault] = []
+    # Before the files are listed: what is published meanwhile is then more than it says, never less.
+    facts = surveyed_facts(storage, faults)
+    files = [(name, info) for info in storage.list() if (name := parse_name(info.path)) is not None]
     copies: defaultdict[TopicPartition, dict[str | None, _Copy]] = defaultdict(dict)
     with ThreadPoolExecutor(_REQUESTS) as pool:
         for (name, info), (segment, fault) in zip(files, pool.map(partial(_look, storage), files), strict=True):
@@ -70,25 +74,21 @@ def survey(storage: Storage) -> Survey:
         mine = _without_overlaps(_chosen(copies[where], faults), faults)
         segments += mine
         positions[where] = mine[-1].end_offset
-    facts = _facts(storage, faults)
+    verdict = judge(segments, facts.coverage)
+    for where, each in facts.coverage.items():
+        positions[where] = max(positions.get(where, 0), each.end_offset)
     return Survey(
         layout="avro",
         segments=tuple(segments),
         topics={**{name.where.topic: ForeignTopic(name=name.where.topic) for name, _ in files}, **facts.topics},
+        gaps=verdict.gaps,
         groups=facts.groups,
         positions=positions,
         cluster_id=facts.cluster_id,
         taken_at_ms=facts.taken_at_ms,
-        faults=tuple(faults),
+        faults=(*faults, *verdict.faults),
+        doubts=verdict.doubts,
     )
-
-
-def _facts(storage: Storage, faults: list[Fault]) -> Facts:
-    try:
-        return read_facts(storage)
-    except (CorruptDataError, UnsupportedFormatError) as error:
-        faults.append(Fault(path=PATH, message=error.message))
-        return Facts()
 
 
 def _chosen(copies: dict[str | None, _Copy], faults: list[Fault]) -> list[ForeignSegment]:

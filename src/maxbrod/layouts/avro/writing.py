@@ -17,7 +17,7 @@ from maxbrod.layouts.avro import writing_kernels
 from maxbrod.layouts.avro.codecs import compress
 from maxbrod.layouts.avro.container import SYNC_BYTES, encode_block, encode_bytes, encode_header, encode_long
 from maxbrod.layouts.avro.names import file_path
-from maxbrod.layouts.avro.options import check_options
+from maxbrod.layouts.avro.options import check_options, is_seed
 from maxbrod.layouts.buffers import RecordBuffers, consumable
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.rotation import Rotation
@@ -55,6 +55,7 @@ class _PartitionWriter:
     def __init__(self, storage: Storage, where: TopicPartition, options: WriteOptions) -> None:
         self.written: list[ForeignSegment] = []
         self._codec = check_options(options)
+        self._seed = is_seed(options)
         self._level = options.level
         self._storage = storage
         self._where = where
@@ -71,12 +72,12 @@ class _PartitionWriter:
         writing_kernels.mark_text(buffers.header_key.ends, buffers.header_key.data, *headers, text)
         sizes = np.empty(buffers.rows, np.int64)
         numbers = (buffers.offset, buffers.timestamp, buffers.kind)
-        writing_kernels.measure(*numbers, *buffers.shape(), text, len(self._head), sizes)
+        writing_kernels.measure(*numbers, *buffers.shape(), text, len(self._head), self._seed, sizes)
         for first, last, begins in self._files.pieces(sizes):
             if begins:
                 self.finish()
             if self._file is None:
-                self._file = _File(self._codec, self._level)
+                self._file = _File(self._codec, self._level, seed=self._seed)
             self._file.add(buffers, text, self._head, first, sizes[first:last])
 
     def finish(self) -> None:
@@ -88,7 +89,8 @@ class _PartitionWriter:
 class _File:
     """One file's blocks, packed as they fill up."""
 
-    def __init__(self, codec: str, level: int | None) -> None:
+    def __init__(self, codec: str, level: int | None, *, seed: bool) -> None:
+        self._seed = seed
         self._codec = codec
         self._level = level
         self._rotation = Rotation(bytes_max=BLOCK_BYTES, records_max=None, bytes_fresh=0)
@@ -113,7 +115,7 @@ class _File:
             if begins:
                 self._pack()
             out = np.empty(int(sizes[first:last].sum()), np.uint8)
-            writing_kernels.write(*buffers.all(), text, head, begin + first, begin + last, out)
+            writing_kernels.write(*buffers.all(), text, head, self._seed, begin + first, begin + last, out)
             self._open.append(out)
             self._open_records += last - first
         rows = slice(begin, begin + len(sizes))
@@ -144,7 +146,7 @@ class _File:
         seed = hashlib.blake2b(path.encode(), digest_size=SYNC_BYTES)
         seed.update(self._packed[0][1])
         sync = seed.digest()
-        header = encode_header(names.SCHEMA, self._codec, metadata, sync)
+        header = encode_header(names.SEED_SCHEMA if self._seed else names.SCHEMA, self._codec, metadata, sync)
         data = b"".join([header, *(encode_block(count, block, sync) for count, block in self._packed)])
         storage.replace(path, data)
         return ForeignSegment(

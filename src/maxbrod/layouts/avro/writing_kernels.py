@@ -70,13 +70,18 @@ def measure(
     header_value_valid,
     text,
     head_bytes,
+    seed,
     size,
 ):
-    """How many bytes each record takes."""
+    """How many bytes each record takes. `seed`: of the document's own schema, which ends with the map of headers."""
     for row in range(len(size)):
-        # The branches of key, value, headers and list take a byte each.
-        total = head_bytes + varint_bytes(offset[row]) + varint_bytes(timestamp[row])
-        total += varint_bytes(np.int64(timestamp_type[row])) + 4
+        # The branches of key and headers take a byte each, those of value and list as well where they have some; the
+        # length of a null value that has none, too.
+        total = head_bytes + varint_bytes(offset[row]) + varint_bytes(timestamp[row]) + 2
+        if not seed:
+            total += varint_bytes(np.int64(timestamp_type[row])) + 2
+        elif not value_valid[row]:
+            total += 1
         if key_valid[row]:
             total += varint_bytes(_length(key_ends, row)) + _length(key_ends, row)
         if value_valid[row]:
@@ -89,7 +94,7 @@ def measure(
                 value = _length(header_value_ends, header) if header_value_valid[header] else np.int64(0)
                 total += varint_bytes(key) + key + varint_bytes(value) + value
         total += varint_bytes(mapped) + 1 if mapped else 1
-        if _listed(header_ends, header_value_valid, text, row):
+        if not seed and _listed(header_ends, header_value_valid, text, row):
             total += varint_bytes(np.int64(header_ends[row + 1]) - np.int64(header_ends[row])) + 1
             for header in range(header_ends[row], header_ends[row + 1]):
                 key = _length(header_key_ends, header)
@@ -128,6 +133,7 @@ def write(
     header_value_valid,
     text,
     head,
+    seed,
     first,
     last,
     out,
@@ -142,8 +148,10 @@ def write(
         at += 1
         if key_valid[row]:
             at = _put_bytes(out, at, key_ends, key_data, row)
-        out[at] = 0 if value_valid[row] else 2
-        at += 1
+        # The document's value is no union: a null is an empty value there.
+        if not (seed and value_valid[row]):
+            out[at] = 0 if value_valid[row] or seed else 2
+            at += 1
         if value_valid[row]:
             at = _put_bytes(out, at, value_ends, value_data, row)
         out[at] = 0
@@ -162,7 +170,10 @@ def write(
                         out[at] = 0
                         at += 1
         out[at] = 0
-        at = write_varint(out, at + 1, np.int64(timestamp_type[row]))
+        at += 1
+        if seed:
+            continue
+        at = write_varint(out, at, np.int64(timestamp_type[row]))
         if not _listed(header_ends, header_value_valid, text, row):
             out[at] = 0
             at += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from maxbrod.layouts.binlog.beginnings import empty_segment
 from maxbrod.layouts.binlog.names import groups_path, index_path
 from maxbrod.layouts.binlog.options import check_options
 from maxbrod.layouts.binlog.schema import encode_groups, encode_partition_index
@@ -24,8 +25,10 @@ def publish(
     starts: defaultdict[TopicPartition, set[int]] = defaultdict(set)
     for segment in survey.segments:
         starts[segment.where].add(int(segment.details["start_offset"]))
-    for where in dict.fromkeys(segment.where for segment in written):
-        starts[where] |= {int(segment.details["start_offset"]) for segment in written if segment.where == where}
+    held = {*survey.positions, *(segment.where for segment in written)}
+    added = [*written, *(empty_segment(storage, where) for where in facts.empty if where not in held)]
+    for where in dict.fromkeys(segment.where for segment in added):
+        starts[where] |= {int(segment.details["start_offset"]) for segment in added if segment.where == where}
         storage.replace(index_path(where), encode_partition_index(where.partition, sorted(starts[where])))
     topics = {where.topic for where in (*survey.positions, *starts)}
     _publish_groups(storage, survey, facts.groups, topics)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.errors import ObjectExistsError
 from maxbrod.layouts.binlog import writing_kernels
+from maxbrod.layouts.binlog.beginnings import empty_segment, put_new
 from maxbrod.layouts.binlog.names import INDEX, RECORDS, index_path, segment_path
 from maxbrod.layouts.binlog.options import check_options
 from maxbrod.layouts.binlog.schema import MAGIC, encode_segment_index
@@ -45,11 +45,11 @@ def write(
     known = [segment for segment in survey.segments if segment.where == where]
     writer = _PartitionWriter(storage, where, options, begin=_begin(known))
     if where not in survey.positions:
-        _put_new(storage, index_path(where), MAGIC)
+        put_new(storage, index_path(where), MAGIC)
     for batch in consumable(records, survey.positions.get(where, 0)):
         writer.add(batch)
     writer.finish()
-    return writer.written or ([] if known else [_empty(storage, where)])
+    return writer.written or ([] if known else [empty_segment(storage, where)])
 
 
 def _begin(known: list[ForeignSegment]) -> int | None:
@@ -60,29 +60,6 @@ def _begin(known: list[ForeignSegment]) -> int | None:
     if not known:
         return 0
     return None if known[-1].records else int(known[-1].details["start_offset"])
-
-
-def _put_new(storage: Storage, path: str, data: bytes) -> None:
-    """Put something that is nothing yet, unless somebody has put more."""
-    try:
-        storage.put(path, data)
-    except ObjectExistsError:
-        return
-
-
-def _empty(storage: Storage, where: TopicPartition) -> ForeignSegment:
-    """The first segment of a partition that has no records: the tool makes one as soon as it hears of a partition."""
-    for kind in (RECORDS, INDEX):
-        _put_new(storage, segment_path(where, 0, kind), MAGIC)
-    return ForeignSegment(
-        where=where,
-        path=segment_path(where, 0, RECORDS),
-        base_offset=0,
-        end_offset=0,
-        records=0,
-        bytes=len(MAGIC),
-        details={"start_offset": 0, "index_bytes": len(MAGIC)},
-    )
 
 
 class _PartitionWriter:

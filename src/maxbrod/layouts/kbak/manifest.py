@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from maxbrod.layouts.backups import Backup
 
+CONTROL_SKIPPED: Final = "control_records_skipped"
 _INT64_MIN: Final = -(1 << 63)
 # The only reason that the tool itself knows: the log no longer had them.
 _REASONS: Final = {"offset_out_of_range": "retention"}
@@ -159,6 +160,8 @@ def parse_segment(where: TopicPartition, fields: Fields, backup: Backup) -> Fore
         "end_timestamp": fields.integer("end_timestamp", least=_INT64_MIN),
         "uncompressed_size": fields.integer("uncompressed_size", default=0),
     }
+    if fields.values.get(CONTROL_SKIPPED) is not None:
+        details[CONTROL_SKIPPED] = fields.integer(CONTROL_SKIPPED)
     sha256 = fields.text("sha256", default="")
     return ForeignSegment(
         where=where,

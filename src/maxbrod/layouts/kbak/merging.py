@@ -5,13 +5,19 @@ Fields of later versions, and such as nobody here knows, stay where they are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.layouts.kbak.schema import COMMITTED, UNCOMMITTED_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maxbrod.layouts.backups import Backup
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, ForeignTopic
+
+
+_COUNTED: Final = ("control_records_skipped", "aborted_records_dropped")
+"""Which the tool leaves out where there are none."""
 
 
 def new_manifest(backup: Backup, created_at_ms: int) -> dict[str, Any]:
@@ -22,6 +28,7 @@ def new_manifest(backup: Backup, created_at_ms: int) -> dict[str, Any]:
         "source_brokers": [],
         "compression": "zstd",
         "topics": [],
+        "isolation_level": COMMITTED,
     }
 
 
@@ -32,6 +39,8 @@ def merge(manifest: dict[str, Any], written: Iterable[ForeignSegment], facts: Cl
     if facts.brokers:
         manifest["source_brokers"] = list(facts.brokers)
     manifest["compression"] = codec
+    if not facts.committed:
+        manifest["isolation_level"] = UNCOMMITTED_LEVEL
     topics = _list(manifest, "topics")
     for segment in sorted(written, key=lambda each: each.base_offset):
         _merge_segment(_entry(topics, "name", segment.where.topic, _new_topic), segment)
@@ -79,7 +88,7 @@ def _merge_segment(topic: dict[str, Any], segment: ForeignSegment) -> None:
     segments = _list(partition, "segments")
     segments[:] = [each for each in segments if each.get("key") != entry["key"]]
     segments.append(entry)
-    partition["covered_through"] = max(partition.get("covered_through", -1), entry["end_offset"])
+    partition["covered_through"] = max(partition.get("covered_through", -1), entry["covered_end_offset"])
 
 
 def segment_entry(segment: ForeignSegment) -> dict[str, Any]:
@@ -97,8 +106,6 @@ def segment_entry(segment: ForeignSegment) -> dict[str, Any]:
         "sha256": details["sha256"],
         "uploaded_at": details["uploaded_at"],
         "covered_start_offset": details["covered_start_offset"],
-        "covered_end_offset": segment.end_offset - 1,
+        "covered_end_offset": details["covered_end_offset"],
     }
-    if details["control_records_skipped"]:
-        entry["control_records_skipped"] = details["control_records_skipped"]
-    return entry
+    return entry | {name: details[name] for name in _COUNTED if details[name]}

@@ -11,8 +11,9 @@ from maxbrod.batch.columns import number_column
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
+from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.found import Room, batch_of
-from maxbrod.layouts.kbak import kernels
+from maxbrod.layouts.kbak import kernels, markers
 from maxbrod.layouts.kbak.compression import open_body
 from maxbrod.layouts.kbak.legacy import read_legacy
 from maxbrod.layouts.kbak.schema import (
@@ -39,6 +40,14 @@ PIECE_BYTES: Final = 8 << 20
 
 def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     schema = project(None if columns is None else list(columns))
+    if segment.details.get(UNCOMMITTED) and "control" in schema.names:
+        wider = project([*schema.names, *markers.COLUMNS])
+        yield from markers.marked(_wanted(storage, segment, wider), schema.names)
+    else:
+        yield from _wanted(storage, segment, schema)
+
+
+def _wanted(storage: Storage, segment: ForeignSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     from_offset = segment.details.get("from_offset")
     if from_offset is None:
         yield from _read(storage, segment, schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, MaxbrodError
@@ -17,12 +18,20 @@ from maxbrod.layouts.backups import (
     refuse_other,
 )
 from maxbrod.layouts.documents import Fields, read_document
-from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
+from maxbrod.layouts.foreign import (
+    UNCOMMITTED,
+    Doubt,
+    Fault,
+    ForeignGroup,
+    ForeignSegment,
+    ForeignTopic,
+    Survey,
+)
 from maxbrod.layouts.kbak.groups import parse_groups
-from maxbrod.layouts.kbak.manifest import Contents, parse_manifest
+from maxbrod.layouts.kbak.manifest import CONTROL_SKIPPED, Contents, parse_manifest
 from maxbrod.layouts.kbak.names import GROUPS, POSITIONS, SEGMENT, parse_name
 from maxbrod.layouts.kbak.positions import read_positions
-from maxbrod.layouts.kbak.schema import HEADER_BYTES, MAGIC, NAME, decode_header
+from maxbrod.layouts.kbak.schema import COMMITTED, HEADER_BYTES, MAGIC, NAME, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,9 +74,11 @@ def survey(storage: Storage, backup_id: str | None = None) -> Survey:
     faults = [*contents.faults]
     groups = _groups(storage, backup, faults)
     _compare_positions(storage, backup, contents, faults)
+    isolation = _text(manifest, "isolation_level")
+    segments = sorted(contents.segments, key=lambda each: (each.where, each.base_offset))
     return Survey(
         layout=NAME,
-        segments=tuple(sorted(contents.segments, key=lambda each: (each.where, each.base_offset))),
+        segments=tuple(segments if isolation == COMMITTED else map(_uncommitted, segments)),
         topics=contents.topics,
         gaps=contents.gaps,
         groups=groups,
@@ -75,8 +86,33 @@ def survey(storage: Storage, backup_id: str | None = None) -> Survey:
         cluster_id=_text(manifest, "source_cluster_id"),
         taken_at_ms=manifest.integer("created_at", default=0) or None,
         faults=tuple(faults),
-        details=backup.details,
+        doubts=_doubts(isolation),
+        details=backup.details if isolation == COMMITTED else {**backup.details, UNCOMMITTED: True},
     )
+
+
+def _uncommitted(segment: ForeignSegment) -> ForeignSegment:
+    """Markers are looked for where the tool does not say that it left them out."""
+    if CONTROL_SKIPPED in segment.details:
+        return segment
+    return replace(segment, details={**segment.details, UNCOMMITTED: True})
+
+
+def _doubts(isolation: str | None) -> tuple[Doubt, ...]:
+    if isolation == COMMITTED:
+        return ()
+    if isolation is None:
+        what = (
+            "the manifest has no isolation_level: versions of the tool before that field wrote records of aborted "
+            "transactions like all others, and nothing tells them apart; transaction markers are left out"
+        )
+        return (Doubt(what=what, hint="if its topics have no transactions, nothing is wrong"),)
+    what = (
+        f"the manifest says isolation_level {isolation}: records of aborted transactions stand among the others, and "
+        "nothing tells them apart; transaction markers are left out"
+    )
+    hint = "--accept-gaps restores aborted records like all others; a backup with read_committed has none"
+    return (Doubt(what=what, hint=hint, refused=True),)
 
 
 def _folder_name(manifest: Fields) -> str:
@@ -152,11 +188,12 @@ def _rebuilt(storage: Storage, backup: Backup, error: MaxbrodError) -> Survey:
         positions[where] = segment.end_offset
     return Survey(
         layout=NAME,
-        segments=tuple(sorted(found, key=lambda each: (each.where, each.base_offset))),
+        segments=tuple(map(_uncommitted, sorted(found, key=lambda each: (each.where, each.base_offset)))),
         topics={each.where.topic: ForeignTopic(name=each.where.topic) for each in found},
         positions=positions,
         faults=tuple(faults),
-        details={**backup.details, "rebuilt": True},
+        doubts=_doubts(None),
+        details={**backup.details, "rebuilt": True, UNCOMMITTED: True},
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from maxbrod.batch.conform import conform
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.backups import Backup, backup_for, check_topic, has_offset_headers, refuse_unknown
 from maxbrod.layouts.buffers import RecordBuffers
+from maxbrod.layouts.decoding import Counts, Tallied
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import codec_of, compress
@@ -49,7 +51,8 @@ def write(
     check_topic(where.topic)
     backup = backup_for(survey, options)
     refuse_unknown(storage, backup, survey)
-    segments = _Segments(storage, backup, where, options, survey.positions.get(where))
+    tally = records if isinstance(records, Tallied) else None
+    segments = _Segments(storage, backup, where, options, survey.positions.get(where), tally)
     for batch in records:
         segments.add(batch)
     return segments.finish()
@@ -59,8 +62,15 @@ class _Segments:
     """The segment that is being filled, and those that are written."""
 
     def __init__(
-        self, storage: Storage, backup: Backup, where: TopicPartition, options: WriteOptions, position: int | None
+        self,
+        storage: Storage,
+        backup: Backup,
+        where: TopicPartition,
+        options: WriteOptions,
+        position: int | None,
+        tally: Tallied | None,
     ) -> None:
+        self._tally = tally
         self._storage, self._backup, self._where, self._options = storage, backup, where, options
         self._codec, self._level = codec_of(options)
         self._bytes_max = options.segment_bytes_max or SEGMENT_BYTES_MAX
@@ -102,7 +112,20 @@ class _Segments:
     def finish(self) -> list[ForeignSegment]:
         if self._rows:
             self._flush()
+        if self._written and self._tally is not None:
+            self._written[-1] = self._covering(self._written[-1], self._tally)
         return self._written
+
+    def _covering(self, segment: ForeignSegment, tally: Tallied) -> ForeignSegment:
+        """The last segment: it answers for all that was read behind its last record, too."""
+        skipped = tally.skipped.take(tally.end)
+        details = {
+            **segment.details,
+            "covered_end_offset": max(tally.end, segment.end_offset) - 1,
+            "control_records_skipped": segment.details["control_records_skipped"] + skipped.control + self._markers,
+            "aborted_records_dropped": segment.details["aborted_records_dropped"] + skipped.aborted,
+        }
+        return replace(segment, details=details)
 
     def _prepared(self, records: pa.RecordBatch) -> pa.RecordBatch:
         control = number_column(records.column("control"))
@@ -171,7 +194,11 @@ class _Segments:
         self._begin()
 
     def _described(self, header: Header, name: str, body_bytes: int, stored: bytes) -> ForeignSegment:
-        covered_from = header.start_offset if self._position is None else self._position
+        begun = header.start_offset if self._tally is None else min(self._tally.start, header.start_offset)
+        covered_from = begun if self._position is None else self._position
+        skipped = Counts(control=0, aborted=0)
+        if self._tally is not None:
+            skipped = self._tally.skipped.take(header.end_offset + 1)
         return ForeignSegment(
             where=self._where,
             path=self._backup.path(name),
@@ -189,6 +216,8 @@ class _Segments:
                 "sha256": hashlib.sha256(stored).hexdigest(),
                 "uploaded_at": int(time.time() * 1000),
                 "covered_start_offset": covered_from,
-                "control_records_skipped": self._markers,
+                "covered_end_offset": header.end_offset,
+                "control_records_skipped": self._markers + skipped.control,
+                "aborted_records_dropped": skipped.aborted,
             },
         )

@@ -32,7 +32,7 @@ def parse_checkpoint(checkpoint: Fields) -> dict[TopicPartition, int]:
 
 
 def checkpoint_document(
-    old: dict[str, Any], backup: Backup, segments: Iterable[ForeignSegment], taken_at_ms: int
+    old: dict[str, Any], backup: Backup, segments: Iterable[ForeignSegment], now_ms: int
 ) -> dict[str, Any]:
     """Where each partition stands after its last segment; a partition that has none here stays as it was."""
     before = old.get("topics") or {}
@@ -44,4 +44,4 @@ def checkpoint_document(
             "segment": each.path.rsplit("/", 1)[-1],
             "segment_offset": each.bytes,
         }
-    return {**old, "backup_id": backup.backup_id, "timestamp": iso(taken_at_ms), "topics": topics}
+    return {**old, "backup_id": backup.backup_id, "timestamp": iso(now_ms), "topics": topics}

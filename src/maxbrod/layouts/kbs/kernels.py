@@ -1,4 +1,4 @@
-"""The compiled loops over the records of one batch's block: a timestamp, then records of varints.
+"""The compiled loops over the records of one batch's block, which begins with its first record: varints, and bytes.
 
 The rules of `maxbrod.batch.kernels`: no position is read that was not compared with its end before, every loop moves
 forward, nothing is allocated.
@@ -54,9 +54,7 @@ def scan(
     end = np.int64(len(data))
     headers = np.int64(0)
     before = np.int64(-1)
-    first_timestamp, at = read_varint(data, 0, end)
-    if at < 0:
-        return BAD_VARINT, 0
+    at = np.int64(0)
     for row in range(count):
         delta, at = read_varint(data, at, end)
         if at < 0:
@@ -64,7 +62,8 @@ def scan(
         if delta <= before or delta > _INT64_MAX - base_offset or (row == 0 and delta != 0):
             return BAD_OFFSET, row
         before = delta
-        time_delta, at = read_varint(data, at, end)
+        # A batch has no base timestamp: deltas count from 0.
+        time, at = read_varint(data, at, end)
         if at < 0:
             return BAD_VARINT, row
 
@@ -107,7 +106,7 @@ def scan(
             at += max(size, np.int64(0))
         headers += entries
         offset[row] = base_offset + delta
-        timestamp[row] = first_timestamp + time_delta
+        timestamp[row] = time
         header_ends[row] = headers
     if at != end:
         return BAD_COUNT, count
@@ -153,7 +152,6 @@ def fill(
     row,
     last,
     first_offset,
-    first_timestamp,
     bytes_max,
     out,
     at,
@@ -161,15 +159,15 @@ def fill(
     """Add the rows from `row` up to `last` to a block, up to the one that makes it as large as `bytes_max`.
 
     Returns (status, row, at, bytes needed): the first row that was not added and where the block ends. NO_ROOM: that
-    row needs so many bytes behind `at`. An empty block (`at` 0) gets the timestamp in front.
+    row needs so many bytes behind `at`.
     """
     while row < last and at < bytes_max:
         key = length_of(key_ends, key_valid, row)
         value = length_of(value_ends, value_valid, row)
         headers = np.int64(header_ends[row + 1]) - np.int64(header_ends[row])
-        size = varint_bytes(offset[row] - first_offset) + varint_bytes(timestamp[row] - first_timestamp)
+        size = varint_bytes(offset[row] - first_offset) + varint_bytes(timestamp[row])
         size += varint_bytes(key) + max(key, np.int64(0)) + varint_bytes(value) + max(value, np.int64(0))
-        size += varint_bytes(headers) + (varint_bytes(first_timestamp) if at == 0 else 0)
+        size += varint_bytes(headers)
         for header in range(header_ends[row], header_ends[row + 1]):
             part = np.int64(header_key_ends[header + 1]) - np.int64(header_key_ends[header])
             size += varint_bytes(part) + part
@@ -178,10 +176,8 @@ def fill(
         if size > len(out) - at:
             return NO_ROOM, row, at, size
 
-        if at == 0:
-            at = write_varint(out, at, first_timestamp)
         at = write_varint(out, at, offset[row] - first_offset)
-        at = write_varint(out, at, timestamp[row] - first_timestamp)
+        at = write_varint(out, at, timestamp[row])
         at = write_varint(out, at, key)
         if key > 0:
             copy_bytes(out, at, key_data, np.int64(key_ends[row]), key)

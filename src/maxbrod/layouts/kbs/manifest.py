@@ -120,7 +120,8 @@ def build(
     facts: ClusterFacts,
     *,
     compression: dict[str, Any],
-    taken_at_ms: int,
+    created_at_ms: int,
+    completed_at_ms: int,
 ) -> dict[str, Any]:
     """The manifest of all these segments, with every field of the old one that nobody here knows."""
     cluster = _object(old, "source_cluster")
@@ -129,9 +130,9 @@ def build(
     return {
         "version": VERSION,
         "backup_id": backup.backup_id,
-        "created_at": iso(taken_at_ms),
+        "created_at": iso(created_at_ms),
         **old,
-        "completed_at": iso(taken_at_ms),
+        "completed_at": iso(completed_at_ms),
         "source_cluster": cluster,
         "compression": compression,
         "statistics": _statistics(old, segments),

@@ -29,7 +29,7 @@ def publish(
 ) -> None:
     backup = backup_for(survey, options)
     codec, level = codec_of(options)
-    taken_at_ms = facts.taken_at_ms or int(time.time() * 1000)
+    now_ms = int(time.time() * 1000)
     if survey.details.get("rebuilt"):
         raise RefusedError(
             "the manifest of this backup is damaged, and a new one would forget what it said",
@@ -45,11 +45,12 @@ def publish(
         segments,
         facts,
         compression={"algorithm": codec.name.lower(), "level": 0 if level is None else level},
-        taken_at_ms=taken_at_ms,
+        created_at_ms=facts.taken_at_ms or now_ms,
+        completed_at_ms=now_ms,
     )
     write_document(storage, backup.path(MANIFEST), document)
     path = backup.path(CHECKPOINT)
-    write_document(storage, path, checkpoint_document(_old(storage, path), backup, segments, taken_at_ms))
+    write_document(storage, path, checkpoint_document(_old(storage, path), backup, segments, now_ms))
 
 
 def _old(storage: Storage, path: str) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def _held(
         raise RefusedError(
             "there is a manifest here that is not of this layout",
             object_name=storage.name_of(backup.path(MANIFEST)),
-            hint="choose another backup_id",
+            hint="choose another by --layout-option backup_id=ID",
         )
     if now.details.get("rebuilt") or any(fault.fatal for fault in now.faults):
         raise RefusedError(

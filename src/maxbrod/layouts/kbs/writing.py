@@ -89,7 +89,7 @@ class _Segments:
         self._rows = 0
         self._batch_rows = 0
         self._first = (0, 0)
-        self._base = (0, 0)
+        self._base_offset = 0
         self._last = (0, 0)
         self._times = (0, 0)
 
@@ -136,14 +136,14 @@ class _Segments:
     def _take(self, buffers: RecordBuffers, first: int, last: int) -> int:
         """Add rows to the batch up to its end; returns the first that was not added."""
         if not self._batch_rows:
-            self._base = int(buffers.offset[first]), int(buffers.timestamp[first])
+            self._base_offset = int(buffers.offset[first])
         row, at = first, self._block.size
         while True:
             status, row, at, needed = kernels.fill(
                 *buffers.all(),
                 row,
                 last,
-                *self._base,
+                self._base_offset,
                 min(BATCH_BYTES_MAX, self._bytes_max),
                 self._block.data,
                 at,
@@ -177,7 +177,7 @@ class _Segments:
             return
         packed = compress(self._codec.kafka, self._block.taken(), self._level)
         header = BatchHeader(
-            base_offset=self._base[0],
+            base_offset=self._base_offset,
             records=self._batch_rows,
             stored_bytes=len(packed),
             block_bytes=self._block.size,

@@ -95,7 +95,8 @@ def _tell_left_out(joined: Joined, chosen: Copy, watermark: int, end: int) -> No
     # Brokers note the watermark every five seconds only, so that acknowledged records may stand above it.
     message = (
         f"offsets {watermark} to {end - 1} stand above the noted high watermark and are left out; after a crash "
-        f"acknowledged records may be among them: take them with uncommitted_tail=true"
+        "acknowledged records may be among them: --uncommitted-tail takes them (of convert: --from-option "
+        "uncommitted_tail=true)"
     )
     joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=watermark))
 

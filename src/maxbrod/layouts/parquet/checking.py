@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,26 +28,12 @@ if TYPE_CHECKING:
 def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
     """Every fault that can be found; those that the survey met come first."""
     yield from survey.faults
-    yield from _holes(survey)
     with ThreadPoolExecutor(THREADS) as pool:
         for segment, fault in zip(survey.segments, pool.map(partial(_quick, storage), survey.segments), strict=True):
             if fault is not None:
                 yield fault
             elif deep:
                 yield from _deep(storage, segment)
-
-
-def _holes(survey: Survey) -> Iterator[Fault]:
-    """Offsets between two segments: compaction and transactions leave holes in a topic, lost segments do, too."""
-    for before, after in pairwise(survey.segments):
-        if before.where == after.where and before.end_offset < after.base_offset:
-            yield Fault(
-                path=after.path,
-                message=f"no segment has the offsets {before.end_offset} to {after.base_offset - 1}: "
-                "the topic never had them, or a segment is lost",
-                offset=before.end_offset,
-                fatal=False,
-            )
 
 
 def _quick(storage: Storage, segment: ForeignSegment) -> Fault | None:

@@ -11,9 +11,6 @@ LAYOUT: Final = ModularLayout(
     name="parquet",
     choices=("region",),
     losses=(
-        Loss(what="consumer groups and their offsets, unless __consumer_offsets is archived too", real=True),
-        Loss(what="topic configurations, partition counts and replication factors", real=False),
-        Loss(what="partitions that have no records", real=False),
         Loss(what="producer ids, sequences, leader epochs and which records were written in transactions", real=False),
         Loss(what="transaction markers, which no consumer sees", real=False),
     ),

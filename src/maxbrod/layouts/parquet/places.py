@@ -44,11 +44,14 @@ def _region(where: TopicPartition, wished: str | None, survey: Survey, regions: 
             raise UsageError(
                 f"{where} is in the archive already, of region {region}",
                 object_name=own.path,
-                hint=f"give the region {region}, or write into another archive",
+                hint=f"say --layout-option region={region}, or write into another archive",
             )
         return region
     if wished is None and len(regions) > 1:
-        raise UsageError(f"the archive has the regions {', '.join(regions)}", hint="say which one is written to")
+        raise UsageError(
+            f"the archive has the regions {', '.join(regions)}",
+            hint="say which one is written to by --layout-option region=NAME",
+        )
     return wished or next(iter(regions), REGION)
 
 

@@ -1,9 +1,14 @@
-"""Nothing: this layout has no metadata besides its names and footers, so that a written segment counts."""
+"""What is known besides the records, and which offsets segments hold: nothing else would tell that one is lost.
+
+The tool has no metadata but names and footers: a segment counts as soon as it is there.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from maxbrod.layouts.coverage import extended_by
+from maxbrod.layouts.facts import read_facts, write_facts
 from maxbrod.layouts.parquet.writing import check_options
 
 if TYPE_CHECKING:
@@ -14,6 +19,13 @@ if TYPE_CHECKING:
 
 
 def publish(
-    _storage: Storage, _survey: Survey, _written: Sequence[ForeignSegment], options: WriteOptions, _facts: ClusterFacts
+    storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
 ) -> None:
     check_options(options)
+    coverage = extended_by(read_facts(storage).coverage, survey, written, facts.gaps, _folder)
+    write_facts(storage, survey, facts, coverage)
+
+
+def _folder(segment: ForeignSegment) -> str:
+    """That of the partition, whose levels are folders of it."""
+    return segment.path.rsplit("/", 2)[0]

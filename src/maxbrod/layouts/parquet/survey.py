@@ -8,6 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError, UsageError
+from maxbrod.layouts.coverage import judge
+from maxbrod.layouts.facts import is_published, surveyed_facts
 from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.parquet.footer import Footer, check_footer, parse_footer
 from maxbrod.layouts.parquet.groups import check_columns
@@ -17,8 +19,9 @@ from maxbrod.layouts.parquet.overlaps import Share, shares
 from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from maxbrod.layouts.coverage import Coverage
     from maxbrod.layouts.parquet.metadata import FileMetadata
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import ObjectInfo, Storage
@@ -44,12 +47,16 @@ class Found:
 
 def detect(storage: Storage) -> bool:
     names = (info.path for folder in (PREFIX, "") for info in islice(storage.list(folder), _LOOKED_AT_MAX))
-    return any(parse_name(name) is not None for name in names)
+    return any(parse_name(name) is not None for name in names) or is_published(storage, "parquet")
 
 
 def survey(storage: Storage, *, region: str | None = None) -> Survey:
     """All segments of one region, or of all regions as long as no two have records of the same partition."""
-    objects, faults = _named(storage, region)
+    faults: list[Fault] = []
+    # Before the objects are listed: what is published meanwhile is then more than it says, never less.
+    facts = surveyed_facts(storage, faults)
+    objects, strangers = _named(storage, region)
+    faults += strangers
     found: list[Found] = []
     for outcome in _opened(storage, objects):
         if isinstance(outcome, Fault):
@@ -63,12 +70,19 @@ def survey(storage: Storage, *, region: str | None = None) -> Survey:
         for where, names in sorted(_partitions(found).items())
         for share in _one_region(storage, where, names)
     ]
+    coverage = {where: each for where, each in facts.coverage.items() if _is_of(each.folder, region)}
+    verdict = judge(segments, coverage)
     return Survey(
         layout="parquet",
         segments=tuple(segments),
-        topics=_topics(segments),
-        positions=_positions(segments),
-        faults=tuple(faults),
+        topics={**_topics(segments), **facts.topics},
+        gaps=verdict.gaps,
+        groups=facts.groups,
+        positions=_positions(segments, coverage),
+        cluster_id=facts.cluster_id,
+        taken_at_ms=facts.taken_at_ms,
+        faults=(*faults, *verdict.faults),
+        doubts=verdict.doubts,
         details={"regions": {each.footer.region: each.name.folder for each in reversed(found)}},
     )
 
@@ -175,8 +189,15 @@ def _topics(segments: Iterable[ForeignSegment]) -> dict[str, ForeignTopic]:
     return {segment.where.topic: ForeignTopic(name=segment.where.topic) for segment in segments}
 
 
-def _positions(segments: Iterable[ForeignSegment]) -> dict[TopicPartition, int]:
-    positions: dict[TopicPartition, int] = {}
+def _is_of(folder: str, region: str | None) -> bool:
+    """Whether the folder of a partition is that of a chosen region."""
+    return region is None or folder.split("/")[-3:-2] in ([], [region])
+
+
+def _positions(
+    segments: Iterable[ForeignSegment], coverage: Mapping[TopicPartition, Coverage]
+) -> dict[TopicPartition, int]:
+    positions = {where: each.end_offset for where, each in coverage.items()}
     for segment in segments:
         positions[segment.where] = max(positions.get(segment.where, 0), segment.end_offset)
     return positions

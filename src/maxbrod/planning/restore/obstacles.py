@@ -23,6 +23,8 @@ class ObstacleKind(StrEnum):
     CORRUPT = "corrupt"
     UNEXPLAINED = "unexplained"
     INCOMPLETE = "incomplete"
+    UNPROVED = "unproved"
+    """By the layout of another tool, which does not tell."""
     NAME = "name"
     DONE_BEFORE = "done before"
     HELD = "held"
@@ -49,6 +51,7 @@ _ERRORS: Final[dict[ObstacleKind, type[MaxbrodError]]] = {
     ObstacleKind.CORRUPT: CorruptDataError,
     ObstacleKind.UNEXPLAINED: IncompleteError,
     ObstacleKind.INCOMPLETE: IncompleteError,
+    ObstacleKind.UNPROVED: IncompleteError,
 }
 GAPS: Final = frozenset({ObstacleKind.CORRUPT, ObstacleKind.UNEXPLAINED, ObstacleKind.INCOMPLETE})
 """What the archive lacks of what is asked for: fatal, unless it is accepted."""

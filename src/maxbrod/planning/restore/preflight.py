@@ -39,7 +39,7 @@ _TROUBLES: Final = {
     GapReason.UNEXPLAINED: (ObstacleKind.UNEXPLAINED, "records are missing, and nothing says why, among"),
 }
 _LOST: Final = "put the objects back from a copy of the archive; or restore without these offsets: say --accept-gaps"
-_ACCEPT: Final = "see 'maxbrod show'; to restore what there is, say that gaps are accepted"
+_ACCEPT: Final = "see 'maxbrod show'; to restore what there is, say --accept-gaps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

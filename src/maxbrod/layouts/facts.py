@@ -1,8 +1,9 @@
-"""What Avro files cannot say: groups, topics, the cluster. An object of ours beside them, which the tool never opens.
+"""What trees of layouts without metadata of their own cannot say: groups, topics, the cluster, which offsets they hold.
 
-`maxbrod.json`, one JSON object, every field optional: `version` 1, `cluster_id`, `taken_at_ms`, `topics` by name
-(`partition_count`, `replication_factor`, `configs`), `groups` by id (topic, partition as text, next offset). The
-archive is whole without it.
+One object of ours beside the segments, `maxbrod.json`, which no other tool opens. A JSON object, every field optional
+but the first: `version` 1, `layout`, `cluster_id`, `taken_at_ms`, `topics` by name (`partition_count`,
+`replication_factor`, `configs`), `groups` by id (topic, partition as text, next offset), `offsets` by topic, partition
+(see `layouts.coverage`). Without it every record is still there, but nobody can tell whether they are all that were.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, naming
-from maxbrod.layouts.foreign import ForeignGroup, ForeignTopic
+from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage
+from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignTopic
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -32,6 +34,24 @@ class Facts:
     taken_at_ms: int | None = None
     topics: Mapping[str, ForeignTopic] = field(default_factory=dict)
     groups: tuple[ForeignGroup, ...] = ()
+    coverage: Mapping[TopicPartition, Coverage] = field(default_factory=dict)
+
+
+def is_published(storage: Storage, layout: str) -> bool:
+    """Whether such an object is there and of this layout: an archive of empty topics has nothing else."""
+    try:
+        return bool(json.loads(bytes(storage.get(PATH)))["layout"] == layout)
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def surveyed_facts(storage: Storage, faults: list[Fault]) -> Facts:
+    """What is known; nothing, and a fault, where the object is not what it should be."""
+    try:
+        return read_facts(storage)
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        faults.append(Fault(path=PATH, message=error.message))
+        return Facts()
 
 
 def read_facts(storage: Storage) -> Facts:
@@ -67,6 +87,7 @@ def _decode(document: dict[str, Any]) -> Facts:
         taken_at_ms=_number(document.get("taken_at_ms")),
         topics=topics,
         groups=tuple(_decode_group(group, offsets) for group, offsets in document.get("groups", {}).items()),
+        coverage=decode_coverage(document.get("offsets")),
     )
 
 
@@ -87,7 +108,9 @@ def _number(value: Any) -> int | None:  # noqa: ANN401 - JSON
     return value
 
 
-def write_facts(storage: Storage, survey: Survey, facts: ClusterFacts) -> None:
+def write_facts(
+    storage: Storage, survey: Survey, facts: ClusterFacts, coverage: Mapping[TopicPartition, Coverage]
+) -> None:
     """What is known now, over what was known before. No groups at all: the source does not tell, and they stay."""
     groups: dict[str, dict[str, dict[str, int]]] = {}
     for group in facts.groups or survey.groups:
@@ -103,9 +126,11 @@ def write_facts(storage: Storage, survey: Survey, facts: ClusterFacts) -> None:
     }
     document = {
         "version": _VERSION,
+        "layout": survey.layout,
         "cluster_id": facts.cluster_id or survey.cluster_id,
         "taken_at_ms": facts.taken_at_ms or survey.taken_at_ms,
         "topics": topics,
         "groups": groups,
+        "offsets": encode_coverage(coverage),
     }
     storage.replace(PATH, json.dumps(document, indent=2, ensure_ascii=False).encode())

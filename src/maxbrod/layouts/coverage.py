@@ -1,0 +1,234 @@
+"""Which offsets a tree must hold whose tool keeps no list of its segments: what we publish beside it, and the verdict.
+
+A lost segment leaves no trace there. So every publishing notes the offsets that segments hold, and those between two
+segments that never had a record. Without such a note, or for offsets before it, only the neighbours can be asked. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from maxbrod.layouts.backups import is_plain_name
+from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from maxbrod.layouts.foreign import ForeignSegment, Survey
+
+Range: TypeAlias = tuple[int, int]
+"""Offsets from the first up to, and without, the second."""
+
+_OFFSET_MAX: Final = (1 << 63) - 1
+_NO_REASONS: Final = frozenset({"corrupt", "unexplained"})
+_PARTITION_MAX: Final = (1 << 31) - 1
+_RANGES_MAX: Final = 1_000_000
+_NO_LIST: Final = Doubt(
+    what="nothing lists the segments of this archive: if the first or the last segment of a partition is lost, "
+    "nobody can tell",
+    hint="compare it with its topics, or with another copy",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Of one partition, whose segments belong into `folder`. Ranges rise and do not touch."""
+
+    folder: str
+    held: tuple[Range, ...] = ()
+    """What segments held when they were published."""
+    empty: tuple[Range, ...] = ()
+    """Between segments, and never with a record: of transaction markers, aborted records, compaction, retention."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.held[-1][1] if self.held else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is wrong with the segments of a tree, taken together."""
+
+    faults: tuple[Fault, ...]
+    gaps: tuple[ForeignGap, ...]
+    """Offsets that are lost, `corrupt`, and such that may be, `unexplained`."""
+    doubts: tuple[Doubt, ...]
+
+
+def extended(
+    known: Coverage,
+    present: Iterable[ForeignSegment],
+    written: Iterable[ForeignSegment],
+    position: int | None,
+    lacking: Iterable[Range],
+) -> Coverage:
+    """The coverage after a publishing. `position`: where the writer went on; None: the partition was not there.
+
+    A hole is vouched for only where the writer itself saw what was read in between, and nothing was `lacking`.
+    """
+    added = sorted(map(_range, written))
+    reached = [] if position is None else [(position, position)]
+    holes = _without([(end, base) for (_, end), (base, _) in pairwise([*reached, *added])], lacking)
+    held = _merged([*known.held, *map(_range, present), *added])
+    return replace(known, held=held, empty=_merged([*known.empty, *holes]))
+
+
+def extended_by(
+    known: Mapping[TopicPartition, Coverage],
+    survey: Survey,
+    written: Sequence[ForeignSegment],
+    gaps: Iterable[ForeignGap],
+    folder_of: Callable[[ForeignSegment], str],
+) -> dict[TopicPartition, Coverage]:
+    """The coverage of every partition after a publishing. `survey` is that which the writers went by.
+
+    `gaps`: what the source lacks for no good reason is not vouched for.
+    """
+    lacking: dict[TopicPartition, list[Range]] = {}
+    for each in gaps:
+        if each.reason in _NO_REASONS:
+            lacking.setdefault(each.where, []).append((each.base_offset, each.end_offset))
+    present, added = by_partition(survey.segments), by_partition(written)
+    folders = {each.where: folder_of(each) for each in (*survey.segments, *written)}
+    return dict(known) | {
+        where: extended(
+            known.get(where, Coverage(folder=folder)),
+            present.get(where, ()),
+            added.get(where, ()),
+            survey.positions.get(where),
+            lacking.get(where, ()),
+        )
+        for where, folder in folders.items()
+    }
+
+
+def by_partition(segments: Iterable[ForeignSegment]) -> dict[TopicPartition, list[ForeignSegment]]:
+    grouped: dict[TopicPartition, list[ForeignSegment]] = {}
+    for each in segments:
+        grouped.setdefault(each.where, []).append(each)
+    return grouped
+
+
+def judge(
+    found: Iterable[ForeignSegment],
+    known: Mapping[TopicPartition, Coverage],
+) -> Verdict:
+    """`found` has the segments of each partition by offset, without overlaps."""
+    segments = by_partition(found)
+    faults: list[Fault] = []
+    gaps: list[ForeignGap] = []
+    doubts: list[Doubt] = []
+    for where in sorted({*segments, *known}):
+        held, coverage = segments.get(where, ()), known.get(where, Coverage(folder=""))
+        present = [_range(each) for each in held]
+        lost = _without(coverage.held, present)
+        for base, end in lost:
+            message = f"no sound segment has the offsets {base} to {end - 1} any more, which were archived"
+            faults.append(Fault(path=coverage.folder, message=message, offset=base))
+            gaps.append(ForeignGap(where=where, base_offset=base, end_offset=end, reason="corrupt"))
+        holes = [(before[1], after[0]) for before, after in pairwise(present) if before[1] < after[0]]
+        doubtful = _without(_without(holes, lost), coverage.empty)
+        likely = max((_lacking(each) for each in held), default=0)
+        explicable = [each for each in doubtful if each[1] - each[0] <= likely]
+        gaps += [
+            ForeignGap(where=where, base_offset=base, end_offset=end, reason="unexplained")
+            for base, end in doubtful
+            if end - base > likely
+        ]
+        if explicable:
+            doubts.append(_explicable(where, explicable))
+    if any(not _listed(held, known.get(where)) for where, held in segments.items()):
+        doubts.append(_NO_LIST)
+    return Verdict(faults=tuple(faults), gaps=tuple(gaps), doubts=tuple(doubts))
+
+
+def _range(segment: ForeignSegment) -> Range:
+    return segment.base_offset, segment.end_offset
+
+
+def _lacking(segment: ForeignSegment) -> int:
+    """How many of its own offsets have no record. A topic that leaves holes leaves them between segments, too."""
+    return 0 if segment.records is None else segment.end_offset - segment.base_offset - segment.records
+
+
+def _listed(held: Sequence[ForeignSegment], coverage: Coverage | None) -> bool:
+    return not held or (coverage is not None and not _without([_range(held[0])], coverage.held))
+
+
+def _explicable(where: TopicPartition, holes: Sequence[Range]) -> Doubt:
+    base, end = holes[0]
+    more = f", and at {len(holes) - 1} more places" if len(holes) > 1 else ""
+    return Doubt(
+        what=f"no segment has the offsets {base} to {end - 1}{more}: segments beside them lack as many, so that the "
+        "topic may never have had them; whether a segment is lost, nobody can tell",
+        topic=where.topic,
+        partition=where.partition,
+    )
+
+
+def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    merged: list[Range] = []
+    for base, end in sorted(ranges):
+        if base >= end:
+            continue
+        if merged and base <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((base, end))
+    return tuple(merged)
+
+
+def _without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
+    """What of `ranges` none of the others covers."""
+    left: list[Range] = []
+    taken, at = _merged(others), 0
+    for base, end in _merged(ranges):
+        reached = base
+        while at < len(taken) and taken[at][1] <= reached:
+            at += 1
+        here = at
+        while here < len(taken) and taken[here][0] < end:
+            if taken[here][0] > reached:
+                left.append((reached, taken[here][0]))
+            reached = max(reached, taken[here][1])
+            here += 1
+        if reached < end:
+            left.append((reached, end))
+    return left
+
+
+def encode_coverage(coverage: Mapping[TopicPartition, Coverage]) -> dict[str, dict[str, dict[str, Any]]]:
+    """As JSON: by topic, then by partition as text."""
+    topics: dict[str, dict[str, dict[str, Any]]] = {}
+    for where, each in sorted(coverage.items()):
+        topics.setdefault(where.topic, {})[str(where.partition)] = asdict(each)
+    return topics
+
+
+def decode_coverage(topics: Any) -> dict[TopicPartition, Coverage]:  # noqa: ANN401 - JSON
+    """KeyError, ValueError, TypeError, AttributeError: this is not what `encode_coverage` writes."""
+    return {
+        _decode_partition(topic, partition): Coverage(
+            folder=str(each["folder"]), held=_decode_ranges(each["held"]), empty=_decode_ranges(each["empty"])
+        )
+        for topic, partitions in (topics or {}).items()
+        for partition, each in partitions.items()
+    }
+
+
+def _decode_partition(topic: str, partition: str) -> TopicPartition:
+    if not is_plain_name(topic) or not 0 <= int(partition) <= _PARTITION_MAX:
+        raise ValueError(f"{topic[:80]!r} has no partition {partition[:20]!r}")
+    return TopicPartition(topic=topic, partition=int(partition))
+
+
+def _decode_ranges(listed: Any) -> tuple[Range, ...]:  # noqa: ANN401 - JSON
+    if len(listed) > _RANGES_MAX:
+        raise ValueError(f"{len(listed)} ranges of one partition cannot be")
+    for base, end in listed:
+        if type(base) is not int or type(end) is not int or not 0 <= base < end <= _OFFSET_MAX:
+            raise ValueError(f"{base!r} to {end!r} are no offsets")
+    return _merged((base, end) for base, end in listed)
