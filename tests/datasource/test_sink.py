@@ -32,6 +32,7 @@ from datasource.sinks import (
 from fixtures_archives import commit_run
 from maxbrod.api.archives import open_archive, open_for_writing
 from maxbrod.api.garbage import collect_garbage
+from maxbrod.api.listing import list_topics
 from maxbrod.api.snapshots import find_moment
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, PartitionId, decode_rows
@@ -312,7 +313,9 @@ def test_a_topic_never_loses_partitions_to_a_backup_in_between(tmp_path: Path) -
     now = now_ms()
     ends = {PartitionId(topic_id=TOPIC_ID, partition=0): 3}
     known = {"topics": {TOPIC_ID: "orders"}, "ends": ends}
-    commit_run(open_for_writing(str(url)), "backup", [segment(0, 3)], **known, finished_at=now, written_at=now)
+    points = {PartitionId(topic_id=TOPIC_ID, partition=0): 1000}
+    told = {**known, "recovery_points": points, "behind": points}
+    commit_run(open_for_writing(str(url)), "backup", [segment(0, 3)], **told, finished_at=now, written_at=now)
     save(url, [[row(2, partition=0)]])
     archive = open_archive(str(url))
     moment = find_moment(archive.storage, archive.catalog.runs(), "latest")
@@ -321,6 +324,10 @@ def test_a_topic_never_loses_partitions_to_a_backup_in_between(tmp_path: Path) -
     assert moment.snapshot is not None
     assert sorted(moment.snapshot.topics.values()) == ["orders", "t"]
     assert sorted(moment.snapshot.ends.values()) == [1, 1, 3]
+    # Nothing of the cluster is fresher by what was written, nor staler, and what its backup lacks is still lacking.
+    assert moment.snapshot.recovery_points == points
+    assert moment.snapshot.behind == points
+    assert list_topics(open_archive(str(url))).recovery_point == 1000
 
 
 def test_an_archive_is_never_overwritten(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from maxbrod import errors
-from maxbrod.errors import MaxbrodError, UsageError
+from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,11 +38,20 @@ def plain_errors(hints: dict[str, str] | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if _is_gone(error):
+            hint = "run it again; set MAXBROD_SPARK_LOG to a file to keep Spark's log"
+            raise UnavailableError("Spark's JVM is gone: it was killed", operation="query", hint=hint) from None
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
         raise translate(str(error), hints or {}) from None
     finally:
         logger.setLevel(level)
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether nobody answers at the JVM's port: what Java itself raises comes as another class."""
+    of_py4j = type(error).__module__.startswith("py4j") and type(error).__name__ != "Py4JJavaError"
+    return isinstance(error, ConnectionError) or of_py4j
 
 
 def translate(text: str, hints: dict[str, str]) -> MaxbrodError:
