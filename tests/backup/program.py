@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from backup.engine import back_up
 from maxbrod.api import backup as engine
 from maxbrod.catalog import catalog as catalog_module
-from maxbrod.catalog.files import DataFiles
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.planning.tasks import plan_tasks
@@ -35,7 +34,7 @@ POINTS: tuple[tuple[Any, str], ...] = (
     (_LocalWriter, "commit"),
     (RemoteStorage, "put"),
     (Upload, "commit"),
-    (DataFiles, "write"),
+    (catalog_module, "write_commit"),
 )
 """All that changes what is stored; a local `put` is a writer's commit."""
 

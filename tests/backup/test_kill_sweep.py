@@ -61,8 +61,8 @@ def test_killed_at_any_point_a_backup_leaves_a_true_archive_and_the_next_run_com
             if not met[-1]:
                 break
     assert not met[-1]
-    for call in ("create_table", "commit", "write", "create_write_transaction"):
+    for call in ("create_table", "commit", "write_commit"):
         assert {f"before {call}", f"after {call}"} <= set(met)
     # Several objects, and more than one commit.
     assert met.count("after commit") >= 4
-    assert met.count("after create_write_transaction") >= 2
+    assert met.count("after write_commit") >= 2

@@ -16,17 +16,23 @@ from catalog.archives import Archive, s3_archive
 from catalog.examples import run, segment
 from fixtures_s3 import loopback_server
 from maxbrod.api.archives import open_archive
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import decode_rows
+from maxbrod.config import StorageConfig
 from maxbrod.datasource.archive import look_up
 from maxbrod.errors import CorruptDataError, MaxbrodError, UsageError
 from maxbrod.sandbox.certificates import CA_FILE, write_certificates
 from maxbrod.sandbox.proxy import AnswerError, HttpMatch, LoseAnswer, Refuse, Stall, TruncateAnswer
+from maxbrod.storage.local import LocalStorage
+from maxbrod.storage.opening import open_storage
+from maxbrod.storage.remote import RemoteStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.sandbox.proxy import Fault, FaultProxy
     from maxbrod.sandbox.s3 import S3Server
+    from maxbrod.storage.interface import Storage, Writer
 
 COMMITS = 11
 """So many that there is a checkpoint with an entry after it."""
@@ -199,3 +205,26 @@ def test_a_log_that_names_files_elsewhere_is_damage(folder: Archive) -> None:
         folder.open().rows()
     assert isinstance(caught.value, CorruptDataError)
     assert "_delta_log" in (caught.value.object_name or "")
+
+
+class Cold(LocalStorage):
+    """A storage whose objects cannot be read at once, as those of GLACIER."""
+
+    def create(self, path: str) -> Writer:
+        raise AssertionError(f"{path} would have to be thawed")
+
+    def at_hand(self) -> Storage:
+        return open_storage(self.url)
+
+
+def test_the_catalog_is_in_no_cold_storage_class(tmp_path: Path) -> None:
+    storage = Cold(tmp_path)
+    Catalog.create(storage).commit([segment(0, 1)])
+    assert Catalog.open(storage).commit([segment(1, 2)]) == 2
+    section = {"s3": {"storage_class": "GLACIER", "region": "r", "access_key_id": "a", "secret_access_key": "b"}}
+    cloud = open_storage("s3://bucket", StorageConfig.model_validate(section))
+    assert isinstance(cloud, RemoteStorage)
+    assert "Storage-Class" in cloud._marked("id")
+    hot = cloud.at_hand()
+    assert isinstance(hot, RemoteStorage)
+    assert "Storage-Class" not in hot._marked("id")

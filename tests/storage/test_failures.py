@@ -58,11 +58,16 @@ ANSWERED = "Error performing GET http://minio.example:9000/b?sig=geheim in 1ms -
     [
         (
             CONNECT + '"dns error", "Name or service not known"',
-            UsageError,
+            UnavailableError,
             "minio.example:9000 has no address",
             "endpoint",
         ),
-        (CONNECT + '"dns error", "Temporary failure in name resolution"', UnavailableError, "be reached", "network"),
+        (
+            CONNECT + '"dns error", "Temporary failure in name resolution"',
+            UnavailableError,
+            "no address",
+            "name server",
+        ),
         (CONNECT + "kind: ConnectionRefused", UnavailableError, "minio.example:9000 refuses", "endpoint is right"),
         (CONNECT + "InvalidCertificate(\n UnknownIssuer,\n)", UsageError, "not trusted", "storage.ca_file"),
         (CONNECT + "InvalidCertificate(\n Expired,\n)", UsageError, "Expired", "valid now"),

@@ -199,11 +199,6 @@ def _misdirected(told: _Told) -> MaxbrodError | None:
         )
     if _NO_TLS.search(told.text):
         return UsageError(f"{told.store} does not speak TLS", hint="write the endpoint with http://")
-    if "dns error" in told.text and "Temporary failure" not in told.text:
-        return UsageError(
-            f"{told.store} has no address: its name cannot be resolved",
-            hint="look at the endpoint, the region and the account, and at this machine's name server",
-        )
     return None
 
 
@@ -214,6 +209,10 @@ def _transient(told: _Told) -> MaxbrodError | None:
     if told.status is not None:
         return None
     if told.way is not None:
+        if "dns error" in told.text:
+            # A typing error looks like a name server that is away, and a run of days must outlive the latter.
+            names = "look at the endpoint, the region and the account, and at this machine's name server"
+            return UnavailableError(f"{told.store} has no address: its name cannot be resolved", hint=names)
         if "ConnectionRefused" in told.text:
             endpoint = "see that the server runs and that the endpoint is right, then try again"
             return UnavailableError(f"{told.store} refuses connections", hint=endpoint)
