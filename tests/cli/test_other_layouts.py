@@ -83,3 +83,46 @@ def test_what_makes_no_sense_in_a_layout_is_refused(tree: Path, capsys: pytest.C
     assert "only its own tool knows" in told(capsys, "gc", "-a", str(tree), exits=5)
     assert "as a whole" in told(capsys, "check", "orders", "-a", str(tree), exits=2)
     assert "no layout 'zip'" in told(capsys, "ls", "-a", str(tree), "--layout", "zip", exits=2)
+
+
+@pytest.fixture(params=["avro", "parquet"])
+def unlisted(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Three segments of a tool that keeps no list of them."""
+    storage, layout = LocalStorage(tmp_path / "tree"), layout_of(request.param)
+    survey, options = Survey(layout=request.param, segments=()), WriteOptions(segment_records_max=10)
+    written = layout.write(storage, WHERE, [records(0, 30, OLD_MS)], options, survey=survey)
+    layout.publish(storage, survey, written, options, ClusterFacts())
+    return tmp_path / "tree"
+
+
+def segments_of(tree: Path) -> list[Path]:
+    return sorted(each for each in tree.rglob("*-*") if each.is_file())
+
+
+def test_a_lost_segment_is_damage(unlisted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "not known" not in told(capsys, "check", "-a", str(unlisted))
+    segments_of(unlisted)[2].unlink()
+    text = told(capsys, "check", "-a", str(unlisted), exits=4)
+    assert "at offset 20: no sound segment has the offsets 20 to 29 any more" in text
+    report = json.loads(told(capsys, "check", "-a", str(unlisted), "--json", exits=4))
+    assert [(each["offset"], each["fatal"]) for each in report["faults"]] == [(20, True)]
+
+
+def test_what_nobody_can_tell_is_said(unlisted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (unlisted / "maxbrod.json").unlink()
+    text = told(capsys, "check", "-a", str(unlisted))
+    assert "not known: nothing lists the segments" in text
+    assert "as far as can be known" in text
+    segments_of(unlisted)[1].unlink()
+    text = told(capsys, "check", "-a", str(unlisted), exits=3)
+    assert "unexplained: orders-0: no segment has the offsets 10 to 19" in text
+    report = json.loads(told(capsys, "check", "-a", str(unlisted), "--json", exits=3))
+    assert [(each["base_offset"], each["end_offset"]) for each in report["unexplained"]] == [(10, 20)]
+    assert [each["refused"] for each in report["doubts"]] == [False]
+
+
+def test_no_size_of_the_log_is_claimed_that_nobody_knows(unlisted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["ls"], ["show", "orders"]):
+        text = told(capsys, *words, "-a", str(unlisted))
+        assert "stored" in text
+        assert "of log" not in text
