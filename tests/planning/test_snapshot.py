@@ -24,15 +24,17 @@ _json = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_text, inner, max_size=3),
     max_leaves=6,
 ).filter(lambda value: "Infinity" not in json.dumps(value))
+_numbers = st.dictionaries(
+    st.builds(PartitionId, topic_id=_text, partition=st.integers(0, 300)), st.integers(0, INT64_MAX), max_size=8
+)
 _snapshots = st.builds(
     Snapshot,
     run_id=_text,
     taken_at_ms=st.integers(-(2**63), INT64_MAX),
     cluster=st.dictionaries(_text, _json, max_size=3),
-    ends=st.dictionaries(
-        st.builds(PartitionId, topic_id=_text, partition=st.integers(0, 300)), st.integers(0, INT64_MAX), max_size=8
-    ),
+    ends=_numbers,
     topics=st.dictionaries(_text, _text, max_size=3),
+    log_starts=_numbers,
 )
 
 SNAPSHOT = Snapshot(

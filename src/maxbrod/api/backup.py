@@ -335,6 +335,7 @@ class Backup:
                 cluster=document,
                 ends=self._positions.ends,
                 topics=self._positions.topics,
+                log_starts={partition: plan.state.log_start for partition, plan in run.plans.items()},
             )
             archive.storage.put(path, encode(snapshot))
             run.committed = True

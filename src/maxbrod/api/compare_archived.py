@@ -124,8 +124,10 @@ def _pair_restored(
 def _placed(pair: Pair, target: LiveCluster, source: Source, report: Mapping[str, Any]) -> Pair:
     """Where the report says that the records stand."""
     name, number = pair.target_topic, pair.partition
+    log, starts = target.log(name, number), None
     if report["offsets"] == OffsetsMode.EXACT:
         first, end, found = source.first_offset, int(report["end"]), None
+        starts = None if log is None else (first, log.first)
     else:
         found = decode_map(dict(report["map"]))
         first, end = found.base, found.target_end
@@ -134,6 +136,7 @@ def _placed(pair: Pair, target: LiveCluster, source: Source, report: Mapping[str
         match=Match.EXACT if found is None else Match.MAPPED,
         target=target.extent(name, number, first, end),
         offset_map=found,
+        log_starts=starts,
         notes=(*pair.notes, *target.notes(name, number, end=end)),
     )
 
@@ -151,7 +154,6 @@ def _pair_topic(
         log = target.log(name, source.partition)
         if match is Match.APPEND and log is not None:
             first, end = log.first, log.stable
-        by_offset = match is Match.EXACT
         pair = Pair(
             source_topic=topic,
             target_topic=name,
@@ -159,15 +161,24 @@ def _pair_topic(
             match=match,
             source=_extent(source, source.asked_first),
             target=None if match is Match.SET else target.extent(name, source.partition, first, end),
-            notes=_notes(source)
-            if match is Match.SET
-            else (*_notes(source), *target.notes(name, source.partition, end=end if by_offset else None)),
+            notes=(*_notes(source), *_target_notes(target, name, source.partition, match, (first, end))),
             times=times,
         )
         yield _with_slices(archive, source, pair)
     if match is Match.SET:
         for pair in whole_target(target, topic, name, times):
             yield ArchivedPair(pair=pair)
+
+
+def _target_notes(
+    target: LiveCluster, name: str, partition: int, match: Match, compared: tuple[int, int]
+) -> tuple[str, ...]:
+    """Of a topic that is compared as a set, its own partitions are told of elsewhere."""
+    if match is Match.SET:
+        return ()
+    if match is Match.EXACT:
+        return target.notes(name, partition, first=compared[0], end=compared[1])
+    return target.notes(name, partition)
 
 
 def _extent(source: Source, first: int) -> Extent:

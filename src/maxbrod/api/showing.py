@@ -133,7 +133,7 @@ def _details(
     newest: bool,
 ) -> TopicDetails:
     mine = {each: rows for each, rows in partitions.items() if each.topic_id == topic_id}
-    extents = measure_partitions(mine, _ends(mine, moment))
+    extents = _with_log_starts(measure_partitions(mine, _ends(mine, moment)), topic_id, moment.snapshot)
     return TopicDetails(
         topic=topic,
         topic_id=topic_id,
@@ -141,6 +141,15 @@ def _details(
         partitions=extents,
         configs=_configs(moment.cluster, topic_id),
         groups=() if moment.cluster is None else tuple(_groups(moment.cluster, topic, topic_id, extents)),
+    )
+
+
+def _with_log_starts(
+    extents: Iterable[PartitionExtent], topic_id: str, snapshot: Snapshot | None
+) -> tuple[PartitionExtent, ...]:
+    known = {} if snapshot is None else snapshot.log_starts
+    return tuple(
+        replace(each, log_start=known.get(PartitionId(topic_id=topic_id, partition=each.partition))) for each in extents
     )
 
 

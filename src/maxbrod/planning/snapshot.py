@@ -7,7 +7,7 @@ hundred thousand partitions take a few hundred kilobytes. What the cluster's sta
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -40,6 +40,8 @@ class Snapshot:
     ends: Mapping[PartitionId, int]
     """The first offset that the archive does not answer for."""
     topics: Mapping[str, str]
+    log_starts: Mapping[PartitionId, int] = field(default_factory=dict)
+    """Where the logs that the run looked at began; it knows nothing of others."""
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -50,6 +52,7 @@ def encode(snapshot: Snapshot) -> bytes:
         "cluster": snapshot.cluster,
         "topics": dict(snapshot.topics),
         "ends": _by_topic(snapshot.ends),
+        **_optional("log_starts", snapshot.log_starts),
     }
     return compress(Codec.ZSTD, _text({**document, _CHECKSUM_FIELD: _checksum(document)}))
 
@@ -95,6 +98,11 @@ def _by_topic(ends: Mapping[PartitionId, int]) -> dict[str, list[int | None]]:
     return lists
 
 
+def _optional(name: str, numbers: Mapping[PartitionId, int]) -> dict[str, Any]:
+    """A field that older releases did not write, in the form of `ends`; none where there is nothing to say."""
+    return {name: _by_topic(numbers)} if numbers else {}
+
+
 def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
     try:
         text = decompress(Codec.ZSTD, np.frombuffer(data, np.uint8)).tobytes()
@@ -109,19 +117,24 @@ def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
 
 
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
-    ends = {
-        PartitionId(topic_id=topic_id, partition=partition): _offset(end)
-        for topic_id, each in document["ends"].items()
-        for partition, end in enumerate(_as(list, each))
-        if end is not None
-    }
     return Snapshot(
         run_id=_as(str, document["run_id"]),
         taken_at_ms=_as(int, document["taken_at_ms"]),
         cluster=_as(dict, document["cluster"]),
-        ends=ends,
+        ends=_by_partition(document["ends"]),
         topics={topic_id: _as(str, name) for topic_id, name in document["topics"].items()},
+        log_starts=_by_partition(document.get("log_starts", {})),
     )
+
+
+def _by_partition(lists: Mapping[str, Any]) -> dict[PartitionId, int]:
+    """The inverse of `_by_topic`."""
+    return {
+        PartitionId(topic_id=topic_id, partition=partition): _offset(number)
+        for topic_id, each in lists.items()
+        for partition, number in enumerate(_as(list, each))
+        if number is not None
+    }
 
 
 def _offset(value: object) -> int:
