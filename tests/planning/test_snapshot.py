@@ -35,6 +35,7 @@ _snapshots = st.builds(
     ends=_numbers,
     topics=st.dictionaries(_text, _text, max_size=3),
     log_starts=_numbers,
+    revisions=_numbers,
 )
 
 SNAPSHOT = Snapshot(

@@ -14,6 +14,7 @@ from maxbrod.layouts.logdir.target_metadata import read_assignments
 from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.cold import LeaderEpochs, cold_configs, measure_extents, rows_to_write
 from maxbrod.planning.restore.cold_preflight import ColdTarget
+from maxbrod.planning.restore.sources import revisions_of
 from maxbrod.spark.cold_restore_task import ColdItem
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def cold_items(
     moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
     cluster = None if moment.snapshot is None else read_cluster(moment.snapshot)
     configs = cold_configs(wish.rename, cluster, read_assignments(paths))
-    rows = archive.catalog.rows()
+    rows = archive.catalog.rows(revisions=revisions_of(sources_of(plan)))
     extents, slices = measure_extents(rows, sources_of(plan)), _slices(rows, plan)
     items = []
     for topic in plan.topics:

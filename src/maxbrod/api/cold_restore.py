@@ -133,7 +133,9 @@ class ColdRestore:
         archive, wish = self._archive, self._wish
         moment = find_moment(archive.storage, archive.catalog.runs(), wish.as_of)
         snapshot = None if moment.snapshot is None else read_cluster(moment.snapshot)
-        rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS, *COLD_COLUMNS))
+        revisions = moment.revisions_in(archive.catalog)
+        columns = ("topic", "written_at", *SOURCE_COLUMNS, *COLD_COLUMNS)
+        rows = archive.catalog.rows(columns=columns, revisions=revisions)
         topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
         topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
         chosen = choose_incarnations(wish, topics, _newest(rows, topics, snapshot))
@@ -153,6 +155,7 @@ class ColdRestore:
             snapshot=snapshot,
             target=state,
             now_ms=now_ms(),
+            revisions=revisions,
         )
         extents = measure_extents(rows, sources_of(plan))
         obstacles = [

@@ -65,7 +65,8 @@ def pair_archived(archive: Archive, target: LiveCluster, wish: CompareWish) -> l
 def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source], int]]:
     """Of each topic that is meant, its partitions, and how many it has in all."""
     moment = find_moment(archive.storage, archive.catalog.runs(), wish.as_of)
-    rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS))
+    revisions = moment.revisions_in(archive.catalog)
+    rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS), revisions=revisions)
     topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
     topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
     written = rows.group_by("topic_id").aggregate([("written_at", "min")]).to_pylist()
@@ -78,7 +79,7 @@ def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source],
     if chosen.missing:
         raise unknown_topic(chosen.missing[0], set(topics.values()))
     ends = {} if moment.snapshot is None else moment.snapshot.ends
-    sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None)
+    sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None, revisions=revisions)
     if not sources:
         raise UsageError("nothing in the archive is what was asked for", operation=_OPERATION, hint="see 'maxbrod ls'")
     counts: dict[str, int] = {}
@@ -197,7 +198,9 @@ def _notes(source: Source) -> tuple[str, ...]:
 
 
 def _with_slices(archive: Archive, source: Source, pair: Pair) -> ArchivedPair:
-    rows = archive.catalog.rows(topic_id=source.topic_id, partition=source.partition)
+    rows = archive.catalog.rows(
+        topic_id=source.topic_id, partition=source.partition, revisions={source.id: source.revision}
+    )
     wish = Wish(since_ms=pair.times.since_ms, until_ms=pair.times.until_ms)
     found = decode_rows(rows_to_read(rows, [source], wish))
     slices = tuple(slice_of(row) for row in found if isinstance(row, Segment))

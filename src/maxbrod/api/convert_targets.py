@@ -143,7 +143,11 @@ class NativeTarget:
             return
         path = f"snapshots/{self._run_id}.json.zst"
         ends, topics = {**snapshot.ends, **self._positions}, {**snapshot.topics, **self._names}
-        self._archive.storage.put(path, encode(replace(snapshot, run_id=self._run_id, ends=ends, topics=topics)))
+        # How often rows were replaced is the source's own affair.
+        told = replace(
+            snapshot, run_id=self._run_id, ends=ends, topics=topics, revisions=self._archive.catalog.revisions()
+        )
+        self._archive.storage.put(path, encode(told))
         at = now_ms()
         run = Run(run_id=self._run_id, started_at=started_at_ms, finished_at=at, snapshot=path, written_at=at)
         self._archive.catalog.commit([run])

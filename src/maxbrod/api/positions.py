@@ -29,6 +29,8 @@ class Positions:
         """Ids of topics that are, or once were, compacted: what that has removed stays away."""
         self.cluster: Mapping[str, Any] | None = None
         """At the last run that recorded it."""
+        self.revisions: dict[PartitionId, int] = {}
+        """How often rows of a partition have been replaced."""
         self.unrecorded = False
         """Whether a partition was met that neither rows nor a snapshot tell of."""
         self._names: dict[str, str] = {}
@@ -37,6 +39,7 @@ class Positions:
         """Read it all afresh: from the rows, and from the last snapshot where a partition has no row yet."""
         self.held.clear()
         self.unrecorded = False
+        self.revisions = archive.catalog.revisions()
         last = last_snapshot_run(archive.catalog.runs())
         if last is not None:
             # A damaged one is not passed over: an older one may not know of a partition that has no row yet.
@@ -76,7 +79,8 @@ class Positions:
         )
 
     def cut(self, archive: Archive, partition: PartitionId, offset: int) -> None:
-        """The archive was cut back to `offset`."""
+        """The archive was cut back to `offset`, in a commit of its own."""
+        self.revisions = archive.catalog.revisions()
         rows = archive.catalog.rows(
             topic_id=partition.topic_id, partition=partition.partition, columns=["last_leader_epoch"]
         )

@@ -50,7 +50,7 @@ from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal
 from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore
 from maxbrod.planning.restore.resume import done_before, held_by
-from maxbrod.planning.restore.sources import rows_to_read
+from maxbrod.planning.restore.sources import revisions_of, rows_to_read
 from maxbrod.planning.restore.targets import Right
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 from maxbrod.planning.windows import spread
@@ -124,7 +124,8 @@ class Restore:
         archive, storage = self._archive, self._archive.storage
         moment = find_moment(storage, archive.catalog.runs(), self._wish.as_of)
         self._snapshot = None if moment.snapshot is None else read_cluster(moment.snapshot)
-        rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS))
+        revisions = moment.revisions_in(archive.catalog)
+        rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS), revisions=revisions)
         ends = {} if moment.snapshot is None else moment.snapshot.ends
         topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
         topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
@@ -160,6 +161,7 @@ class Restore:
             snapshot=self._snapshot,
             target=target,
             now_ms=now_ms(),
+            revisions=revisions,
         )
         forced = self._wish.force_groups
         obstacles = [
@@ -360,7 +362,8 @@ class Restore:
         sources = [each.source for topic in plan.topics for each in topic.partitions]
         ids = {each.topic_id for each in sources}
         staged = None if plan.transform is None else open_staged(plan.transform.staging, self._config.storage)
-        rows = (staged or self._archive).catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None)
+        catalog = (staged or self._archive).catalog
+        rows = catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None, revisions=revisions_of(sources))
         wish = self._wish if plan.transform is None else as_staged(self._wish, plan.transform)
         found: dict[PartitionId, list[Slice]] = {}
         for row in decode_rows(rows_to_read(rows, sources, wish)):

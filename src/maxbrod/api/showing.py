@@ -72,7 +72,7 @@ def show_topic(
     snapshot = moment.snapshot
     rows = [
         row
-        for row in decode_rows(archive.catalog.rows(topic=topic, as_of=moment.ends))
+        for row in decode_rows(archive.catalog.rows(topic=topic, as_of=moment.ends, revisions=moment.revisions))
         if isinstance(row, (Segment, Gap))  # what it returns are no others
     ]
     partitions = _by_partition(rows, snapshot, topic)

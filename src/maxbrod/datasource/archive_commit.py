@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.catalog.commits import StreamBatch
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Gap
     from maxbrod.datasource.sink_options import SinkOptions
     from maxbrod.kafka.cluster_state import ClusterState
@@ -55,6 +56,8 @@ class Known:
     topics: Mapping[str, str]
     """The name of each topic id."""
     cluster: ClusterState | None
+    revisions: Revisions
+    """How often rows of each partition have been replaced."""
 
 
 def look(storage: Storage, catalog: Catalog) -> Known:
@@ -71,7 +74,7 @@ def look(storage: Storage, catalog: Catalog) -> Known:
     for place, position in catalog.positions().items():
         ends[place] = max(position.end_offset, ends.get(place, 0))
         topics[place.topic_id] = position.topic
-    return Known(ends=ends, topics=topics, cluster=cluster)
+    return Known(ends=ends, topics=topics, cluster=cluster, revisions=catalog.revisions())
 
 
 def commit_written(
@@ -179,7 +182,12 @@ def _put_snapshot(
     cluster = cluster_with(known.cluster, counts, run.written_at)
     path = f"snapshots/{run.run_id}.json.zst"
     snapshot = Snapshot(
-        run_id=run.run_id, taken_at_ms=run.written_at, cluster=encode_state(cluster), ends=ends, topics=topics
+        run_id=run.run_id,
+        taken_at_ms=run.written_at,
+        cluster=encode_state(cluster),
+        ends=ends,
+        topics=topics,
+        revisions=known.revisions,
     )
     storage.put(path, encode(snapshot))
     data = [row for row in rows if isinstance(row, Segment)]

@@ -42,6 +42,8 @@ class Snapshot:
     topics: Mapping[str, str]
     log_starts: Mapping[PartitionId, int] = field(default_factory=dict)
     """Where the logs that the run looked at began; it knows nothing of others."""
+    revisions: Mapping[PartitionId, int] = field(default_factory=dict)
+    """How often rows of a partition had been replaced: with it the catalog finds those that there were then."""
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -53,6 +55,7 @@ def encode(snapshot: Snapshot) -> bytes:
         "topics": dict(snapshot.topics),
         "ends": _by_topic(snapshot.ends),
         **_optional("log_starts", snapshot.log_starts),
+        **_optional("revisions", snapshot.revisions),
     }
     return compress(Codec.ZSTD, _text({**document, _CHECKSUM_FIELD: _checksum(document)}))
 
@@ -124,6 +127,7 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         ends=_by_partition(document["ends"]),
         topics={topic_id: _as(str, name) for topic_id, name in document["topics"].items()},
         log_starts=_by_partition(document.get("log_starts", {})),
+        revisions=_by_partition(document.get("revisions", {})),
     )
 
 

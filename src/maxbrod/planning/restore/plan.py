@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import PartitionId
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.planning.restore.choosing import Chosen
@@ -126,12 +127,15 @@ def plan_restore(
     snapshot: ClusterState | None,
     target: TargetState,
     now_ms: int,
+    revisions: Revisions | None = None,
 ) -> RestorePlan:
     """`rows` of the chosen topics have the columns of `SOURCE_COLUMNS`; `ends` and `snapshot` are of `archive.run_id`.
 
+    `revisions` are those that the rows are of.
+
     Obstacles do not keep a plan from being made: `obstacles.refusal` says whether it may run.
     """
-    sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None)
+    sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None, revisions=revisions)
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)

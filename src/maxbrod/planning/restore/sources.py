@@ -9,7 +9,7 @@ timestamp of a row may be higher than that of a record in it, so it rules out no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,11 +23,12 @@ from maxbrod.planning.restore.columns import RowColumns, read_columns
 from maxbrod.planning.restore.estimates import add_shares, estimate_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.tiling import Overlap
     from maxbrod.planning.restore.choosing import Chosen
     from maxbrod.planning.restore.wish import Wish
@@ -78,6 +79,8 @@ class Source:
     """Offsets without data by reason, of all that was asked for."""
     troubles: tuple[Trouble, ...] = ()
     troubles_total: int = 0
+    revision: int = 0
+    """How often rows of the partition had been replaced when this was planned: what comes later changes no plan."""
 
     @property
     def id(self) -> PartitionId:
@@ -85,12 +88,18 @@ class Source:
 
 
 def measure_sources(
-    rows: pa.Table, wish: Wish, chosen: Chosen, ends: Mapping[PartitionId, int], *, as_of: bool
+    rows: pa.Table,
+    wish: Wish,
+    chosen: Chosen,
+    ends: Mapping[PartitionId, int],
+    *,
+    as_of: bool,
+    revisions: Revisions | None = None,
 ) -> tuple[Source, ...]:
     """In the order of topic and partition. `rows` need the columns of `SOURCE_COLUMNS`, in any order.
 
     `ends` is what a snapshot says of the end of each partition: with `as_of` nothing beyond it exists, else it tells
-    of partitions that are archived and empty.
+    of partitions that are archived and empty. `revisions` are those that the rows are of.
     """
     rows = rows.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
     columns = read_columns(rows)
@@ -118,7 +127,13 @@ def measure_sources(
         _measure(columns, wish, chosen.topics[each.topic_id], each, extent, holes.get(each, []))
         for each, extent in asked.items()
     ]
+    sources = [replace(each, revision=(revisions or {}).get(each.id, 0)) for each in sources]
     return tuple(sorted(sources, key=lambda source: (source.topic, source.topic_id, source.partition)))
+
+
+def revisions_of(sources: Iterable[Source]) -> dict[PartitionId, int]:
+    """What to ask the catalog with for the rows that the sources were measured by."""
+    return {each.id: each.revision for each in sources}
 
 
 def rows_to_read(rows: pa.Table, sources: Sequence[Source], wish: Wish) -> pa.Table:
