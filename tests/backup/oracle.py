@@ -64,7 +64,7 @@ def read_archive(url: str, options: StorageConfig | None = None) -> Holding:
     held = Holding(version=table.version(), runs=[row for row in rows if row["kind"] == "run"])
     assert len({run["run_id"] for run in held.runs}) == len(held.runs)
     for row in sorted(rows, key=lambda row: row["base_offset"] or 0):
-        if row["kind"] != "run":
+        if row["kind"] in {"data", "gap"}:
             held.rows.setdefault((row["topic_id"], row["partition"]), []).append(row)
     _check_tiling(held)
     _check_slices_apart(held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,15 +13,26 @@ import pytest
 from backup.engine import back_up, back_up_while, config_of, kinds, settles
 from backup.ledger import Ledger
 from backup.oracle import read_archive
+from compare.engine import without_spark as comparing_without_spark
 from maxbrod.api.archives import open_archive
 from maxbrod.api.checking import check_archive
+from maxbrod.api.compare import Comparison
+from maxbrod.api.garbage import collect_garbage
 from maxbrod.api.listing import list_topics
+from maxbrod.api.showing import show_topic
+from maxbrod.datasource.counting import count_records
+from maxbrod.datasource.options import parse_options
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.model import topic_id_text
+from maxbrod.planning.compare.pairs import CompareWish
+from maxbrod.planning.restore.rename import Rename
+from maxbrod.planning.restore.wish import Wish
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.surgery import delete_records, lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, topic_id, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered
+from restore.engine import read_all
+from restore.faults import restore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,7 +145,8 @@ def test_what_an_unclean_election_lost_is_replaced_by_what_the_log_has_now(
     config = config_of(cluster3, tmp_path / "archive", topic)
     held = replicas(cluster3, topic)
     wait_for_in_sync(cluster3, topic, held.replicas)
-    assert back_up(config).exit_code == 0
+    first = back_up(config)
+    assert first.exit_code == 0
     seen = []
 
     def archive_what_will_be_lost() -> None:
@@ -152,6 +165,33 @@ def test_what_an_unclean_election_lost_is_replaced_by_what_the_log_has_now(
         assert settles(config)
     finally:
         mend(cluster3, topic, lost)
+    assert_as_each_run_left_it(cluster3, topic, config, {first.run_id: 40, seen[0].run_id: 47, report.run_id: 60})
+
+
+def assert_as_each_run_left_it(cluster: Cluster, topic: str, config: Config, runs: dict[str, int]) -> None:
+    """What an election lost is as of the run that archived it still there, in every verb, and no garbage."""
+    archive = open_archive(str(config.archive))
+    assert collect_garbage(archive).young_objects == 0, "every object is named by some row"
+    assert check_archive(archive).problems == ()
+    for number, (run_id, count) in enumerate(runs.items()):
+        found = count_records(parse_options({"path": str(config.archive), "asOf": run_id, "topics": topic}))
+        assert [each.records for each in found or ()] == [count]
+        (shown,) = show_topic(archive, topic, as_of=run_id).topics[0].partitions
+        assert (shown.end_offset, shown.records) == (count, count)
+        assert [each.records for each in list_topics(archive, [topic], as_of=run_id).topics] == [count]
+        wish = Wish(topics=(topic,), as_of=run_id, rename=Rename(suffix=f"-{number}"))
+        report = restore(config, wish)
+        assert (report.exit_code, report.records) == (0, count)
+        lost = 40 <= count < 60
+        values = [value for _, value in read_all(cluster, f"{topic}-{number}")]
+        expected = [*numbered(40), *(numbered(7, first=500) if lost else numbered(20, first=1000))][:count]
+        assert values == [each.value for each in expected]
+        with comparing_without_spark(), Comparison(config, CompareWish(selection=wish)) as comparison:
+            assert comparison.run().equal
+        # By the restore's own report: nobody has to say again which run that was.
+        restored = CompareWish(selection=replace(wish, as_of=None))
+        with comparing_without_spark(), Comparison(config, restored) as comparison:
+            assert comparison.run().equal
 
 
 def lose_with(cluster: Cluster, topic: str, before_it_is_lost: object) -> int:

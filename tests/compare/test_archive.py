@@ -12,9 +12,13 @@ from backup.engine import back_up, config_of
 from backup.ledger import NOW_MS as LEDGER_NOW_MS
 from backup.ledger import Ledger
 from compare.engine import without_spark
+from maxbrod.api.archives import open_archive
+from maxbrod.api.showing import show_topic
+from maxbrod.datasource.counting import count_records
+from maxbrod.datasource.options import parse_options
 from maxbrod.errors import UsageError
 from maxbrod.sandbox.surgery import compact, delete_records
-from maxbrod.sandbox.topics import create_topic, delete_topic
+from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
 from restore.engine import Command
 from restore.engine import without_spark as restoring_without_spark
@@ -203,6 +207,34 @@ def test_what_compaction_and_retention_have_left_equals_its_archive(
         command("restore", "--suffix", f"-{mode}", "--offsets", mode)
         report = command.json("compare", "--suffix", f"-{mode}")
         assert report["equal"], report["differences"]
+
+
+def test_what_was_deleted_within_a_batch_does_not_come_back(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts = {0: 777, 1: 1499}
+    create_topic(cluster, topic, partitions=2, config=KEEP)
+    for partition, start in starts.items():
+        produce(cluster, topic, numbered(3000), partition=partition, batch_size=900_000, linger_ms=1000)
+        delete_records(cluster, topic, partition=partition, before_offset=start)
+    assert back_up(config_of(cluster, tmp_path, topic)).complete
+    assert [each.records for each in count_records(parse_options({"path": str(tmp_path)})) or ()] == [2223, 1501]
+    command = Command(cluster, tmp_path, capsys)
+    shown = show_topic(open_archive(str(tmp_path)), topic).topics[0].partitions
+    assert [(each.first_offset, each.log_start) for each in shown] == [(777, 777), (1499, 1499)]
+    assert command.json("compare")["equal"]
+    for mode in ("exact", "append"):
+        command("restore", "--suffix", f"-{mode}", "--offsets", mode)
+        assert command.json("compare", "--suffix", f"-{mode}")["source_records"] == 2223 + 1501
+        assert command.json("compare", "--suffix", f"-{mode}")["equal"]
+        kept = mode == "exact"
+        assert [offsets(cluster, f"{topic}-{mode}", each) for each in starts] == [
+            (777, 3000) if kept else (0, 2223),
+            (1499, 3000) if kept else (0, 1501),
+        ]
+    both = maxbrod.compare(bootstrap=cluster.bootstrap, source=cluster.bootstrap, topics=[topic], suffix="-exact")
+    assert both.equal
+    assert [(each.source_log_start, each.target_log_start) for each in both.partitions] == [(777, 777), (1499, 1499)]
 
 
 def test_log_append_times_are_restored_as_create_times_and_count_as_equal(

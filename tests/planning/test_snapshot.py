@@ -25,16 +25,19 @@ _json = st.recursive(
     max_leaves=6,
 ).filter(lambda value: "Infinity" not in json.dumps(value))
 _partitions = st.builds(PartitionId, topic_id=_text, partition=st.integers(0, 300))
+_numbers = st.dictionaries(_partitions, st.integers(0, INT64_MAX), max_size=8)
 _points = st.dictionaries(_partitions, st.none() | st.integers(0, INT64_MAX), max_size=8)
 _snapshots = st.builds(
     Snapshot,
     run_id=_text,
     taken_at_ms=st.integers(-(2**63), INT64_MAX),
     cluster=st.dictionaries(_text, _json, max_size=3),
-    ends=st.dictionaries(_partitions, st.integers(0, INT64_MAX), max_size=8),
+    ends=_numbers,
     topics=st.dictionaries(_text, _text, max_size=3),
     recovery_points=_points,
     behind=_points,
+    log_starts=_numbers,
+    revisions=_numbers,
 )
 
 SNAPSHOT = Snapshot(

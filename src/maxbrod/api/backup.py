@@ -23,6 +23,7 @@ from maxbrod.api.positions import Positions
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.reports import BackupReport, Notice, worst_exit_code
 from maxbrod.api.truncation import cut_back, held_rows
+from maxbrod.catalog.replaced import after_replacing
 from maxbrod.catalog.rows import PartitionId, Run, Segment
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError, UnavailableError, UsageError
 from maxbrod.kafka.capture import capture
@@ -332,8 +333,9 @@ class Backup:
     def _commit(self, run: BackupRun, archive: Archive, more: Sequence[Run] = ()) -> None:
         if run.rows or run.replaced or more:
             # The run's own row names the snapshot: with it everything may go that the snapshot does not speak of.
-            gone = run.take_back(everything=bool(more))
-            archive.catalog.commit([*run.rows, *more], replaced=[*run.replaced, *gone])
+            gone = [*run.replaced, *run.take_back(everything=bool(more))]
+            archive.catalog.commit([*run.rows, *more], retired=gone)
+            self._positions.revisions = after_replacing(self._positions.revisions, gone)
             run.has_committed(self._positions.ends)
 
     def _finish(self, run: BackupRun, archive: Archive, cluster: ClusterState) -> BackupReport:
@@ -382,6 +384,8 @@ class Backup:
             recovery_points=points,
             behind=behind,
             carried=encode_carried(carried),
+            revisions=after_replacing(self._positions.revisions, run.going),
+            log_starts={partition: plan.state.log_start for partition, plan in run.plans.items()},
         )
         archive.storage.put(path, encode(snapshot))
         row = Run(

@@ -44,6 +44,7 @@ def clock_behind(newest: Run | None, now_ms: int) -> Iterator[Notice]:
 def truncated(state: PartitionState, offset: int, end_offset: int, lost: Sequence[Segment]) -> Notice:
     """`lost` is what the archive held beyond the cut."""
     objects = ", ".join(sorted({row.path for row in lost})[:_OBJECTS_NAMED])
+    hint = f"what the cluster lost is still in {objects}, and is restored as of an earlier run (--as-of)"
     return Notice(
         kind="truncated",
         message=f"the log was truncated to offset {offset} since it was archived, and is archived again from there",
@@ -51,7 +52,7 @@ def truncated(state: PartitionState, offset: int, end_offset: int, lost: Sequenc
         partition=state.partition,
         first_offset=offset,
         end_offset=end_offset,
-        hint=f"the records that the cluster lost are still in {objects} until gc deletes it" if lost else None,
+        hint=hint if lost else None,
     )
 
 

@@ -92,6 +92,11 @@ class BackupRun:
         going = [partition for partition in self.taken_back if everything or partition in new]
         return [row for partition in going for row in self.taken_back.pop(partition)]
 
+    @property
+    def going(self) -> list[Row]:
+        """All rows that go with the run's last commit."""
+        return [*self.replaced, *(row for rows in self.taken_back.values() for row in rows)]
+
     def plan(self, partition: PartitionId, plan: PartitionPlan) -> None:
         self.plans[partition] = plan
         self.unasked.pop(partition, None)

@@ -102,7 +102,10 @@ def check_archive(archive: Archive, patterns: Sequence[str] = ()) -> CheckReport
         chosen = select_names(set(names.values()), patterns)
         rows = rows.filter(pc.is_in(rows["topic"], value_set=pa.array(sorted(chosen), pa.string())))
         names = {topic_id: topic for topic_id, topic in names.items() if topic in chosen}
-    objects, object_problems = check_objects(archive, rows, narrow=bool(patterns))
+    replaced = archive.catalog.replaced().select(rows.column_names)
+    if patterns:
+        replaced = replaced.filter(pc.is_in(replaced["topic"], value_set=rows["topic"].unique()))
+    objects, object_problems = check_objects(archive, pa.concat_tables([rows, replaced]), narrow=bool(patterns))
     ends = _ends(rows)
     known = {*ends, *_known_partitions(snapshots.last, names)}
     points = {} if snapshots.last is None else snapshots.last.recovery_points

@@ -16,6 +16,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.planning.restore.cold import LeaderEpochs, cold_configs, measure_extents, rows_to_write
 from maxbrod.planning.restore.cold_preflight import ColdTarget
 from maxbrod.planning.restore.plan import sources_of
+from maxbrod.planning.restore.sources import revisions_of
 from maxbrod.spark.cold_restore_task import ColdItem
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def cold_items(
     target = ColdTarget(directories=list(map(look_at, paths)), done=done.keys())
     moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
     configs = cold_configs(wish.rename, moment.cluster, read_assignments(paths))
-    rows = archive.catalog.rows()
+    rows = archive.catalog.rows(revisions=revisions_of(sources_of(plan)))
     extents, slices = measure_extents(rows, sources_of(plan)), cold_slices(rows, plan)
     items = []
     for topic in plan.topics:

@@ -40,6 +40,7 @@ from maxbrod.planning.restore.cold_preflight import ColdTarget, find_cold_obstac
 from maxbrod.planning.restore.columns import SOURCE_COLUMNS
 from maxbrod.planning.restore.obstacles import in_order, refusal
 from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore, sources_of, without_lost
+from maxbrod.planning.restore.sources import revisions_of
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 from maxbrod.planning.windows import spread
 from maxbrod.spark.cold_restore import run_cold_job
@@ -138,7 +139,9 @@ class ColdRestore:
         archive, wish = self._archive, self._wish
         moment = find_moment(archive.storage, archive.catalog.runs(), wish.as_of)
         snapshot = moment.cluster
-        rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS, *COLD_COLUMNS))
+        revisions = moment.revisions_in(archive.catalog)
+        columns = ("topic", "written_at", *SOURCE_COLUMNS, *COLD_COLUMNS)
+        rows = archive.catalog.rows(columns=columns, revisions=revisions)
         topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
         topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
         chosen = choose_incarnations(wish, topics, _newest(rows, topics, moment.ranks))
@@ -159,7 +162,8 @@ class ColdRestore:
             target=state,
             now_ms=now_ms(),
             topic_runs=moment.topic_runs,
-            lost=listed_losses(archive, chosen.topics.keys()),
+            lost=listed_losses(archive, chosen.topics.keys(), revisions),
+            revisions=revisions,
         )
         extents = measure_extents(rows, sources_of(plan))
         obstacles = [
@@ -189,7 +193,7 @@ class ColdRestore:
                 session,
                 self._archive.url,
                 self._config.storage,
-                cold_slices(self._archive.catalog.rows(), damaged),
+                cold_slices(self._archive.catalog.rows(revisions=revisions_of(sources_of(damaged))), damaged),
                 name=f"damage-{plan.restore_id}",
                 parallelism=parallelism_of(self._config.spark.master, session),
                 stop=self.stop,

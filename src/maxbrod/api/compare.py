@@ -22,7 +22,7 @@ from maxbrod.errors import UsageError
 from maxbrod.kafka.client import KafkaClient
 from maxbrod.planning.compare.pairs import WHOLE_TOPIC, Match, cut_map
 from maxbrod.planning.compare.parts import Part, Side, cut_parts, spread
-from maxbrod.planning.compare.verdicts import find_suspects, judge, judge_set
+from maxbrod.planning.compare.verdicts import find_suspects, judge, judge_set, tell_log_starts
 from maxbrod.planning.restore.mapping import encode_map
 from maxbrod.spark.compare import run_difference_job, run_digest_job
 from maxbrod.spark.compare_items import CompareItem, CompareSettings, SuspectItem
@@ -197,6 +197,8 @@ class _Judging:
         texts = ((each.set_text if _is_set(pair) else each.sequence_text) for each in (verdict.source, verdict.target))
         source_digest, target_digest = texts
         failure: Mapping[str, object] | None = self._failures.get(number)
+        elsewhere = tell_log_starts(pair)
+        source_start, target_start = pair.log_starts or (None, None)
         return PartitionComparison(
             source_topic=pair.source_topic,
             target_topic=pair.target_topic,
@@ -206,8 +208,10 @@ class _Judging:
             target_records=verdict.target.records,
             source_digest=source_digest,
             target_digest=target_digest,
-            equal=verdict.equal and failure is None,
-            notes=pair.notes,
+            equal=verdict.equal and failure is None and not elsewhere,
+            source_log_start=source_start,
+            target_log_start=target_start,
+            notes=(*elsewhere, *pair.notes),
             failure=failure,
         )
 

@@ -65,7 +65,8 @@ def pair_archived(archive: Archive, target: LiveCluster, wish: CompareWish) -> l
 def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source], int]]:
     """Of each topic that is meant, its partitions, and how many it has in all."""
     moment = find_moment(archive.storage, archive.catalog.runs(), wish.as_of)
-    rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS))
+    revisions = moment.revisions_in(archive.catalog)
+    rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS), revisions=revisions)
     topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
     topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
     written = rows.group_by("topic_id").aggregate([("written_at", "min")]).to_pylist()
@@ -78,7 +79,7 @@ def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source],
     for error in chosen.wrong:
         raise error
     ends = {} if moment.snapshot is None else moment.snapshot.ends
-    sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None)
+    sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None, revisions=revisions)
     if not sources:
         raise UsageError("nothing in the archive is what was asked for", operation=_OPERATION, hint="see 'maxbrod ls'")
     for partition in sorted(wish.partitions - {each.partition for each in sources}):
@@ -125,8 +126,10 @@ def _pair_restored(
 def _placed(pair: Pair, target: LiveCluster, source: Source, report: Mapping[str, Any]) -> Pair:
     """Where the report says that the records stand."""
     name, number = pair.target_topic, pair.partition
+    log, starts = target.log(name, number), None
     if report["offsets"] == OffsetsMode.EXACT:
         first, end, found = source.first_offset, int(report["end"]), None
+        starts = None if log is None else (first, log.first)
     else:
         found = decode_map(dict(report["map"]))
         first, end = found.base, found.target_end
@@ -135,6 +138,7 @@ def _placed(pair: Pair, target: LiveCluster, source: Source, report: Mapping[str
         match=Match.EXACT if found is None else Match.MAPPED,
         target=target.extent(name, number, first, end),
         offset_map=found,
+        log_starts=starts,
         notes=(*pair.notes, *target.notes(name, number, end=end)),
     )
 
@@ -152,7 +156,6 @@ def _pair_topic(
         log = target.log(name, source.partition)
         if match is Match.APPEND and log is not None:
             first, end = log.first, log.stable
-        by_offset = match is Match.EXACT
         pair = Pair(
             source_topic=topic,
             target_topic=name,
@@ -160,15 +163,24 @@ def _pair_topic(
             match=match,
             source=_extent(source, source.asked_first),
             target=None if match is Match.SET else target.extent(name, source.partition, first, end),
-            notes=_notes(source)
-            if match is Match.SET
-            else (*_notes(source), *target.notes(name, source.partition, end=end if by_offset else None)),
+            notes=(*_notes(source), *_target_notes(target, name, source.partition, match, (first, end))),
             times=times,
         )
         yield _with_slices(archive, source, pair)
     if match is Match.SET:
         for pair in whole_target(target, topic, name, times):
             yield ArchivedPair(pair=pair)
+
+
+def _target_notes(
+    target: LiveCluster, name: str, partition: int, match: Match, compared: tuple[int, int]
+) -> tuple[str, ...]:
+    """Of a topic that is compared as a set, its own partitions are told of elsewhere."""
+    if match is Match.SET:
+        return ()
+    if match is Match.EXACT:
+        return target.notes(name, partition, first=compared[0], end=compared[1])
+    return target.notes(name, partition)
 
 
 def _extent(source: Source, first: int) -> Extent:
@@ -187,7 +199,9 @@ def _notes(source: Source) -> tuple[str, ...]:
 
 
 def _with_slices(archive: Archive, source: Source, pair: Pair) -> ArchivedPair:
-    rows = archive.catalog.rows(topic_id=source.topic_id, partition=source.partition)
+    rows = archive.catalog.rows(
+        topic_id=source.topic_id, partition=source.partition, revisions={source.id: source.revision}
+    )
     wish = Wish(since_ms=pair.times.since_ms, until_ms=pair.times.until_ms)
     found = decode_rows(rows_to_read(rows, [source], wish))
     slices = tuple(slice_of(row) for row in found if isinstance(row, Segment))

@@ -77,14 +77,16 @@ class LiveCluster:
     def id_of(self, name: str) -> str:
         return topic_id_text(self.topics[name].topic_id)
 
-    def notes(self, name: str, partition: int, *, end: int | None = None) -> tuple[str, ...]:
-        """What a reader of the verdict should know of a log. `end`: of what is compared, where that is not all."""
+    def notes(self, name: str, partition: int, *, first: int | None = None, end: int | None = None) -> tuple[str, ...]:
+        """What a reader of the verdict should know of a log. `first`, `end`: of what is compared, if not all is."""
         log = self.log(name, partition)
         if log is None:
             return (f"there is no {TopicPartition(topic=name, partition=partition)} at the target",)
         found = []
         if log.stable < log.end:
             found.append(f"a transaction is not decided: {log.end - log.stable} offsets from {log.stable} on left out")
+        if first is not None and log.first < first:
+            found.append(f"the target begins earlier: {first - log.first} offsets before {first} are not compared")
         if end is not None and log.stable > end:
             found.append(f"the target goes on: {log.stable - end} offsets from {end} on are not compared")
         return tuple(found)
@@ -139,6 +141,7 @@ def _pair_topic(source: LiveCluster, target: LiveCluster, wish: CompareWish, nam
             target=None if match is Match.SET else target.extent(other, number, begin, stop),
             splits=split_evenly(first, end),
             notes=target.notes(other, number) if match is not Match.SET else (),
+            log_starts=(mine.first, its.first) if match is Match.EXACT and its is not None and not wish.cuts else None,
             times=times,
         )
     if match is Match.SET:

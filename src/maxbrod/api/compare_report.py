@@ -27,6 +27,9 @@ class PartitionComparison:
     source_digest: str
     target_digest: str
     equal: bool
+    source_log_start: int | None = None
+    target_log_start: int | None = None
+    """Where the logs begin, if that is to be the same; None where it need not be."""
     notes: tuple[str, ...] = ()
     failure: Mapping[str, Any] | None = None
     """Why it could not be compared."""
@@ -34,7 +37,10 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
-    """`equal`: every record that was to be compared is the same on both sides, and none is missing on either."""
+    """`equal`: every record that was to be compared is the same on both sides, and none is missing on either.
+
+    Where offsets are to be the same, the logs begin at the same one, too.
+    """
 
     source: str
     target: str

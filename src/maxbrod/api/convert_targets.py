@@ -156,7 +156,15 @@ class NativeTarget:
         path = f"snapshots/{self._run_id}.json.zst"
         ends, topics = {**snapshot.ends, **self._positions}, {**snapshot.topics, **self._names}
         carried = None if moment.told is None else encode_carried(self._carried(moment.told, topics))
-        told = replace(snapshot, run_id=self._run_id, ends=ends, topics=topics, carried=carried)
+        told = replace(
+            snapshot,
+            run_id=self._run_id,
+            ends=ends,
+            topics=topics,
+            carried=carried,
+            # How often rows were replaced is the source's own affair.
+            revisions=self._archive.catalog.revisions(),
+        )
         self._archive.storage.put(path, encode(told))
         at = now_ms()
         run = Run(run_id=self._run_id, started_at=started_at_ms, finished_at=at, snapshot=path, written_at=at)

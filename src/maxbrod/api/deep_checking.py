@@ -121,7 +121,9 @@ def deep_check(
 
 
 def _segments(archive: Archive, patterns: Sequence[str]) -> list[Segment]:
-    rows = [row for row in decode_rows(archive.catalog.rows()) if isinstance(row, Segment)]
+    # As of older runs, what was replaced is read as well.
+    tables = (archive.catalog.rows(), archive.catalog.replaced())
+    rows = [row for table in tables for row in decode_rows(table) if isinstance(row, Segment)]
     if not patterns:
         return rows
     chosen = select_names({row.topic for row in rows}, patterns)

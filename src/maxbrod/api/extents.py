@@ -49,6 +49,8 @@ class PartitionExtent:
     last_leader_epoch: int | None
     spans: tuple[Span, ...]
     aborted: tuple[AbortedTransaction, ...]
+    log_start: int | None = None
+    """Where the log began at the run whose snapshot was read; None where that does not say."""
 
 
 def measure_partitions(

@@ -5,7 +5,8 @@ under way. Only age tells them apart. What keeps a run's objects safe, in this o
 catalog is read, so that whatever was committed by then is named; nothing younger than the grace time is touched; ages
 are measured with the clock of the store that stamped the objects or with our own, whichever makes them younger; and
 the catalog must stand still from when it was read until the last object is gone. Objects that a commit has put out of
-use, as after a log was truncated, stay for the grace time as well: somebody may be reading them.
+use stay for the grace time as well: somebody may be reading them. What a truncated log has lost is still named, by rows
+that were replaced, and is no garbage.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from maxbrod.errors import RefusedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.api.archives import AnyCatalog, Archive
+    from maxbrod.api.archives import Archive
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 FOLDERS: Final = ("packs", "probes", "segments", "snapshots")
@@ -68,7 +69,7 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
     listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]
     listed += stagings_left(archive.storage)
     archive.catalog.refresh()
-    named = _named_paths(archive.catalog)
+    named = archive.catalog.paths()
     unnamed = [found for found in listed if found.path not in named]
     garbage = [found for found in unnamed if found.modified_ms < now_ms - grace_s * 1000]
     if garbage:
@@ -88,12 +89,6 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
         young_bytes=_bytes(unnamed) - _bytes(garbage),
         named_objects=len(listed) - len(unnamed),
     )
-
-
-def _named_paths(catalog: AnyCatalog) -> set[str]:
-    paths: list[str | None] = catalog.rows(columns=["path"])["path"].unique().to_pylist()
-    paths += [run.snapshot for run in catalog.runs()]
-    return {path for path in paths if path is not None}
 
 
 def _delete(archive: Archive, paths: Sequence[str]) -> None:

@@ -80,7 +80,9 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
     """Topics by name; empty ones too, if the last backup saw them. UsageError: a pattern that cannot be right."""
     runs = archive.catalog.runs()
     moment = find_moment(archive.storage, runs, as_of)
-    summaries = _summaries(archive.catalog.rows(columns=_COLUMNS, as_of=moment.ends), moment)
+    summaries = _summaries(
+        archive.catalog.rows(columns=_COLUMNS, as_of=moment.ends, revisions=moment.revisions), moment
+    )
     chosen = select_names({each.topic for each in summaries}, patterns)
     snapshot = moment.snapshot
     listed = {each.topic_id for each in summaries if each.topic in chosen}

@@ -36,6 +36,8 @@ class Positions:
         self.newest_run: Run | None = None
         """The last one that was committed."""
         self._told: Told | None = None
+        self.revisions: dict[PartitionId, int] = {}
+        """How often rows of a partition have been replaced."""
         self.unrecorded = False
         """Whether a partition was met that neither rows nor a snapshot tell of."""
         self.recovery_points: dict[PartitionId, int | None] = {}
@@ -52,6 +54,7 @@ class Positions:
         self.unrecorded = False
         runs = archive.catalog.runs()
         self.newest_run = runs[-1] if runs else None
+        self.revisions = archive.catalog.revisions()
         last = last_snapshot_run(runs)
         self._told = None
         if last is not None:
@@ -99,7 +102,8 @@ class Positions:
         )
 
     def cut(self, archive: Archive, partition: PartitionId, offset: int) -> None:
-        """The archive was cut back to `offset`."""
+        """The archive was cut back to `offset`, in a commit of its own."""
+        self.revisions = archive.catalog.revisions()
         rows = archive.catalog.rows(
             topic_id=partition.topic_id, partition=partition.partition, columns=["last_leader_epoch"]
         )

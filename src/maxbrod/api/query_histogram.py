@@ -56,7 +56,9 @@ def step_of(first_ms: int, end_ms: int) -> int:
 def _bounds(query: Query) -> tuple[int, int]:
     """What the catalog says of the chosen topics. Lowest times may be a little late, which adds a step."""
     rows = query.archive.catalog.rows(
-        columns=("topic", "min_timestamp", "max_timestamp"), as_of=query.selected.moment.ends
+        columns=("topic", "min_timestamp", "max_timestamp"),
+        as_of=query.selected.moment.ends,
+        revisions=query.selected.moment.revisions,
     )
     rows = rows.filter(pc.is_in(rows["topic"], pa.array(sorted(query.selected.topics), pa.string())))
     first, last = pc.min(rows["min_timestamp"]).as_py(), pc.max(rows["max_timestamp"]).as_py()

@@ -77,7 +77,8 @@ class Selected:
 def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Selected:
     """UsageError: a topic or a run is not there."""
     moment = find_moment(archive.storage, archive.catalog.runs(), scope.as_of)
-    rows = archive.catalog.rows(columns=("topic", "topic_id", "partition", "written_at"), as_of=moment.ends)
+    columns = ("topic", "topic_id", "partition", "written_at")
+    rows = archive.catalog.rows(columns=columns, as_of=moment.ends, revisions=moment.revisions)
     found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
     known = [
         Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])

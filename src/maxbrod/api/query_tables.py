@@ -101,7 +101,7 @@ def make_tables(
 def _rows(
     archive: Archive, moment: Moment, topics: Collection[str], newest: Collection[str], kind: Kind, schema: pa.Schema
 ) -> pa.Table:
-    rows = archive.catalog.rows(as_of=moment.ends)
+    rows = archive.catalog.rows(as_of=moment.ends, revisions=moment.revisions)
     wanted = pc.field("topic").isin(pa.array(sorted(topics), pa.string()))
     rows = rows.filter((pc.field("kind") == str(kind)) & wanted)
     made = {

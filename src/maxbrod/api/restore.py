@@ -55,7 +55,7 @@ from maxbrod.planning.restore.obstacles import in_order, refusal
 from maxbrod.planning.restore.plan import Archive, RestorePlan, plan_restore, sources_of, without_lost
 from maxbrod.planning.restore.preflight import lost_obstacles
 from maxbrod.planning.restore.resume import done_before, held_by
-from maxbrod.planning.restore.sources import rows_to_read
+from maxbrod.planning.restore.sources import revisions_of, rows_to_read
 from maxbrod.planning.restore.targets import Right
 from maxbrod.planning.restore.wish import OffsetsMode, command_digest
 from maxbrod.planning.windows import spread
@@ -133,7 +133,8 @@ class Restore:
         archive, storage = self._archive, self._archive.storage
         moment = find_moment(storage, archive.catalog.runs(), self._wish.as_of)
         self._snapshot = moment.cluster
-        rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS))
+        revisions = moment.revisions_in(archive.catalog)
+        rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS), revisions=revisions)
         ends = {} if moment.snapshot is None else moment.snapshot.ends
         topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
         topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
@@ -151,10 +152,12 @@ class Restore:
         target = look_at_target(self._client, names, groups, patience_s=patience_s)
         command = command_digest(self._wish, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
         accepted = self._wish.accept_gaps
-        # What was staged has been read already.
-        lost = listed_losses(archive, chosen.topics.keys()) if staged is None else {}
         begun = find_interrupted(storage, command)
         self._resumed = begun is not None
+        if begun is not None:
+            revisions = revisions_of(sources_of(begun))
+        # What was staged has been read already.
+        lost = listed_losses(archive, chosen.topics.keys(), revisions) if staged is None else {}
         if begun is not None:
             # How fast is not what was planned: whoever goes on may be in more of a hurry, or in less.
             begun = replace(begun, rate_bytes_per_s=self._wish.rate_bytes_per_s)
@@ -177,6 +180,7 @@ class Restore:
             topic_runs=moment.topic_runs,
             access_runs=None if moment.known is None else moment.known.access_runs,
             lost=lost,
+            revisions=revisions,
         )
         forced = self._wish.force_groups
         obstacles = [
@@ -427,7 +431,8 @@ class Restore:
         sources = sources_of(plan)
         ids = {each.topic_id for each in sources}
         staged = None if plan.transform is None else open_staged(plan.transform.staging, self._config.storage)
-        rows = (staged or self._archive).catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None)
+        catalog = (staged or self._archive).catalog
+        rows = catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None, revisions=revisions_of(sources))
         wish = self._wish if plan.transform is None else as_staged(self._wish, plan.transform)
         found: dict[PartitionId, list[Slice]] = {}
         for row in decode_rows(rows_to_read(rows, sources, wish)):

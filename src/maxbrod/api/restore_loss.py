@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.problems import Problem
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.planning.restore.sources import Source
@@ -42,28 +43,33 @@ _FOLDERS_MAX: Final = 20
 LostOf = dict[PartitionId, list[Lost]]
 
 
-def listed_losses(archive: Archive, topic_ids: Collection[str]) -> LostOf:
-    """Rows of these topics whose objects are not there, or end too early. One listing, whatever the layout."""
+def listed_losses(archive: Archive, topic_ids: Collection[str], revisions: Revisions | None = None) -> LostOf:
+    """Rows of these topics whose objects are not there, or end too early. One listing, whatever the layout.
+
+    `revisions` are those that the rows are of; without them, rows are those of now.
+    """
     if not topic_ids:
         return {}
     one = next(iter(topic_ids)) if len(topic_ids) == 1 else None
-    rows = archive.catalog.rows(columns=_COLUMNS, topic_id=one)
+    rows = archive.catalog.rows(columns=_COLUMNS, topic_id=one, revisions=revisions)
     rows = rows.filter(pc.is_in(rows["topic_id"], value_set=pa.array(sorted(topic_ids), pa.string())))
     _, problems = check_objects(archive, rows, narrow=len(topic_ids) <= _FOLDERS_MAX)
     found: LostOf = {}
     for each in problems:
-        lost = _lost(archive, each)
+        lost = _lost(archive, each, revisions)
         if lost is not None and each.topic_id is not None and each.partition is not None:
             found.setdefault(PartitionId(topic_id=each.topic_id, partition=each.partition), []).append(lost)
     return found
 
 
-def _lost(archive: Archive, problem: Problem) -> Lost | None:
+def _lost(archive: Archive, problem: Problem, revisions: Revisions | None) -> Lost | None:
     first, end = problem.first_offset or 0, problem.end_offset or 0
     if problem.kind is ProblemKind.MISSING:
         return Lost(first=first, end=end, object_name=problem.object_name or "", why=problem.message)
     # Batches before its end are still there.
-    rows = archive.catalog.rows(topic_id=problem.topic_id, partition=problem.partition, offsets=(first, end))
+    rows = archive.catalog.rows(
+        topic_id=problem.topic_id, partition=problem.partition, offsets=(first, end), revisions=revisions
+    )
     slices = (slice_of(row) for row in decode_rows(rows) if isinstance(row, Segment) and row.end_offset == end)
     return next((find_loss(archive.storage, each) for each in slices), None)
 

@@ -80,7 +80,7 @@ def show_topic(
     snapshot = moment.snapshot
     rows = [
         row
-        for row in decode_rows(archive.catalog.rows(topic=topic, as_of=moment.ends))
+        for row in decode_rows(archive.catalog.rows(topic=topic, as_of=moment.ends, revisions=moment.revisions))
         if isinstance(row, (Segment, Gap))  # what it returns are no others
     ]
     partitions = _by_partition(rows, snapshot, topic)
@@ -141,7 +141,7 @@ def _details(
     newest: bool,
 ) -> TopicDetails:
     mine = {each: rows for each, rows in partitions.items() if each.topic_id == topic_id}
-    extents = measure_partitions(mine, _ends(mine, moment))
+    extents = _with_log_starts(measure_partitions(mine, _ends(mine, moment)), topic_id, moment.snapshot)
     return TopicDetails(
         topic=topic,
         topic_id=topic_id,
@@ -151,6 +151,15 @@ def _details(
         groups=() if moment.known is None else tuple(_groups(moment.known, topic, topic_id, extents)),
         last_seen=moment.lost.get(topic_id),
         described_by=moment.topic_runs.get(topic_id),
+    )
+
+
+def _with_log_starts(
+    extents: Iterable[PartitionExtent], topic_id: str, snapshot: Snapshot | None
+) -> tuple[PartitionExtent, ...]:
+    known = {} if snapshot is None else snapshot.log_starts
+    return tuple(
+        replace(each, log_start=known.get(PartitionId(topic_id=topic_id, partition=each.partition))) for each in extents
     )
 
 

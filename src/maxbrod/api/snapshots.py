@@ -20,6 +20,8 @@ from maxbrod.planning.snapshot import decode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from maxbrod.api.archives import AnyCatalog
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import PartitionId, Run
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.planning.carried import Told
@@ -71,6 +73,15 @@ class Moment:
     def ranks(self) -> Mapping[str, int]:
         """Which of several topics of one name the cluster had last: see `Known`."""
         return {} if self.known is None else self.known.ranks
+
+    @property
+    def revisions(self) -> Revisions | None:
+        """How often rows had been replaced by then; None: as they are now."""
+        return None if self.as_of is None or self.snapshot is None else self.snapshot.revisions
+
+    def revisions_in(self, catalog: AnyCatalog) -> Revisions:
+        """How often rows had been replaced, at the run that was asked for or by now."""
+        return catalog.revisions() if self.revisions is None else self.revisions
 
 
 def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None) -> Moment:

@@ -20,7 +20,7 @@ from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import RefusedError, UnavailableError, UsageError, error_of
 from maxbrod.planning.convert_parts import Part, shares, waves
 from maxbrod.planning.converting import convert_rows
-from maxbrod.planning.restore.sources import sound_part
+from maxbrod.planning.restore.sources import revisions_of, sound_part
 from maxbrod.planning.transform import add_changes, changes_of
 from maxbrod.planning.windows import spread
 from maxbrod.spark.backup import decode_slice
@@ -33,10 +33,11 @@ from maxbrod.storage.overlay import OWN_FOLDER
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.api.archives import Archive
     from maxbrod.api.progress import OnProgress
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.config import StorageConfig
     from maxbrod.planning.restore.sources import Lost, Source
     from maxbrod.planning.transform import Changes, Transform
@@ -95,7 +96,7 @@ class Staging:
     def run(
         self,
         session: Session,
-        sources: Iterable[Source],
+        sources: Sequence[Source],
         *,
         parallelism: int,
         on_progress: OnProgress,
@@ -110,7 +111,9 @@ class Staging:
         lost = {each.id: {one.end: one for one in each.lost} for each in sources}
         ends = {each: position.end_offset for each, position in target.catalog.positions().items()}
         parts = [
-            each for part in self._parts(wanted) for each in _left(part, ends.get(part.id), wanted[part.id], self.url)
+            each
+            for part in self._parts(wanted, revisions_of(sources))
+            for each in _left(part, ends.get(part.id), wanted[part.id], self.url)
         ]
         total, done = sum(part.bytes for part in parts), 0
         for wave in waves(parts, commit_bytes):
@@ -121,9 +124,10 @@ class Staging:
             done += sum(part.bytes for part in wave)
         return target
 
-    def _parts(self, wanted: Mapping[PartitionId, tuple[int, int]]) -> Iterator[Part]:
+    def _parts(self, wanted: Mapping[PartitionId, tuple[int, int]], revisions: Revisions) -> Iterator[Part]:
         ids = {each.topic_id for each in wanted}
-        rows = decode_rows(self.source.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None))
+        table = self.source.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None, revisions=revisions)
+        rows = decode_rows(table)
         kept = [row for row in rows if isinstance(row, Segment | Gap)]
         for (topic_id, partition), group in groupby(kept, key=lambda row: (row.topic_id, row.partition)):
             first, end = wanted.get(PartitionId(topic_id=topic_id, partition=partition), (0, 0))

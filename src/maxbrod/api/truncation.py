@@ -1,7 +1,8 @@
 """Takes back what the archive holds of a log that was cut: after an unclean election, say, records are gone.
 
-What the archive has beyond the cut is another history than the log's own, so its rows go. The objects stay until `gc`,
-and the run tells their names: they may be all that is left of those records.
+What the archive has beyond the cut is another history than the log's own, so other rows take the place of its rows. As
+of the runs that knew nothing of the cut they are still there, and so are their objects: they may be all that is left of
+those records.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def cut_back(archive: Archive, partition: PartitionId, offset: int, *, run_id: s
     )
     rows = decode_rows(table)
     kept = [_kept(archive, row, offset, run_id=run_id, now_ms=now_ms) for row in rows]
-    archive.catalog.commit([row for row in kept if row is not None], replaced=table)
+    archive.catalog.commit([row for row in kept if row is not None], retired=table)
     return [row for row in rows if isinstance(row, Segment)]
 
 

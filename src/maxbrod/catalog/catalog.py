@@ -16,7 +16,9 @@ from maxbrod.catalog import queries
 from maxbrod.catalog.commits import last_batch, overtaken, plan_rewrite, write_commit
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.log import has_entry, read_log
+from maxbrod.catalog.replaced import REVISION_COLUMNS, count_revisions, retire, revive
 from maxbrod.catalog.rows import Run, encode_rows
+from maxbrod.catalog.schema import SCHEMA
 from maxbrod.catalog.table import create_table, keep_short, load_table, no_archive
 from maxbrod.catalog.validity import check_rows
 from maxbrod.errors import MaxbrodError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from maxbrod.catalog.codec import Table
     from maxbrod.catalog.commits import StreamBatch
     from maxbrod.catalog.queries import Position
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Gap, PartitionId, Row
     from maxbrod.catalog.schema import GapReason
     from maxbrod.storage.interface import Storage
@@ -122,6 +125,7 @@ class Catalog:
         offsets: tuple[int, int] | None = None,
         timestamps: tuple[int, int] | None = None,
         as_of: Mapping[PartitionId, int] | None = None,
+        revisions: Revisions | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """Rows of data and gaps, by topic id, partition and offset; `rows.decode_rows` makes values of them.
@@ -130,7 +134,9 @@ class Catalog:
         milliseconds: rows that can hold nothing of that time are left out, which is sure of those that end before it,
         and of those that begin after it with an exact lowest timestamp.
         `as_of` gives the end offset of each partition as a run's snapshot recorded it: partitions that it does
-        not name did not exist then, and the last row of each may reach beyond its end.
+        not name did not exist then, and the last row of each may reach beyond its end. `revisions` is how often rows
+        of each partition had been replaced by then, also from a snapshot, and gives back those that were there; without
+        it rows are those of now.
         """
         return queries.find_rows(
             self._files(),
@@ -140,8 +146,21 @@ class Catalog:
             offsets=offsets,
             timestamps=timestamps,
             as_of=as_of,
+            revisions=revisions,
             columns=columns,
         )
+
+    def replaced(self) -> pa.Table:
+        """Rows of data and gaps that others have taken the place of, as they were, in no order."""
+        return revive(queries.find_replaced(self._files(), SCHEMA.names))
+
+    def revisions(self) -> dict[PartitionId, int]:
+        """How often rows of each partition have been replaced; of those of which some have."""
+        return count_revisions(queries.find_replaced(self._files(), REVISION_COLUMNS))
+
+    def paths(self) -> set[str]:
+        """Every object that some row names: data, also such as was replaced, and snapshots."""
+        return queries.find_paths(self._files())
 
     def recent_paths(self, since_ms: int) -> set[str]:
         """Objects that a row named at some time since then, though perhaps none does now.
@@ -157,18 +176,22 @@ class Catalog:
         rows: Iterable[Row] | pa.Table,
         *,
         replaced: Iterable[Row] | pa.Table = (),
+        retired: Iterable[Row] | pa.Table = (),
         expected_version: int | None = None,
         batch: StreamBatch | None = None,
     ) -> int:
         """Add rows, and remove those that they replace, all at once or not at all; the new version.
 
+        Of `retired` rows, those that they replace as well, `as of` an older run still finds what they were.
         `batch` is the micro-batch of a stream that the rows are of; `last_batch` tells it from then on.
         RefusedError: somebody else has committed since this catalog was read (or since `expected_version`, where
         given), a replaced row is not there, or a row is nonsense; nothing is visible. UnavailableError: the store
         failed, and its message says if that leaves open whether the commit was carried out. After an error this
         catalog stands where it stood, so a commit that was carried out is met as one of another writer.
         """
-        added, gone = _as_table(_stamped(rows, self.version + 1)), _as_table(replaced)
+        added, gone, kept = _as_table(_stamped(rows, self.version + 1)), _as_table(replaced), _as_table(retired)
+        if kept.num_rows:
+            added, gone = pa.concat_tables([added, retire(kept, self.revisions())]), pa.concat_tables([gone, kept])
         check_rows(added)
         if not added.num_rows and not gone.num_rows:
             return self.version

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from maxbrod.catalog.replaced import as_it_was
 from maxbrod.catalog.rows import RUN_COMMIT, Gap, PartitionId, Run, decode_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.schema import GapReason
 
 _AS_OF_END: Final = "as_of_end"
@@ -40,7 +42,7 @@ class Position:
 def find_positions(files: Readable) -> dict[PartitionId, Position]:
     """Of every partition that has a row."""
     columns = ["topic", "topic_id", "partition", "base_offset", "end_offset", "last_leader_epoch"]
-    rows = files.read(columns, pc.field("kind") != Kind.RUN)
+    rows = files.read(columns, _present())
     # Leader epochs only rise along a log, so the highest is the last.
     extents = rows.group_by(["topic_id", "partition"]).aggregate(
         [("topic", "max"), ("base_offset", "min"), ("end_offset", "max"), ("last_leader_epoch", "max")]
@@ -86,6 +88,18 @@ def find_gaps(files: Readable, reasons: Collection[GapReason]) -> list[Gap]:
     return [row for row in rows if isinstance(row, Gap)]
 
 
+def find_replaced(files: Readable, columns: Sequence[str], condition: ds.Expression | None = None) -> pa.Table:
+    """Rows of kind replaced, as they stand."""
+    wanted = pc.field("kind") == Kind.REPLACED
+    return files.read(columns, wanted if condition is None else wanted & condition)
+
+
+def find_paths(files: Readable) -> set[str]:
+    """Of every object that some row names, whatever its kind."""
+    paths: list[str | None] = files.read(["path"])["path"].unique().to_pylist()
+    return {path for path in paths if path is not None}
+
+
 def find_rows(
     files: Readable,
     *,
@@ -95,25 +109,49 @@ def find_rows(
     offsets: tuple[int, int] | None,
     timestamps: tuple[int, int] | None,
     as_of: Mapping[PartitionId, int] | None,
+    revisions: Revisions | None,
     columns: Sequence[str] | None,
 ) -> pa.Table:
     """See `Catalog.rows`."""
-    condition = pc.field("kind") != Kind.RUN
-    for name, value in (("topic", topic), ("topic_id", topic_id), ("partition", partition)):
-        if value is not None:
-            condition &= pc.field(name) == value
-    if offsets is not None:
-        condition &= (pc.field("end_offset") > offsets[0]) & (pc.field("base_offset") < offsets[1])
-    if timestamps is not None:
-        condition &= _may_overlap_time(*timestamps)
+    places = [
+        pc.field(name) == value
+        for name, value in (("topic", topic), ("topic_id", topic_id), ("partition", partition))
+        if value is not None
+    ]
+    if as_of is not None:
+        places.append(pc.field("topic_id").isin(pa.array(sorted({each.topic_id for each in as_of}), pa.string())))
+    bounds = _bounds(offsets, timestamps)
     wanted = list(SCHEMA.names if columns is None else columns)
-    sorting = [name for name, _ in SORT_ORDER]
-    if as_of is None:
-        rows = files.read(list(dict.fromkeys([*wanted, *sorting])), condition)
-    else:
-        condition &= pc.field("topic_id").isin(pa.array(sorted({each.topic_id for each in as_of}), pa.string()))
-        rows = _until(files.read(list(dict.fromkeys([*wanted, *sorting])), condition), as_of)
+    needed = list(dict.fromkeys([*wanted, *(name for name, _ in SORT_ORDER), "end_offset"]))
+    rows = files.read(needed, _all([_present(), *places, *bounds]))
+    if revisions is not None:
+        # Whatever they bound: a row that is asked for may have taken the place of one that is not.
+        replaced = find_replaced(files, SCHEMA.names, _all(places) if places else None)
+        if replaced.num_rows:
+            rows = as_it_was(rows, replaced, revisions, chosen=_all(bounds) if bounds else None)
+    if as_of is not None:
+        rows = _until(rows, as_of)
     return rows.sort_by(SORT_ORDER).select(wanted)
+
+
+def _present() -> ds.Expression:
+    return pc.field("kind").isin(pa.array([str(Kind.DATA), str(Kind.GAP)], pa.string()))
+
+
+def _all(conditions: Sequence[ds.Expression]) -> ds.Expression:
+    found = conditions[0]
+    for each in conditions[1:]:
+        found &= each
+    return found
+
+
+def _bounds(offsets: tuple[int, int] | None, timestamps: tuple[int, int] | None) -> list[ds.Expression]:
+    found = []
+    if offsets is not None:
+        found.append((pc.field("end_offset") > offsets[0]) & (pc.field("base_offset") < offsets[1]))
+    if timestamps is not None:
+        found.append(_may_overlap_time(*timestamps))
+    return found
 
 
 def _may_overlap_time(first: int, last: int) -> ds.Expression:

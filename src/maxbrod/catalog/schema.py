@@ -28,6 +28,8 @@ class Kind(StrEnum):
     DATA = "data"
     GAP = "gap"
     RUN = "run"
+    REPLACED = "replaced"
+    """Data or a gap that is so no more: only `as of` an older run asks for it. See `replaced`."""
 
 
 class GapReason(StrEnum):

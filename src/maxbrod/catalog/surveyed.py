@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.catalog.queries import Position
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Gap, PartitionId, Row, Run
     from maxbrod.catalog.schema import GapReason
 
@@ -56,6 +57,7 @@ class SurveyedCatalog:
         offsets: tuple[int, int] | None = None,
         timestamps: tuple[int, int] | None = None,
         as_of: Mapping[PartitionId, int] | None = None,
+        revisions: Revisions | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """See `Catalog.rows`."""
@@ -67,8 +69,21 @@ class SurveyedCatalog:
             offsets=offsets,
             timestamps=timestamps,
             as_of=as_of,
+            revisions=revisions,
             columns=columns,
         )
+
+    def replaced(self) -> pa.Table:
+        """None."""
+        return encode_rows(())
+
+    def revisions(self) -> dict[PartitionId, int]:
+        """None: what there was before, other tools do not tell."""
+        return {}
+
+    def paths(self) -> set[str]:
+        """Every object that some row names."""
+        return queries.find_paths(self._rows)
 
     def recent_paths(self, since_ms: int) -> set[str]:
         """None: what another tool has put out of use, nobody here knows."""
@@ -80,10 +95,11 @@ class SurveyedCatalog:
         rows: Iterable[Row] | pa.Table,
         *,
         replaced: Iterable[Row] | pa.Table = (),
+        retired: Iterable[Row] | pa.Table = (),
         expected_version: int | None = None,
     ) -> int:
         """Always refused."""
-        del rows, replaced, expected_version
+        del rows, replaced, retired, expected_version
         raise RefusedError(
             "this archive is in the layout of another tool, and has no catalog to commit to",
             operation="commit to the catalog",

@@ -14,7 +14,7 @@ from maxbrod.errors import RefusedError
 def check_rows(table: pa.Table) -> None:
     """RefusedError names the first row at fault."""
     kind = table["kind"]
-    ranged = pc.is_in(kind, value_set=_strings(Kind.DATA, Kind.GAP))
+    ranged = pc.not_equal(kind, Kind.RUN)
     data = pc.equal(kind, Kind.DATA)
     _demand(table, pc.is_in(kind, value_set=_strings(*Kind)), "its kind is unknown")
     _demand(table, pc.and_(pc.is_valid(table["run_id"]), pc.is_valid(table["written_at"])), "it names no run or time")
@@ -23,7 +23,8 @@ def check_rows(table: pa.Table) -> None:
     reasons = pc.is_in(table["reason"], value_set=_strings(*GapReason))
     _demand(table, _implies(pc.equal(kind, Kind.GAP), reasons), "it gives no known reason")
     _demand(table, _implies(pc.is_valid(table["reason"]), reasons), "its reason is unknown")
-    _demand(table, _implies(pc.equal(kind, Kind.RUN), pc.is_valid(table["details"])), "it has no details")
+    told = pc.is_in(kind, value_set=_strings(Kind.RUN, Kind.REPLACED))
+    _demand(table, _implies(told, pc.is_valid(table["details"])), "it has no details")
 
 
 def _range_holds(table: pa.Table) -> Any:  # noqa: ANN401 - an Arrow array

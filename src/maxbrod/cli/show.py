@@ -127,6 +127,8 @@ def _print_partition(extent: PartitionExtent) -> None:
     print_line(f"partition {extent.partition}: offsets [{extent.first_offset:,}, {extent.end_offset:,})")
     out.print(Text("  [").append(coverage_bar(extent.spans, _BAR_WIDTH)).append("]"), highlight=False)
     print_line(f"  {most}{extent.records:,} records in {extent.segments:,} segments, {packed}")
+    if extent.log_start is not None and extent.log_start != extent.first_offset:
+        print_line(f"  the log itself began at offset {extent.log_start:,} then")
     if extent.min_timestamp is not None:
         print_line(f"  {human_time(extent.min_timestamp)} to {human_time(extent.max_timestamp)}")
     if extent.first_leader_epoch is not None:

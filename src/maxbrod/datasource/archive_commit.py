@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.catalog.commits import StreamBatch
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Gap
     from maxbrod.datasource.sink_options import SinkOptions
     from maxbrod.kafka.cluster_state import ClusterState
@@ -56,6 +57,8 @@ class Known:
     topics: Mapping[str, str]
     """The name of each topic id."""
     cluster: ClusterState | None
+    revisions: Revisions
+    """How often rows of each partition have been replaced."""
     carried: Mapping[str, Any] | None
     """What the last snapshot carries on, as it has it."""
     snapshot: Snapshot | None = None
@@ -77,7 +80,14 @@ def look(storage: Storage, catalog: Catalog) -> Known:
         ends[place] = max(position.end_offset, ends.get(place, 0))
         topics[place.topic_id] = position.topic
     carried = encode_carried(NOTHING) if path is None else None if snapshot is None else snapshot.carried
-    return Known(ends=ends, topics=topics, cluster=cluster, carried=carried, snapshot=snapshot)
+    return Known(
+        ends=ends,
+        topics=topics,
+        cluster=cluster,
+        revisions=catalog.revisions(),
+        carried=carried,
+        snapshot=snapshot,
+    )
 
 
 def commit_written(
@@ -194,6 +204,7 @@ def _put_snapshot(
         recovery_points={} if known.snapshot is None else known.snapshot.recovery_points,
         behind={} if known.snapshot is None else known.snapshot.behind,
         carried=known.carried,
+        revisions=known.revisions,
     )
     storage.put(path, encode(snapshot))
     data = [row for row in rows if isinstance(row, Segment)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
@@ -42,9 +42,10 @@ def plan_splits(archive: LookedUp, options: TableOptions) -> list[tuple[Portion,
 def find_portions(archive: LookedUp, options: TableOptions) -> list[Portion]:
     """All that may hold something of one of the scopes, in the same order."""
     snapshot = archive.last_snapshot() if options.as_of is None else archive.snapshot_of(options.as_of)
-    ends = None if options.as_of is None or snapshot is None else snapshot.ends
-    wanted = _topic_ids(archive.catalog, options, ends, snapshot)
-    found = [_find_rows(archive.catalog, scope, ends, wanted) for scope in options.scopes]
+    then = None if options.as_of is None else snapshot
+    wanted = _topic_ids(archive.catalog, options, then, snapshot)
+    ends = None if then is None else then.ends
+    found = [_find_rows(archive.catalog, scope, then, wanted) for scope in options.scopes]
     return [_portion(row, ends) for row in (found[0] if len(found) == 1 else _united(found))]
 
 
@@ -68,10 +69,10 @@ def group(portions: Iterable[Portion], split_bytes: int) -> list[tuple[Portion, 
 
 
 def _topic_ids(
-    catalog: AnyCatalog, options: TableOptions, ends: Mapping[PartitionId, int] | None, snapshot: Snapshot | None
+    catalog: AnyCatalog, options: TableOptions, then: Snapshot | None, snapshot: Snapshot | None
 ) -> dict[str, str]:
     """Ids and names of the incarnations that the options are about. UsageError names a topic that is not there."""
-    rows = catalog.rows(columns=("topic", "topic_id", "written_at"), as_of=ends)
+    rows = catalog.rows(columns=("topic", "topic_id", "written_at"), **_as_of(then))
     found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
     incarnations = [
         Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
@@ -87,9 +88,7 @@ def _topic_ids(
     return {topic_id: name for topic_id, name in ids.items() if topic_id in newest}
 
 
-def _find_rows(
-    catalog: AnyCatalog, scope: Scope, ends: Mapping[PartitionId, int] | None, wanted: Mapping[str, str]
-) -> list[Segment]:
+def _find_rows(catalog: AnyCatalog, scope: Scope, then: Snapshot | None, wanted: Mapping[str, str]) -> list[Segment]:
     ids = [topic_id for topic_id, name in wanted.items() if scope.has_topic(name)]
     if not ids or scope.partitions == frozenset():
         return []
@@ -101,7 +100,7 @@ def _find_rows(
         partition=next(iter(scope.partitions)) if scope.partitions and len(scope.partitions) == 1 else None,
         offsets=(scope.first_offset, _INT64_MAX if scope.end_offset is None else scope.end_offset),
         timestamps=(first_ms, end_ms) if timed else None,
-        as_of=ends,
+        **_as_of(then),
     )
     # Few rows are left to be made values of, if the query asks for little.
     known = {*ids}
@@ -109,6 +108,11 @@ def _find_rows(
     return [
         row for row in data if isinstance(row, Segment) and row.topic_id in known and scope.has_partition(row.partition)
     ]
+
+
+def _as_of(then: Snapshot | None) -> dict[str, Any]:
+    """What the catalog wants to know of a run, for the rows that there were then; nothing, for those of now."""
+    return {} if then is None else {"as_of": then.ends, "revisions": then.revisions}
 
 
 def _portion(row: Segment, ends: Mapping[PartitionId, int] | None) -> Portion:

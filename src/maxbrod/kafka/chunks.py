@@ -21,8 +21,8 @@ class Chunk:
     """All that the log has for the offsets from `start` to `end` (exclusive). Chunks of a range tile it.
 
     `data` is whole batches and nothing else; it may be empty, where compaction or retention has left nothing.
-    An offset below `log_start_offset` that no batch covers was deleted by retention. Only where a log begins within a
-    batch may the first one begin before `start`: brokers keep such a batch whole.
+    An offset below `log_start_offset` that no batch covers was deleted by retention. Where a log begins within a batch,
+    which brokers keep whole, `ranges` makes that batch begin there. Where `start` lies within one, it begins before.
     """
 
     start: int

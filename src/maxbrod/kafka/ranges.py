@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.batch.beginnings import begin_at, may_begin_before
 from maxbrod.batch.headers import walk
 from maxbrod.errors import (
     CorruptDataError,
@@ -63,7 +64,8 @@ def read_range(
     """Every batch whose base offset lies in [start, end), in order; `end` is at most the last stable offset.
 
     A `floor` below `start` is for whoever reads the first range: the batch that `start` lies within belongs to it too,
-    if it does not begin before the floor. A log that was cut by retention or by hand begins within a batch.
+    if it does not begin before the floor. A log that was cut by retention or by hand begins within a batch: that is
+    given without the records before the log's start, which no consumer sees.
     `topic_id` is the incarnation that is meant; without it, the one that is there at the first request. Raises
     TopicGoneError when the topic is deleted or recreated, LogTruncatedError, CorruptDataError for a batch that is
     damaged twice running (what stands before it has been handed out; reading from the offset after the error's
@@ -175,13 +177,28 @@ class _RangeReader:
         if not len(headers):
             return self._nothing(found)
         selection = select(found, headers, self.position, self._end, floor=self._floor)
+        log_start = self._log_start(selection)
         if selection.end < self._end and not connection.throttled:
             self._send_ahead(selection.end, selection.last_epoch)
         chunk = self._checked(selection)
+        if log_start is not None:
+            data, headers = begin_at(chunk.data, chunk.headers, log_start)
+            chunk = replace(chunk, data=data, headers=headers)
         if len(chunk.headers):
             self._last_epoch = int(chunk.headers["leader_epoch"][-1])
             self._floor = int(chunk.headers.last_offset[-1]) + 1
         return chunk
+
+    def _log_start(self, selection: Selection) -> int | None:
+        """Where the log begins, if that is within the first batch.
+
+        It is asked for once more: records depend on it, and nothing protects it in the answer that brings them.
+        """
+        told = selection.found.log_start_offset
+        if told <= self._floor or not may_begin_before(selection.headers, told):
+            return None
+        asked = list_offsets(self._client, {self._where: EARLIEST}, deadline=self._deadline)[self._where].offset
+        return min(told, asked)
 
     def _walked(self, found: FetchedPartition) -> tuple[FetchedPartition, BatchHeaders]:
         try:

@@ -1,7 +1,7 @@
 """Reads many small ranges with few requests: a thousand quiet partitions would else take a thousand round trips.
 
-Only what goes well is done here. A range that does not come whole, whose leader has moved, or whose bytes are damaged,
-is left out, and `ranges` reads it with all its patience.
+Only what goes well is done here. A range that does not come whole, whose leader has moved, whose log begins within a
+batch, or whose bytes are damaged, is left out, and `ranges` reads it with all its patience.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.batch.beginnings import may_begin_before
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, UnavailableError, UnsupportedFormatError, UsageError
 from maxbrod.kafka.chunks import select
@@ -110,6 +111,8 @@ def _whole(wanted: SmallRange, found: FetchedPartition) -> Chunk | None:
         if not len(headers):
             return None
         selection = select(found, headers, wanted.start, wanted.end, floor=wanted.floor)
-        return selection.checked(str(wanted.where)) if selection.end == wanted.end else None
+        if selection.end != wanted.end or may_begin_before(selection.headers, found.log_start_offset):
+            return None
+        return selection.checked(str(wanted.where))
     except (CorruptDataError, UnsupportedFormatError):
         return None

@@ -49,6 +49,10 @@ class Snapshot:
     carried: Mapping[str, Any] | None = None
     """What the cluster has lost and the archive still holds, as `planning.carried` has it; None in snapshots of before
     that was carried on."""
+    log_starts: Mapping[PartitionId, int] = field(default_factory=dict)
+    """Where the logs that the run looked at began; it knows nothing of others."""
+    revisions: Mapping[PartitionId, int] = field(default_factory=dict)
+    """How often rows of a partition had been replaced: with it the catalog finds those that there were then."""
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -62,6 +66,8 @@ def encode(snapshot: Snapshot) -> bytes:
         "recovery_points": _by_topic(_with_never(snapshot.recovery_points)),
         "behind": _by_topic(_with_never(snapshot.behind)),
         **({} if snapshot.carried is None else {_CARRIED_FIELD: snapshot.carried}),
+        **_optional("log_starts", snapshot.log_starts),
+        **_optional("revisions", snapshot.revisions),
     }
     return compress(Codec.ZSTD, _text({**document, _CHECKSUM_FIELD: _checksum(document)}))
 
@@ -111,6 +117,11 @@ def _with_never(values: Mapping[PartitionId, int | None]) -> dict[PartitionId, i
     return {partition: _NEVER if value is None else value for partition, value in values.items()}
 
 
+def _optional(name: str, numbers: Mapping[PartitionId, int]) -> dict[str, Any]:
+    """A field that older releases did not write, in the form of `ends`; none where there is nothing to say."""
+    return {name: _by_topic(numbers)} if numbers else {}
+
+
 def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
     try:
         text = decompress(Codec.ZSTD, np.frombuffer(data, np.uint8)).tobytes()
@@ -133,6 +144,8 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         topics={topic_id: _as(str, name) for topic_id, name in document["topics"].items()},
         recovery_points=_without_never(_by_partition(document.get("recovery_points", {}), least=_NEVER)),
         behind=_without_never(_by_partition(document.get("behind", {}), least=_NEVER)),
+        log_starts=_by_partition(document.get("log_starts", {})),
+        revisions=_by_partition(document.get("revisions", {})),
         carried=_as(dict, document[_CARRIED_FIELD]) if _CARRIED_FIELD in document else None,
     )
 

@@ -144,6 +144,27 @@ def test_what_was_deleted_below_the_log_start_does_not_come_back(tmp_path: Path)
     assert offsets(tmp_path, survey(tmp_path)) == list(range(10, 30))
 
 
+@pytest.mark.parametrize("check_crc", ["true", "false"])
+def test_a_log_that_begins_within_a_batch_is_read_without_what_stands_before(tmp_path: Path, check_crc: str) -> None:
+    batches = run(0, 3)
+    put_log(tmp_path, batches)
+    put_checkpoint(tmp_path / "log-start-offset-checkpoint", ["orders 0 17"])
+    found = survey(tmp_path, check_crc=check_crc)
+    (segment,) = found.segments
+    assert (segment.base_offset, segment.end_offset, segment.records) == (17, 30, 13)
+    assert offsets(tmp_path, found) == list(range(17, 30))
+    assert raw(tmp_path, found).endswith(batches[2]), "the others are the same bytes"
+
+
+def test_a_log_that_begins_within_a_compressed_message_is_read_from_there_on(tmp_path: Path) -> None:
+    inner = [Record(offset=each, timestamp=each, key=None, value=b"v", headers=[]) for each in range(10)]
+    put_log(tmp_path, [wrapper(1, Codec.GZIP, inner)])
+    put_checkpoint(tmp_path / "log-start-offset-checkpoint", ["orders 0 4"])
+    found = survey(tmp_path)
+    assert [(each.base_offset, each.end_offset, each.records) for each in found.segments] == [(4, 10, 6)]
+    assert offsets(tmp_path, found) == list(range(4, 10))
+
+
 def test_records_above_the_high_watermark_are_left_out_and_told(tmp_path: Path) -> None:
     put_log(tmp_path, run(0, 5))
     put_watermark(tmp_path, 30)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment
 from maxbrod.layouts.logdir.copies import agreed_until, furthest
 from maxbrod.layouts.logdir.decisions import Verdict
-from maxbrod.layouts.logdir.scanning import ABORTED, COMMITTED, OFFSET_MAX, scan
+from maxbrod.layouts.logdir.scanning import ABORTED, COMMITTED, OFFSET_MAX, begin_within, scan
 from maxbrod.layouts.logdir.transactions import fold, marker_after, touching
 from maxbrod.model import AbortedTransaction
 
@@ -109,6 +109,8 @@ def _cut(storage: Storage, copy: Copy, end: int) -> list[ScannedLog]:
             continue
         if each.base_offset < copy.log_start or each.end_offset > end:
             cut = scan(storage, each.file, first=copy.log_start, end=end, check_crc=each.checked)
+            if not cut.empty and cut.base_offset < copy.log_start:
+                begin_within(storage, cut, copy.log_start)
             logs += [] if cut.empty else [cut]
         else:
             logs.append(each)
@@ -238,7 +240,10 @@ def _describe(
                 last_leader_epoch=each.epochs[-1][0],
                 aborted=_bounded(touching(aborted, each.base_offset, each.end_offset), each.end_offset),
                 reason="compacted",
-                details={"position": each.position},
+                details={
+                    "position": each.position,
+                    **({} if each.log_start is None else {"log_start": each.log_start}),
+                },
             )
         )
 

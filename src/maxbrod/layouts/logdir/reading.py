@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from maxbrod.batch.beginnings import begin_at
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.layouts.decoding import decode_committed
@@ -66,10 +67,16 @@ def _sound(
 def read_batches(
     storage: Storage, segment: ForeignSegment, *, check_crc: bool = True
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    """The batches of a segment as the broker stored them: those that the survey has found sound, and no others."""
-    start = int(segment.details["position"])
+    """The batches of a segment as the broker stored them: those that the survey has found sound, and no others.
+
+    Where the log begins within the first one, that is without the records before.
+    """
+    start, log_start = int(segment.details["position"]), segment.details.get("log_start")
+    found = batches(storage, segment.path, start, start + segment.bytes, check_crc=check_crc)
     try:
-        yield from batches(storage, segment.path, start, start + segment.bytes, check_crc=check_crc)
+        if log_start is not None and (first := next(found, None)) is not None:
+            yield begin_at(*first, int(log_start))
+        yield from found
     except MaxbrodError as error:
         error.offset = segment.base_offset if error.offset is None else error.offset
         raise

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from maxbrod.batch.beginnings import begin_at
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.kafka.pieces import Piece, as_piece, header_facts
@@ -20,6 +21,8 @@ from maxbrod.model import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
+
+    from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.layouts.logdir.names import LogFile
@@ -57,6 +60,8 @@ class ScannedLog:
     damage: Damage | None = None
     checked: bool = True
     """Whether every checksum was looked at."""
+    log_start: int | None = None
+    """Where the log begins within the first batch: the records before are not meant."""
 
     @property
     def empty(self) -> bool:
@@ -99,6 +104,26 @@ def scan(
         if not _is_zero(storage, file, at):
             found.damage = Damage(position=at, message=error.message)
     return found
+
+
+def begin_within(storage: Storage, found: ScannedLog, log_start: int) -> None:
+    """Leave out the records of the first batch that stand before the log's start."""
+    data, headers = next(batches(storage, found.file.path, found.position, found.stop, check_crc=False))
+    kept, left = begin_at(data, headers, log_start)
+    if kept is data:
+        return
+    before, after = (_tally(each, of) for each, of in ((data, headers), (kept, left)))
+    found.tally.records += after.records - before.records
+    found.tally.control_records += after.control_records - before.control_records
+    found.tally.base_offset = max(after.base_offset, log_start)
+    found.log_start = log_start
+
+
+def _tally(data: NDArray[np.uint8], headers: BatchHeaders) -> Tally:
+    tally = Tally()
+    if len(headers):
+        tally.add(as_piece(data, headers, exact=False))
+    return tally
 
 
 @dataclass(slots=True, kw_only=True)

@@ -125,6 +125,8 @@ class Pair:
     """Restored records have create time, whatever they had in the archive."""
     offset_map: OffsetMap | None = None
     notes: tuple[str, ...] = ()
+    log_starts: tuple[int, int] | None = None
+    """Where the log begins at the source and at the target, if that is to be the same."""
     splits: tuple[int, ...] = ()
     """Source offsets at which it may be split, in order."""
     bytes: int = 0

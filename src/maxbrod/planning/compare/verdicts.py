@@ -48,6 +48,14 @@ def judge(number: int, pair: Pair, parts: Sequence[Part], digests: Digests) -> V
     return Verdict(source=source, target=target, equal=equal)
 
 
+def tell_log_starts(pair: Pair) -> tuple[str, ...]:
+    """Words for logs that were to begin at the same offset and do not; none for others."""
+    if pair.log_starts is None or pair.log_starts[0] == pair.log_starts[1]:
+        return ()
+    source, target = pair.log_starts
+    return (f"the log starts at offset {source} in the source, and at {target} in the target",)
+
+
 def judge_set(verdicts: Sequence[Verdict]) -> Verdict:
     """Of all partitions of a topic together, in any order."""
     source, target = join(each.source for each in verdicts), join(each.target for each in verdicts)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import PartitionId
     from maxbrod.kafka.cluster_state import ClusterState, TopicState
     from maxbrod.planning.restore.choosing import Chosen
@@ -142,15 +143,17 @@ def plan_restore(
     topic_runs: Mapping[str, str] | None = None,
     access_runs: Mapping[str, str] | None = None,
     lost: Mapping[PartitionId, Sequence[Lost]] | None = None,
+    revisions: Revisions | None = None,
 ) -> RestorePlan:
     """`rows` of the chosen topics have the columns of `SOURCE_COLUMNS`; `ends` and `snapshot` are of `archive.run_id`.
 
     `topic_runs` says of topic ids which other run they are from, `access_runs` the same of ACLs and quotas.
-    `lost` are rows of which it is known that their objects are gone or damaged.
+    `lost` are rows of which it is known that their objects are gone or damaged; `revisions` those that the rows are of.
 
     Obstacles do not keep a plan from being made: `obstacles.refusal` says whether it may run.
     """
-    sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None, lost=lost)
+    as_of = wish.as_of is not None
+    sources = measure_sources(rows, wish, chosen, ends, as_of=as_of, lost=lost, revisions=revisions)
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)

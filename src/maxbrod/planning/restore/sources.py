@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.tiling import Overlap
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.planning.restore.choosing import Chosen
@@ -99,6 +100,8 @@ class Source:
     troubles_total: int = 0
     lost: tuple[Lost, ...] = ()
     """What the rows promise of the offsets that are asked for, and the objects do not hold: it is left out."""
+    revision: int = 0
+    """How often rows of the partition had been replaced when this was planned: what comes later changes no plan."""
 
     @property
     def id(self) -> PartitionId:
@@ -113,11 +116,13 @@ def measure_sources(
     *,
     as_of: bool,
     lost: Mapping[PartitionId, Sequence[Lost]] | None = None,
+    revisions: Revisions | None = None,
 ) -> tuple[Source, ...]:
     """In the order of topic and partition. `rows` need the columns of `SOURCE_COLUMNS`, in any order.
 
     `ends` is what a snapshot says of the end of each partition: with `as_of` nothing beyond it exists, else it tells
     of partitions that are archived and empty. `lost` are rows of which it is known that they cannot be read.
+    `revisions` are those that the rows are of.
     """
     rows = rows.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
     columns = read_columns(rows)
@@ -146,7 +151,13 @@ def measure_sources(
         _measure(columns, wish, chosen.topics[each.topic_id], each, extent, holes.get(each, []), unread.get(each, ()))
         for each, extent in asked.items()
     ]
+    sources = [replace(each, revision=(revisions or {}).get(each.id, 0)) for each in sources]
     return tuple(sorted(sources, key=lambda source: (source.topic, source.topic_id, source.partition)))
+
+
+def revisions_of(sources: Iterable[Source]) -> dict[PartitionId, int]:
+    """What to ask the catalog with for the rows that the sources were measured by."""
+    return {each.id: each.revision for each in sources}
 
 
 def rows_to_read(rows: pa.Table, sources: Sequence[Source], wish: Wish) -> pa.Table:
