@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError, naming
-from maxbrod.kafka.cluster_state import decode_state
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 from maxbrod.planning.carried import carry
 from maxbrod.planning.known import know, told_of
 from maxbrod.planning.run_names import find_run
@@ -127,9 +126,3 @@ def read_snapshot(storage: Storage, run: Run) -> Snapshot:
     if run.snapshot is None:
         raise UsageError(f"the run {run.run_id} recorded no snapshot", hint="name a run of 'maxbrod backup'")
     return decode(bytes(storage.get(run.snapshot)), object_name=storage.name_of(run.snapshot))
-
-
-def read_cluster(snapshot: Snapshot) -> ClusterState:
-    """CorruptDataError, UnsupportedFormatError: it cannot be read."""
-    with naming(f"snapshots/{snapshot.run_id}.json.zst"):
-        return decode_state(snapshot.cluster)
