@@ -11,6 +11,8 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.api import backup as engine
 from maxbrod.api import observing
+from maxbrod.api.archives import open_archive
+from maxbrod.api.snapshots import find_moment
 from maxbrod.kafka.offsets import EpochEnd
 from maxbrod.sandbox.topics import create_topic
 
@@ -52,10 +54,17 @@ def test_what_a_log_lost_is_replaced_by_what_it_has_now_in_one_commit(
     ledger = Ledger()
     ledger.write(cluster, topic, 100)
     config = config_of(cluster, tmp_path / "archive", topic)
-    before = back_up(config).version
+    first = back_up(config)
+    before, left = first.version, open_archive(str(config.archive)).catalog.rows()
     with monkeypatch.context() as patched:
         patched.setattr(observing, "epoch_ends", everything_lost)
         report = back_up(config)
     assert (report.exit_code, report.records, report.version) == (0, 100, before + 1)
     assert kinds(report).count("truncated") == 1
     read_archive(str(tmp_path / "archive")).assert_equals(ledger)
+    # As of the first run there are still its own rows, and the second one says that there were others before.
+    archive = open_archive(str(config.archive))
+    then, now = (find_moment(archive.storage, archive.catalog.runs(), each.run_id) for each in (first, report))
+    assert archive.catalog.rows(as_of=then.ends, revisions=then.revisions) == left
+    assert archive.catalog.rows(as_of=now.ends, revisions=now.revisions) == archive.catalog.rows() != left
+    assert (list((then.revisions or {}).values()), list((now.revisions or {}).values())) == ([], [1])

@@ -9,7 +9,7 @@ import pytest
 from native_logs import NAME, data_batch
 
 from convert.engine import convert
-from datasource.archives import PLACE, compact, write
+from datasource.archives import PLACE, compact, query, write
 from datasource.streams import Stream
 from maxbrod.api.archives import open_for_writing
 from maxbrod.api.truncation import cut_back
@@ -145,6 +145,25 @@ def test_a_log_that_was_cut_stops_the_stream_and_names_the_place(archive: Path) 
     assert accepting.drain() == []
     # From then on it goes on without.
     assert Stream(archive, {}, accepting.planned, accepting.done).drain() == []
+
+
+def test_a_stream_that_begins_behind_a_run_misses_nothing_that_took_the_place_of_what_the_run_left(
+    archive: Path,
+) -> None:
+    cut_back(open_for_writing(str(archive)), PLACE, 35, run_id="run-cut", now_ms=100)
+    grow(archive, 35, 65, epoch=1)
+    with pytest.raises(LogTruncatedError, match="orders-3") as refused:
+        Stream(archive, {"startingRun": "run-0-50"}).drain()
+    assert refused.value.offset == 35
+    accepting = Stream(archive, {"startingRun": "run-0-50", "failOnDataLoss": "false"})
+    assert offsets(accepting.drain()) == [[*range(35, 65)]]
+
+
+def test_a_query_as_of_a_run_has_what_the_log_had_before_it_was_cut(archive: Path) -> None:
+    cut_back(open_for_writing(str(archive)), PLACE, 33, run_id="run-cut", now_ms=100)
+    grow(archive, 30, 90, epoch=1)
+    found = query(archive, columns="offset,leaderEpoch", asOf="run-0-50")
+    assert [(row["offset"], row["leaderEpoch"]) for row in found] == [(each, 0) for each in range(50)]
 
 
 def test_another_archive_under_the_same_checkpoint_is_refused(archive: Path, tmp_path: Path) -> None:

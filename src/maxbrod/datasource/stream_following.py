@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.rows import PartitionId
 from maxbrod.datasource.archive import look_up, topic_ranks
 from maxbrod.datasource.stream_batches import group_portions, plan_batch
 from maxbrod.datasource.stream_options import EARLIEST, LATEST
@@ -17,7 +19,6 @@ from maxbrod.datasource.stream_view import view_of
 from maxbrod.planning.incarnations import Incarnation, newest_ids, select_names
 
 if TYPE_CHECKING:
-    from maxbrod.catalog.rows import PartitionId
     from maxbrod.datasource.archive import LookedUp
     from maxbrod.datasource.stream_batches import StreamPortion
     from maxbrod.datasource.stream_options import StreamOptions
@@ -84,12 +85,17 @@ class Follower:
         if starting == LATEST:
             return _ends(view)
         marks: dict[PartitionId, Mark] = {}
-        ends = {} if starting == EARLIEST else archive.snapshot_of(starting).ends
+        then = None if starting == EARLIEST else archive.snapshot_of(starting)
+        ends = {} if then is None else then.ends
+        cut = {} if then is None else _epochs_before(archive, then)
         older = set() if self._options.table.every_incarnation else _older_ids(archive, view, snapshot)
         for number, each in enumerate(view.partitions):
             first, last = int(view.base[view.starts[number]]), int(view.end[view.starts[number + 1] - 1])
             if each.topic_id in older:
                 marks[each] = mark_at(view, number, last)
+            elif each in cut:
+                # Its epoch is that of the history that the run saw: by it the stream finds where that was cut.
+                marks[each] = replace(mark_at(view, number, ends[each]), epoch=cut[each])
             elif each in ends:
                 marks[each] = mark_at(view, number, min(max(ends[each], first), last))
         return marks
@@ -105,6 +111,25 @@ def _is_outdated(archive: LookedUp, *, to_plan: bool) -> bool:
 def _ends(view: View) -> dict[PartitionId, Mark]:
     last = view.end[view.starts[1:] - 1].tolist()
     return {each: mark_at(view, number, last[number]) for number, each in enumerate(view.partitions)}
+
+
+def _epochs_before(archive: LookedUp, then: Snapshot) -> dict[PartitionId, int]:
+    """Of partitions whose rows were replaced since a run: the highest leader epoch of what the run left."""
+    replaced = {
+        each for each, count in archive.catalog.revisions().items() if count > then.revisions.get(each, 0)
+    } & then.ends.keys()
+    if not replaced:
+        return {}
+    columns = ("topic_id", "partition", "last_leader_epoch")
+    rows = archive.catalog.rows(
+        columns=columns, as_of={each: then.ends[each] for each in replaced}, revisions=then.revisions
+    )
+    highest = rows.group_by(["topic_id", "partition"]).aggregate([("last_leader_epoch", "max")]).to_pylist()
+    found = {
+        PartitionId(topic_id=each["topic_id"], partition=each["partition"]): each["last_leader_epoch_max"]
+        for each in highest
+    }
+    return {each: -1 if found.get(each) is None else found[each] for each in replaced}
 
 
 def _older_ids(archive: LookedUp, view: View, snapshot: Snapshot | None) -> set[str]:
