@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
+import numpy as np
 import pyarrow.compute as pc
+
+from maxbrod.batch.columns import binary_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
+
 COLUMNS: Final = ("key", "value")
-_KEYS: Final = pa.array([b"\0\0\0\0", b"\0\0\0\1"], pa.binary())
+# Of its buffers, because to make it of a list Arrow would load pandas.
+_KEYS: Final = binary_array(np.array([0, 4, 8], np.int32), np.frombuffer(b"\0\0\0\0\0\0\0\1", np.uint8), None)
 _VALUE_BYTES: Final = 6
 _VALUE_VERSION: Final = b"\0\0"
 
