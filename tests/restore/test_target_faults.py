@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from backup.plain import Record
     from maxbrod.config import Config
+    from maxbrod.planning.restore.plan import RestorePlan
     from maxbrod.sandbox.cluster import Cluster
 
 MODES = pytest.mark.parametrize("mode", ["exact", "append"])
@@ -62,12 +63,32 @@ def test_what_others_write_between_plan_and_restore_is_never_taken_for_ours(
 ) -> None:
     config, _ = archive(cluster, topic, tmp_path)
     create_topic(cluster, f"new-{topic}")
+    look_again = engine.Restore._agreed
+
+    def too_late(work: engine.Restore, plan: RestorePlan) -> RestorePlan:
+        agreed = look_again(work, plan)
+        produce(cluster, f"new-{topic}", numbered(20))
+        return agreed
+
+    with patch.object(engine.Restore, "_agreed", too_late):
+        assert restore(config, renamed(mode)).exit_code == EXIT_REFUSED
+    assert offsets(cluster, f"new-{topic}") == (0, 20)
+    assert_refused(config, mode, cluster, f"new-{topic}")
+
+
+@MODES
+def test_a_target_that_has_changed_since_it_was_shown_is_not_written_to(
+    cluster: Cluster, topic: str, tmp_path: Path, mode: str
+) -> None:
+    config, _ = archive(cluster, topic, tmp_path)
+    create_topic(cluster, f"new-{topic}")
     with without_spark(), engine.Restore(config, renamed(mode)) as work:
         plan = work.plan()
         produce(cluster, f"new-{topic}", numbered(20))
-        assert work.run(plan).exit_code == EXIT_REFUSED
+        with pytest.raises(RefusedError):
+            work.run(plan)
     assert offsets(cluster, f"new-{topic}") == (0, 20)
-    assert_refused(config, mode, cluster, f"new-{topic}")
+    assert not list((tmp_path / "restores").glob("*")), "nothing was begun"
 
 
 @MODES

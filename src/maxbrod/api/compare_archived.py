@@ -80,10 +80,10 @@ def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source],
         raise error
     ends = {} if moment.snapshot is None else moment.snapshot.ends
     sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None, revisions=revisions)
-    if not sources:
-        raise UsageError("nothing in the archive is what was asked for", operation=_OPERATION, hint="see 'maxbrod ls'")
     for partition in sorted(wish.partitions - {each.partition for each in sources}):
         raise UsageError(f"no topic that is meant has a partition {partition}", hint="see 'maxbrod ls'")
+    if not sources:
+        raise UsageError("nothing in the archive is what was asked for", operation=_OPERATION, hint="see 'maxbrod ls'")
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)

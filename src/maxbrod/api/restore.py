@@ -424,6 +424,7 @@ class Restore:
             batch_bytes_max=topics.batch_bytes_max(target),
             slices=tuple(slices),
             provenance=_provenance(plan, topic, source.partition),
+            lossy=bool(source.lost),
         )
 
     def _slices(self, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:

@@ -95,6 +95,8 @@ class RestoreItem:
     slices: tuple[Slice, ...]
     provenance: Provenance | None = None
     """What every record is told to say of its source, in headers."""
+    lossy: bool = False
+    """Whether slices are left out because they are lost: an earlier attempt may have met them whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +267,12 @@ class _Reading:
         if self.item.exact:
             self._go_near(end)
         self._found = end - self.item.base
-        if not self._found and self._tail is not None and not self._tail.control:
+        if not self._found and self._tail is not None and not self._tail.control and not self._is_lost(self._tail):
             raise self._foreign()  # a record where there is none in the archive
+
+    def _is_lost(self, tail: LogTail) -> bool:
+        """Whether an earlier attempt has restored a record that the archive has lost since. Nobody else has its id."""
+        return self.item.exact and self.item.lossy and tail.producer_id == self._identity.producer_id
 
     def _next_sequence(self, client: KafkaClient, end: int, deadline: Deadline) -> int:
         if not self.item.exact:
