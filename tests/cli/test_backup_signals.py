@@ -77,6 +77,7 @@ def test_ctrl_c_ends_a_run_with_what_is_being_read_committed(cluster: Cluster, t
     report = json.loads(out)
     assert [notice["kind"] for notice in report["notices"]] == ["stopped"]
     assert 0 < report["records"] < PARTITIONS * 10
+    assert (report["recovery_point_ms"], report["waiting"]) == (None, PARTITIONS * 10 - report["records"])
     assert sum(open_archive(str(archive)).catalog.rows()["records"].to_pylist()) == report["records"]
     assert psutil.wait_procs(family, timeout=60)[1] == []
 
@@ -158,4 +159,6 @@ def test_a_stop_does_not_wait_for_a_broker_that_is_away(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert [notice["kind"] for notice in json.loads(out)["notices"]] == ["stopped"]
+    report = json.loads(out)
+    assert [notice["kind"] for notice in report["notices"]] == ["stopped"]
+    assert (report["recovery_point_ms"], report["waiting"], report["verdict"]) == (None, None, "incomplete")
