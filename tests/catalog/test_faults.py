@@ -21,7 +21,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.config import StorageConfig
 from maxbrod.datasource.archive import look_up
-from maxbrod.errors import CorruptDataError, MaxbrodError, UsageError
+from maxbrod.errors import CorruptDataError, MaxbrodError, UnsupportedFormatError, UsageError
 from maxbrod.sandbox.certificates import CA_FILE, write_certificates
 from maxbrod.sandbox.proxy import AnswerError, HttpMatch, LoseAnswer, Refuse, Stall, TruncateAnswer
 from maxbrod.storage.local import LocalStorage
@@ -216,6 +216,26 @@ def test_a_log_that_names_files_elsewhere_is_damage(copied: Archive) -> None:
         copied.open().rows()
     assert isinstance(caught.value, CorruptDataError)
     assert "_delta_log" in (caught.value.object_name or "")
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        ('{"add": 5}', CorruptDataError),
+        ('{"metaData": {"id": "x"}}', CorruptDataError),
+        ("[1]", CorruptDataError),
+        ('{"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}}', UnsupportedFormatError),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_damage_and_one_of_the_future_is_refused(
+    copied: Archive, action: str, expected: type[MaxbrodError]
+) -> None:
+    (Path(copied.url) / "catalog/segments" / ENTRY_NAME).write_text(action)
+    with pytest.raises(expected) as caught:
+        copied.open()
+    assert "_delta_log" in (caught.value.object_name or "")
+    assert "checkpoint" not in (caught.value.object_name or "")
+    assert "maxbrod-catalog-" not in str(caught.value)
 
 
 def test_a_name_that_claims_a_version_far_ahead_is_damage_and_costs_nothing(copied: Archive) -> None:
