@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import ssl
 import threading
@@ -20,7 +21,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.config import StorageConfig
 from maxbrod.datasource.archive import look_up
-from maxbrod.errors import CorruptDataError, MaxbrodError, UsageError
+from maxbrod.errors import CorruptDataError, MaxbrodError, UnsupportedFormatError, UsageError
 from maxbrod.sandbox.certificates import CA_FILE, write_certificates
 from maxbrod.sandbox.proxy import AnswerError, HttpMatch, LoseAnswer, Refuse, Stall, TruncateAnswer
 from maxbrod.storage.local import LocalStorage
@@ -49,6 +50,18 @@ def filled(archive: Archive) -> Archive:
     for base in range(COMMITS):
         catalog.commit([segment(base, base + 1), run(f"run-{base:02}", finished_at=base)])
     return archive
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Archive:
+    return filled(Archive(str(tmp_path_factory.mktemp("template") / "archive")))
+
+
+@pytest.fixture
+def copied(template: Archive, folder: Archive) -> Archive:
+    """An archive in a folder, to be damaged."""
+    shutil.copytree(template.url, folder.url)
+    return folder
 
 
 def patient(s3: S3Server, proxy: FaultProxy) -> Archive:
@@ -171,11 +184,10 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("which", ["entry", "checkpoint", "rows"])
-def test_damage_in_the_catalog_is_told_with_the_name_of_the_object(folder: Archive, which: str, damage: str) -> None:
-    filled(folder)
-    table = Path(folder.url) / "catalog/segments"
+def test_damage_in_the_catalog_is_told_with_the_name_of_the_object(copied: Archive, which: str, damage: str) -> None:
+    table = Path(copied.url) / "catalog/segments"
     (checkpoint,) = table.glob("_delta_log/*.checkpoint.parquet")
-    active = folder.table().file_uris()[0]
+    active = copied.table().file_uris()[0]
     # What a checkpoint says can be told without it for as long as the entries before it are there.
     for entry in table.glob("_delta_log/*.json") if which == "checkpoint" and damage == "missing" else ():
         if entry.name < checkpoint.name:
@@ -190,21 +202,47 @@ def test_damage_in_the_catalog_is_told_with_the_name_of_the_object(folder: Archi
         checkpoint.unlink()
     DAMAGE[damage](victim)
     with pytest.raises(CorruptDataError) as caught:
-        folder.open().rows()
+        copied.open().rows()
     named = f"{0:020}.json" if which == "checkpoint" and damage == "missing" else victim.name
     assert named in (caught.value.object_name or "")
     assert not caught.value.retryable
     assert "back nothing up" in (caught.value.hint or "")
 
 
-def test_a_log_that_names_files_elsewhere_is_damage(folder: Archive) -> None:
-    filled(folder)
-    entry = Path(folder.url) / "catalog/segments" / ENTRY_NAME
+def test_a_log_that_names_files_elsewhere_is_damage(copied: Archive) -> None:
+    entry = Path(copied.url) / "catalog/segments" / ENTRY_NAME
     entry.write_text(re.sub(r'"path":"part-', '"path":"../../../part-', entry.read_text()))
     with pytest.raises(MaxbrodError) as caught:
-        folder.open().rows()
+        copied.open().rows()
     assert isinstance(caught.value, CorruptDataError)
     assert "_delta_log" in (caught.value.object_name or "")
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        ('{"add": 5}', CorruptDataError),
+        ('{"metaData": {"id": "x"}}', CorruptDataError),
+        ("[1]", CorruptDataError),
+        ('{"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}}', UnsupportedFormatError),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_damage_and_one_of_the_future_is_refused(
+    copied: Archive, action: str, expected: type[MaxbrodError]
+) -> None:
+    (Path(copied.url) / "catalog/segments" / ENTRY_NAME).write_text(action)
+    with pytest.raises(expected) as caught:
+        copied.open()
+    assert "_delta_log" in (caught.value.object_name or "")
+    assert "checkpoint" not in (caught.value.object_name or "")
+    assert "maxbrod-catalog-" not in str(caught.value)
+
+
+def test_a_name_that_claims_a_version_far_ahead_is_damage_and_costs_nothing(copied: Archive) -> None:
+    (Path(copied.url) / "catalog/segments/_delta_log" / f"{'9' * 20}.json").write_text("{}")
+    with pytest.raises(CorruptDataError, match="missing") as caught:
+        copied.open()
+    assert f"{COMMITS + 1:020}.json" in (caught.value.object_name or "")
 
 
 class Cold(LocalStorage):

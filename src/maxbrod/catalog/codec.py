@@ -8,6 +8,7 @@ as one call takes. Nothing here touches an archive.
 from __future__ import annotations
 
 import json
+import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, DeltaProtocolError
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
 
 from maxbrod.catalog.folding import DataFile
@@ -34,6 +35,7 @@ APPLICATION_ID: Final = "maxbrod"
 """The same for every writer of every archive: whoever writes conflicts with whoever else does."""
 
 _LOG: Final = "_delta_log"
+_UNKNOWN: Final = re.compile(r"Unsupported|[Uu]nknown (?:reader|writer|table) feature")
 _NO_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -66,12 +68,12 @@ def decode_log(log: Log, *, name: str) -> Table:
     with _folder(log) as folder:
         try:
             return _table_of(DeltaTable(str(folder)), log)
-        except DeltaProtocolError as error:
-            raise UnsupportedFormatError(
-                f"the catalog uses a feature of Delta that this release does not know: {error}", object_name=name
-            ) from None
         except (DeltaError, ValueError, pa.ArrowException) as error:
-            raise damaged(_suspect(log, name), error) from None
+            if _UNKNOWN.search(str(error)):
+                raise UnsupportedFormatError(
+                    "the catalog uses a feature of Delta that this release does not know", object_name=name
+                ) from None
+            raise damaged(_suspect(log, error, name), error) from None
 
 
 def transaction_version(log: Log, application: str) -> int | None:
@@ -125,14 +127,17 @@ def _table_of(delta: DeltaTable, log: Log) -> Table:
         schema=pa.schema(delta.schema().to_arrow()),
         properties=delta.metadata().configuration,
         files=tuple(
-            DataFile(path=row["path"], rows=row["num_records"], bytes=row["size_bytes"]) for row in actions.to_pylist()
+            # Another engine need not count.
+            DataFile(path=row["path"], rows=row["num_records"] or 0, bytes=row["size_bytes"])
+            for row in actions.to_pylist()
         ),
     )
 
 
-def _suspect(log: Log, name: str) -> str:
-    """Each entry is known to be JSON, so a checkpoint that does not read is the first to look at."""
-    return next((f"{name}/{each}" for each in log.files if each.endswith(".parquet")), name)
+def _suspect(log: Log, error: Exception, name: str) -> str:
+    """The object to look at: delta-rs says whether it stumbled over an entry or a checkpoint, but not over which."""
+    entry = "Json error" in str(error)
+    return next((f"{name}/{each}" for each in log.files if each.endswith(".parquet") and not entry), name)
 
 
 @contextmanager

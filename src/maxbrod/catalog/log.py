@@ -72,13 +72,14 @@ def read_log(storage: Storage) -> Log | None:
     """The newest version; None: there is no table. CorruptDataError names the object that is damaged or missing."""
     for look in range(_LOOKS):
         found = {_name_of(info): info for info in storage.list(LOG_FOLDER)}
-        versions = [int(matched[1]) for name in found if (matched := _ENTRY.fullmatch(name) or _CHECKPOINT.match(name))]
+        versions = [
+            int(matched[1]) for name in found if (matched := _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name))
+        ]
         if not versions:
             return None
-        wanted = _wanted(found, max(versions))
-        missing = [name for name in wanted if name not in found]
+        wanted, missing = _choose(found, max(versions))
         last = look == _LOOKS - 1
-        if not missing:
+        if missing is None:
             try:
                 return Log(max(versions), _read(storage, [found[name] for name in wanted]))
             except ObjectNotFoundError:
@@ -88,7 +89,7 @@ def read_log(storage: Storage) -> Log | None:
             raise CorruptDataError(
                 "an entry of the catalog's log is missing",
                 operation="open the catalog",
-                object_name=storage.name_of(log_path(missing[0])),
+                object_name=storage.name_of(log_path(missing)),
                 hint=BRING_BACK,
             )
     return None
@@ -125,8 +126,8 @@ def _expired(storage: Storage) -> list[str]:
     ]
 
 
-def _wanted(found: Mapping[str, ObjectInfo], version: int) -> list[str]:
-    """The names that make this version, whether they are there or not."""
+def _choose(found: Mapping[str, ObjectInfo], version: int) -> tuple[list[str], str | None]:
+    """The names that make this version, and the first of them that is not there."""
     checkpoints: dict[int, list[str]] = {}
     for name in found:
         if matched := _CHECKPOINT.fullmatch(name):
@@ -136,7 +137,13 @@ def _wanted(found: Mapping[str, ObjectInfo], version: int) -> list[str]:
     whole = [each for each, names in checkpoints.items() if _is_whole(names)]
     start = max(whole, default=-1)
     first = start if entry_name(start) in found else start + 1
-    return [*checkpoints.get(start, ()), *(entry_name(each) for each in range(first, version + 1))]
+    chosen = list(checkpoints.get(start, ()))
+    # A name may claim any version: nothing here grows beyond what is there.
+    for each in range(first, version + 1):
+        if entry_name(each) not in found:
+            return chosen, entry_name(each)
+        chosen.append(entry_name(each))
+    return chosen, None
 
 
 def _is_whole(names: list[str]) -> bool:
