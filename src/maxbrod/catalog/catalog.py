@@ -14,10 +14,12 @@ from deltalake.exceptions import DeltaError
 
 from maxbrod.catalog import queries
 from maxbrod.catalog.commits import last_batch, overtaken, plan_rewrite, write_commit
+from maxbrod.catalog.durable import refuse_linked
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.rows import encode_rows
 from maxbrod.catalog.table import create_table, load_table, store_errors
 from maxbrod.catalog.validity import check_rows
+from maxbrod.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -180,11 +182,12 @@ class Catalog:
         """Stand at our own commit. It is done, so nothing from here on may fail it."""
         self._version += 1
         table, self._table = self._loaded(), None
-        with suppress(DeltaError, OSError):
+        with suppress(DeltaError, OSError, RefusedError):
             table.load_as_version(self._version)
             self._table = table
             if self._version % _SWEEP_EVERY == 0:
                 # Not Delta's own vacuum: that commits, and would push others off their version.
+                refuse_linked(self.url)
                 self._files().delete(table.vacuum(dry_run=True, full=True))
 
     def _loaded(self) -> DeltaTable:

@@ -1,4 +1,6 @@
-"""Makes the catalog of a directory durable: delta-rs syncs nothing, and a power failure could leave empty files.
+"""Makes the catalog of a directory durable and private.
+
+delta-rs syncs nothing, so that a power failure could leave empty files; it follows links, and it knows no modes.
 
 In a cloud there is nothing to do: what a store has acknowledged it keeps. Objects of the archive are synced before
 their rows are committed (`storage.drafts`), so with this a commit that was reported survives with all that it names.
@@ -7,10 +9,12 @@ their rows are committed (`storage.drafts`), so with this a commit that was repo
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.storage.drafts import sync_folder
+from maxbrod.storage.beneath import refuse_links, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +22,13 @@ if TYPE_CHECKING:
 _LOG: Final = "_delta_log"
 _FOLDERS_ABOVE: Final = 2
 """From the table up to the archive: `catalog/segments`."""
+
+
+def refuse_linked(archive_url: str) -> None:
+    """RefusedError if a link stands in the catalog: delta-rs opens paths itself, and would go where it leads."""
+    folder = _folder_of(archive_url)
+    if folder is not None:
+        refuse_links(folder / "catalog")
 
 
 def sync_files(table_url: str, names: Iterable[str]) -> None:
@@ -56,8 +67,12 @@ def _folder_of(table_url: str) -> Path | None:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """A file gets the rights that its folder gives, which was made with those of the archive."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
+        # An object of another user, in an archive that several share, has the rights that its maker gave it.
+        with suppress(PermissionError):
+            os.fchmod(descriptor, stat.S_IMODE(path.parent.stat().st_mode) & 0o666)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -20,6 +20,7 @@ from deltalake.transaction import AddAction
 
 from maxbrod.catalog.folding import DataFile
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER
+from maxbrod.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +48,7 @@ class DataFiles:
         # An archive of an older minor version has nulls where it has no column.
         added = [field for field in SCHEMA if field.name in ADDED_COLUMNS and field.name not in self.schema.names]
         self._readable: Final = pa.schema([*self.schema, *added])
-        sizes = {file.path: file.bytes for file in self.active}
+        sizes = {_own_name(file.path): file.bytes for file in self.active}
         self._store: Final = pafs.PyFileSystem(DeltaStorageHandler(table.table_uri, dict(options), sizes))
 
     def read(
@@ -85,7 +86,7 @@ class DataFiles:
 
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
-            self._store.delete_file(path)
+            self._store.delete_file(_own_name(path))
 
     def log_entry(self, version: int) -> str | None:
         """The text of one entry of Delta's log, straight from the store."""
@@ -109,7 +110,7 @@ class DataFiles:
     def read_if_there(self, path: str, column: str) -> list[object]:
         """One column of a file that may have been swept away."""
         try:
-            with self._store.open_input_file(path) as file:
+            with self._store.open_input_file(_own_name(path)) as file:
                 values: list[object] = pq.read_table(file, columns=[column])[column].to_pylist()
                 return values
         except FileNotFoundError:
@@ -117,6 +118,17 @@ class DataFiles:
 
     def has_log_entry(self, version: int) -> bool:
         return bool(self._store.get_file_info(_log_path(version)).type == pafs.FileType.File)
+
+
+def _own_name(path: str) -> str:
+    """The name, or CorruptDataError: Delta's log may name files anywhere, a catalog names those in its own folder."""
+    if "/" in path or "\\" in path or "%" in path or ":" in path or path in {"", ".", ".."}:
+        raise CorruptDataError(
+            f"the catalog names a file that is not in its folder: {path!r}",
+            operation="read the catalog",
+            hint="bring back the folder 'catalog' from a copy or from older object versions",
+        )
+    return path
 
 
 def _log_path(version: int) -> str:

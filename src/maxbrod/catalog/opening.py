@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.table import TABLE_FOLDER
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.storage.delta import delta_options, delta_url
+from maxbrod.storage.delta import delta_options, delta_url, make_table_folder
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_conditional_puts
 
@@ -50,6 +51,7 @@ def _existing(url: str, options: StorageConfig) -> Catalog | None:
 
 def _created(url: str, options: StorageConfig) -> Catalog:
     place, settings = delta_url(url), delta_options(url, options)
+    make_table_folder(url, options, TABLE_FOLDER)
     try:
         return Catalog.create(place, settings)
     except RefusedError:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from maxbrod.catalog.durable import sync_new_table
+from maxbrod.catalog.durable import refuse_linked, sync_new_table
 from maxbrod.catalog.schema import SCHEMA, TABLE_PROPERTIES, check_format
 from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UnavailableError, UsageError
 
@@ -30,6 +30,7 @@ def create_table(archive_url: str, options: Mapping[str, str]) -> DeltaTable:
     """A new catalog without rows; refused where there is one."""
     url = table_url(archive_url)
     with store_errors("create the catalog", archive_url):
+        refuse_linked(archive_url)
         if DeltaTable.is_deltatable(url, dict(options)):
             raise _exists(archive_url)
         try:
@@ -53,6 +54,7 @@ def create_table(archive_url: str, options: Mapping[str, str]) -> DeltaTable:
 def load_table(archive_url: str, options: Mapping[str, str], *, version: int | None = None) -> DeltaTable:
     """The newest version, or a given one; refused if its format is not ours."""
     with store_errors("open the catalog", archive_url):
+        refuse_linked(archive_url)
         try:
             table = DeltaTable(table_url(archive_url), version=version, storage_options=dict(options))
         except TableNotFoundError:

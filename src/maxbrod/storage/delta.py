@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.memory import directory_of
+from maxbrod.storage.opening import open_storage
 from maxbrod.storage.stores import refuse_foreign_options, settings_of
 from maxbrod.storage.urls import parse_url
 
@@ -19,6 +21,13 @@ def delta_url(url: str) -> str:
     """The same place in words that delta-rs understands: it has no memory that processes share."""
     location = parse_url(url)
     return str(directory_of(location)) if location.scheme in {"file", "memory"} else location.url
+
+
+def make_table_folder(url: str, options: StorageConfig, folder: str) -> None:
+    """In a directory, make the folder of a new table with the rights of our own: delta-rs knows no modes."""
+    storage = open_storage(url, options)
+    if isinstance(storage, LocalStorage):
+        storage.make_folder(f"{folder}/_delta_log")
 
 
 def delta_options(url: str, options: StorageConfig) -> dict[str, str]:
