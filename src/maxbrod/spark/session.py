@@ -2,7 +2,8 @@
 
 Three kinds: a JVM of our own on this machine (`local[*]`, the default), a cluster (any other master, or
 `sc://` for Spark Connect), or a session that the caller already has, which is used as it is and never stopped.
-A local session is sealed: it listens on loopback only, leaves no file behind and writes nothing on the screen.
+A local session is sealed: it listens on loopback only and answers nobody else there, leaves no file behind and writes
+nothing on the screen.
 `$MAXBROD_SPARK_LOG` names a file that keeps Spark's log.
 """
 
@@ -46,6 +47,9 @@ _PARALLELISM_UNKNOWN: Final = 16
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _SCRATCH: Final = "maxbrod-spark-"
 _ABANDONED_SECONDS: Final = 60.0
+_SOCKET_PATH_BYTES_MAX: Final = 103
+"""What every Unix takes; Linux takes four more."""
+_SOCKET_NAME_BYTES: Final = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LOG_VARIABLE: Final = "MAXBROD_SPARK_LOG"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -79,6 +83,11 @@ _LOCAL_CONF: Final[Mapping[str, str]] = MappingProxyType(
     {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # Every user of the machine reaches loopback, and what they send would be deserialised by Java. For a local
+        # session Spark draws the secret itself and tells nobody.
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.saslFallback": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.eventLog.enabled": "false",
@@ -188,13 +197,21 @@ def _local_conf(master: str) -> dict[str, str]:
 def _open_local(conf: Mapping[str, str], *, jvm_works: bool) -> Iterator[SparkSession]:
     java = find_java()
     with _scratch_folder() as scratch, ExitStack() as undo:
-        conf = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch), **conf}
+        own = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch)}
+        conf = {**own, **_sockets_in(scratch), **conf}
         env = {**_variables(java, conf), "SPARK_LOCAL_IP": "127.0.0.1"}
         with gateway.environment(env):
             jvm = undo.enter_context(closing(_launch_local(java, conf, scratch, jvm_works=jvm_works)))
             session = _attach(jvm, conf, undo)
         yield session
     build_archive_later(java)
+
+
+def _sockets_in(folder: Path) -> dict[str, str]:
+    """Between the JVM and Python, sockets in a folder that only this user can enter, instead of ports with a secret."""
+    if len(os.fsencode(folder)) + _SOCKET_NAME_BYTES > _SOCKET_PATH_BYTES_MAX:
+        return {}
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
 def _launch_local(java: Java, conf: Mapping[str, str], scratch: Path, *, jvm_works: bool) -> gateway.Gateway:
