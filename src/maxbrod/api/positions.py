@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.api.observing import Position
-from maxbrod.api.snapshots import last_snapshot_run, read_snapshot
+from maxbrod.api.snapshots import last_snapshot_run, read_cluster, read_snapshot
 from maxbrod.catalog.rows import PartitionId, Segment
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Positions:
         if last is not None:
             # A damaged one is not passed over: an older one may not know of a partition that has no row yet.
             snapshot = read_snapshot(archive.storage, last)
+            read_cluster(snapshot)  # which is looked at as JSON below, and may be anyone's
             self._names.update(snapshot.topics)
             self.cluster = snapshot.cluster
             self.compacted |= _compacted_topics(snapshot.cluster)

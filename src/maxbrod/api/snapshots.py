@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError, naming
 from maxbrod.kafka.cluster_state import decode_state
@@ -18,6 +17,11 @@ if TYPE_CHECKING:
     from maxbrod.kafka.cluster_state import ClusterState
     from maxbrod.planning.snapshot import Snapshot
     from maxbrod.storage.interface import Storage
+
+_NEEDED: Final = (
+    "put it back from a copy of the archive, or name an earlier run (--as-of); --accept-gaps goes without it, and then "
+    "topics get the target's defaults and no groups"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +46,24 @@ class Moment:
         return frozenset(() if self.cluster is None else (topic.topic_id for topic in self.cluster.topics))
 
 
-def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None) -> Moment:
-    """Looking at the present goes on without a snapshot that cannot be read: `maxbrod check` is there to complain."""
+def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None, *, needed: bool = False) -> Moment:
+    """Looking at the present goes on without a snapshot that cannot be read: `maxbrod check` is there to complain.
+
+    If it is `needed`, because something is made of it, one that cannot be read is an error in any case.
+    """
     if as_of is not None:
         run = find_run(runs, as_of)
         snapshot = read_snapshot(storage, run)
         return Moment(as_of=run.run_id, run=run, snapshot=snapshot, cluster=read_cluster(snapshot))
     last = last_snapshot_run(runs)
     if last is not None:
-        with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
+        try:
             snapshot = read_snapshot(storage, last)
             return Moment(as_of=None, run=last, snapshot=snapshot, cluster=read_cluster(snapshot))
+        except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
+            if needed:
+                error.hint = _NEEDED
+                raise
     return Moment(as_of=None, run=last, snapshot=None, cluster=None)
 
 

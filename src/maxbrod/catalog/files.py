@@ -20,6 +20,7 @@ from deltalake.transaction import AddAction
 
 from maxbrod.catalog.folding import DataFile
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER
+from maxbrod.catalog.validity import find_fault, refused_row
 from maxbrod.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -48,6 +49,12 @@ class DataFiles:
         # An archive of an older minor version has nulls where it has no column.
         added = [field for field in SCHEMA if field.name in ADDED_COLUMNS and field.name not in self.schema.names]
         self._readable: Final = pa.schema([*self.schema, *added])
+        if any(type(each) is not int or each < 0 for file in self.active for each in (file.rows, file.bytes)):
+            raise CorruptDataError(
+                "Delta's log does not say how many rows a file of the catalog has",
+                operation="read the catalog",
+                hint="bring back the folder 'catalog' from a copy or from older object versions",
+            )
         sizes = {_own_name(file.path): file.bytes for file in self.active}
         self._store: Final = pafs.PyFileSystem(DeltaStorageHandler(table.table_uri, dict(options), sizes))
 
@@ -57,10 +64,19 @@ class DataFiles:
         condition: ds.Expression | None = None,
         files: Sequence[DataFile] | None = None,
     ) -> pa.Table:
-        """Rows of some or all files. Row groups whose statistics rule the condition out are not read."""
+        """Rows of some or all files. Row groups whose statistics rule the condition out are not read.
+
+        CorruptDataError: a row makes no sense, see `validity`.
+        """
         paths = [file.path for file in (self.active if files is None else files)]
         dataset = ds.FileSystemDataset.from_paths(paths, schema=self._readable, format=_FORMAT, filesystem=self._store)
-        return dataset.to_table(columns=list(columns), filter=condition)
+        read = columns if "kind" in columns else [*columns, "kind"]
+        rows = dataset.to_table(columns=list(read), filter=condition)
+        fault = find_fault(rows)
+        if fault is not None:
+            # The same rows in the same order, with all that tells which one it is.
+            raise refused_row(fault, dataset.to_table(filter=condition))
+        return rows.select(list(columns))
 
     def write(self, rows: pa.Table, *, written_at: int) -> list[AddAction]:
         """Write rows in `SORT_ORDER`, usually as one file; what a commit needs to name them."""

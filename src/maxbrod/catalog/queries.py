@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from maxbrod.catalog.schema import GapReason
 
 _AS_OF_END: Final = "as_of_end"
+_NO_RUN: Final = (pc.field("kind") != Kind.RUN) | pc.field("kind").is_null()
+"""A row without a kind is not passed over: whoever reads it refuses it."""
 
 
 class Readable(Protocol):
@@ -40,7 +42,7 @@ class Position:
 def find_positions(files: Readable) -> dict[PartitionId, Position]:
     """Of every partition that has a row."""
     columns = ["topic", "topic_id", "partition", "base_offset", "end_offset", "last_leader_epoch"]
-    rows = files.read(columns, pc.field("kind") != Kind.RUN)
+    rows = files.read(columns, _NO_RUN)
     # Leader epochs only rise along a log, so the highest is the last.
     extents = rows.group_by(["topic_id", "partition"]).aggregate(
         [("topic", "max"), ("base_offset", "min"), ("end_offset", "max"), ("last_leader_epoch", "max")]
@@ -91,7 +93,7 @@ def find_rows(
     columns: Sequence[str] | None,
 ) -> pa.Table:
     """See `Catalog.rows`."""
-    condition = pc.field("kind") != Kind.RUN
+    condition = _NO_RUN
     for name, value in (("topic", topic), ("topic_id", topic_id), ("partition", partition)):
         if value is not None:
             condition &= pc.field(name) == value

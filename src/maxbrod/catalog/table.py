@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 TABLE_FOLDER: Final = "catalog/segments"
 _DAMAGE: Final = re.compile(r"CRC checksum|[Cc]orrupt|[Tt]hrift|Parquet magic|Parquet file|decompress")
 """Arrow has no class of its own for a file that is not what it should be, only these words."""
+_NO_ROWS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
+"""What a file has cannot be made into rows: a store that fails raises something else."""
 
 
 def table_url(archive_url: str) -> str:
@@ -64,7 +66,7 @@ def load_table(archive_url: str, options: Mapping[str, str], *, version: int | N
                 object_name=archive_url,
                 hint="check the URL; a first backup creates the archive",
             ) from None
-        check_format(table.metadata().configuration, pa.schema(table.schema().to_arrow()).names, name=archive_url)
+        check_format(table.metadata().configuration, pa.schema(table.schema().to_arrow()), name=archive_url)
     return table
 
 
@@ -76,7 +78,7 @@ def store_errors(operation: str, archive_url: str) -> Iterator[None]:
     except MaxbrodError:
         raise
     except (DeltaError, OSError, pa.ArrowException) as error:
-        if _DAMAGE.search(str(error)):
+        if _DAMAGE.search(str(error)) or isinstance(error, _NO_ROWS):
             raise CorruptDataError(
                 f"a file of the catalog is damaged: {_first_line(error)}",
                 operation=operation,

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maxbrod import strict_json
 from maxbrod.batch.compression import compress, decompress
 from maxbrod.batch.crc import crc32c
 from maxbrod.catalog.rows import PartitionId
@@ -19,7 +21,7 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -28,6 +30,7 @@ FORMAT_VERSION: Final = 1
 _CHECKSUM_FIELD: Final = "crc32c"
 _OPERATION: Final = "read a snapshot"
 _INT64_MAX: Final = 2**63 - 1
+_COMPLAINT_LETTERS_MAX: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +73,8 @@ def decode(data: bytes, *, object_name: str | None = None) -> Snapshot:
         if document.pop(_CHECKSUM_FIELD) != _checksum(document):
             raise _corrupt("its checksum does not match", object_name)
         return _snapshot(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _corrupt(f"a field is missing or is not what it should be ({error!r})", object_name) from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise _corrupt(f"a field is missing or is not what it should be ({_about(error)})", object_name) from error
 
 
 def _text(document: Mapping[str, Any]) -> NDArray[np.uint8]:
@@ -98,10 +101,10 @@ def _by_topic(ends: Mapping[PartitionId, int]) -> dict[str, list[int | None]]:
 def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
     try:
         text = decompress(Codec.ZSTD, np.frombuffer(data, np.uint8)).tobytes()
-        document = json.loads(text)
+        document = strict_json.parse(text)
     except CorruptDataError as error:
         raise _corrupt(f"it cannot be unpacked: {error.message}", object_name) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _corrupt(f"it holds no JSON: {error}", object_name) from error
     if not isinstance(document, dict):
         raise _corrupt("it holds no JSON object", object_name)
@@ -109,19 +112,35 @@ def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
 
 
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
-    ends = {
+    return Snapshot(
+        run_id=_read(document, "run_id", partial(_as, str)),
+        taken_at_ms=_read(document, "taken_at_ms", partial(_as, int)),
+        cluster=_read(document, "cluster", partial(_as, dict)),
+        ends=_read(document, "ends", _ends),
+        topics=_read(document, "topics", lambda found: {topic_id: _as(str, name) for topic_id, name in found.items()}),
+    )
+
+
+def _read(document: Mapping[str, Any], field: str, read: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - of any type
+    """One field. ValueError names it."""
+    try:
+        return read(document[field])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{field}: {_about(error)}") from error
+
+
+def _about(error: Exception) -> str:
+    text = ascii(error) if not isinstance(error, ValueError) else str(error)
+    return text if len(text) <= _COMPLAINT_LETTERS_MAX else f"{text[: _COMPLAINT_LETTERS_MAX - 3]}..."
+
+
+def _ends(found: Mapping[str, Any]) -> dict[PartitionId, int]:
+    return {
         PartitionId(topic_id=topic_id, partition=partition): _offset(end)
-        for topic_id, each in document["ends"].items()
+        for topic_id, each in found.items()
         for partition, end in enumerate(_as(list, each))
         if end is not None
     }
-    return Snapshot(
-        run_id=_as(str, document["run_id"]),
-        taken_at_ms=_as(int, document["taken_at_ms"]),
-        cluster=_as(dict, document["cluster"]),
-        ends=ends,
-        topics={topic_id: _as(str, name) for topic_id, name in document["topics"].items()},
-    )
 
 
 def _offset(value: object) -> int:

@@ -114,6 +114,10 @@ class LocalStorage(Storage):
             return FileIO(self._root.open_file(path))
 
     def _range(self, path: str, descriptor: int, wanted: ByteRange) -> memoryview:
+        there = os.fstat(descriptor).st_size - wanted.start
+        # Before memory is taken for it: the size may come from a catalog that anyone wrote.
+        if there < wanted.size:
+            raise too_short("get_ranges", self.name_of(path), there=max(there, 0), expected=wanted.size)
         data = os.pread(descriptor, wanted.size, wanted.start)
         # The kernel gives at most 2 GiB at once.
         while len(data) < wanted.size:

@@ -66,7 +66,7 @@ def read_log(storage: Storage, stored: Stored) -> NDArray[np.uint8]:
         digest.add(log)
         _check_digest(stored, digest)
         if is_framed(stored.path):
-            frames = FrameDecoder()
+            frames = FrameDecoder(stored.raw_bytes)
             log = np.concatenate([np.empty(0, np.uint8), *frames.decode(part)])
             frames.finish()
         _check_size(stored, log.size)
@@ -87,7 +87,8 @@ def read_logs(
     """
     with _about(storage, stored):
         digest, size = Digest(), 0
-        parts = _log(_parts(storage, stored, request_bytes, ahead), digest, framed=is_framed(stored.path))
+        frames = FrameDecoder(stored.raw_bytes) if is_framed(stored.path) else None
+        parts = _log(_parts(storage, stored, request_bytes, ahead), digest, frames)
         for data, headers in _whole_batches(parts, check_crc=check_crc):
             size += headers.end
             yield data, headers
@@ -116,17 +117,17 @@ def _parts(storage: Storage, stored: Stored, request_bytes: int, ahead: Executor
     yield coming.result()
 
 
-def _log(parts: Iterable[memoryview], digest: Digest, *, framed: bool) -> Iterator[NDArray[np.uint8]]:
+def _log(parts: Iterable[memoryview], digest: Digest, frames: FrameDecoder | None) -> Iterator[NDArray[np.uint8]]:
     """The log, cut anywhere."""
-    frames = FrameDecoder()
     for part in parts:
         data = np.frombuffer(part, np.uint8)
         digest.add(data)
-        if framed:
-            yield from frames.decode(part)
-        else:
+        if frames is None:
             yield data
-    frames.finish()
+        else:
+            yield from frames.decode(part)
+    if frames is not None:
+        frames.finish()
 
 
 def _whole_batches(
