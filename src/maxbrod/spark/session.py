@@ -26,8 +26,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.config import SparkConfig
-from maxbrod.errors import EnvironmentMissingError, UnavailableError, UsageError
+from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError, UsageError
 from maxbrod.java import Java, find_java
+from maxbrod.private_files import is_private, opened
 from maxbrod.spark import gateway
 from maxbrod.spark.archive import build_archive_later, find_archive
 
@@ -341,7 +342,7 @@ def _scratch_folder() -> Iterator[Path]:
         _remove_if_abandoned(abandoned)
     folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
     try:
-        with (folder / "lock").open("wb") as lock:
+        with opened(folder / "lock", create=True) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
     finally:
@@ -349,8 +350,11 @@ def _scratch_folder() -> Iterator[Path]:
 
 
 def _remove_if_abandoned(lock: Path) -> None:
-    with suppress(OSError), lock.open("rb") as file:
+    # Anyone can make a folder of this name in the temporary one: whatever is no lock of this user's is left alone.
+    with suppress(OSError, RefusedError), opened(lock, create=False) as file:
+        if lock.parent.is_symlink() or not is_private(lock.parent):
+            return
         # A held lock is an OSError: that session lives. A new one may be about to take it.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED_SECONDS:
+        if time.time() - os.fstat(file).st_mtime > _ABANDONED_SECONDS:
             shutil.rmtree(lock.parent, ignore_errors=True)
