@@ -14,14 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from maxbrod.private_files import make_private, opened
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 def cache_dir() -> Path:
-    """`$MAXBROD_CACHE`, else the platform's cache folder; made if it is missing. OSError where it cannot be."""
+    """`$MAXBROD_CACHE`, else the platform's cache folder; made if it is missing. OSError where it cannot be.
+
+    RefusedError: others can write to it. What is in it is run: classes, programs.
+    """
     folder = cache_path()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     # Resolved, because a class archive is bound to the very path of each jar.
     return folder.resolve()
 
@@ -61,6 +66,6 @@ def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     # The kernel drops the lock with the process, so that a killed filler blocks nobody.
-    with path.open("wb") as file:
+    with opened(path, create=True) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -196,6 +196,8 @@ class StorageConfig(_Settings):
     s3: S3Config = S3Config()
     gcs: GcsConfig = GcsConfig()
     azure: AzureConfig = AzureConfig()
+    shared: bool = False
+    """In a directory: others may use what is written as far as the umask lets them, not this user alone."""
     ca_file: Path | None = None
     """Authorities in PEM form that are trusted besides the system's own."""
     request_timeout_s: float = Field(default=60.0, gt=0)

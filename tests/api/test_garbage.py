@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from api.examples import fill
 from catalog.examples import gap, run, segment
 from maxbrod.api import garbage
+from maxbrod.api.archives import open_for_writing, open_native
 from maxbrod.api.checking import check_archive
 from maxbrod.api.garbage import collect_garbage
 from maxbrod.catalog.schema import GapReason
-from maxbrod.errors import RefusedError, UsageError
+from maxbrod.errors import MaxbrodError, RefusedError, UsageError
 from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -172,3 +176,52 @@ def test_staged_records_stay_while_a_restore_needs_them_and_go_afterwards(local_
     assert {found.path for found in report.objects} == set(gone)
     left = {*kept, *ended, f"restores/young-1/{staged}"}
     assert {path for path in paths_of(archive) if path.startswith("restores/")} == left
+
+
+def test_links_lead_no_deletion_out_of_the_archive(local_place: Place, tmp_path: Path) -> None:
+    """Neither one to a folder nor one to a file: both would be old, and named by no row."""
+    archive = fill(local_place)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious.log").write_bytes(b"precious")
+    os.utime(outside / "precious.log", (0, 0))
+    for link, target in (("segments/orders/linked", outside), ("packs/linked.log", outside / "precious.log")):
+        path = local_place.folder / link
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
+        with pytest.raises(RefusedError, match="symbolic link") as caught:
+            collect_garbage(archive, delete=True)
+        assert link in str(caught.value)
+        path.unlink()
+    assert (outside / "precious.log").read_bytes() == b"precious"
+
+
+def test_a_catalog_that_links_lead_out_of_is_not_opened(local_place: Place, tmp_path: Path) -> None:
+    """delta-rs opens paths by itself: the folder, the log and each of its files are looked at before it may."""
+    fill(local_place)
+    table = local_place.folder / "catalog" / "segments"
+    data = next(table.glob("*.parquet"))
+    for linked in (data, next((table / "_delta_log").glob("*.json")), table / "_delta_log", table, table.parent):
+        linked.rename(tmp_path / "moved")
+        linked.symlink_to(tmp_path / "moved")
+        for open_it in (open_native, open_for_writing):
+            with pytest.raises(RefusedError, match="symbolic link"):
+                open_it(local_place.url, local_place.options)
+        linked.unlink()
+        (tmp_path / "moved").rename(linked)
+    assert open_native(local_place.url, local_place.options).catalog.version >= 0
+
+
+def test_a_catalog_names_no_file_outside_of_its_folder(local_place: Place, tmp_path: Path) -> None:
+    fill(local_place)
+    table = local_place.folder / "catalog" / "segments"
+    name = Path(DeltaTable(str(table)).file_uris()[0]).name
+    log = next(entry for entry in (table / "_delta_log").glob("*.json") if f'"path":"{name}"' in entry.read_text())
+    shutil.copy(table / name, tmp_path / name)
+    for foreign in (f"{tmp_path}/{name}", f"file://{tmp_path}/{name}", f"../../../{name}", f"%2e%2e/{name}"):
+        text = log.read_text()
+        log.write_text(text.replace(f'"{name}"', f'"{foreign}"'))
+        with pytest.raises(MaxbrodError):
+            open_native(local_place.url, local_place.options).catalog.rows()
+        log.write_text(text)
+    assert open_native(local_place.url, local_place.options).catalog.rows().num_rows

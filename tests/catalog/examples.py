@@ -18,7 +18,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def segment(base: int, end: int, **changes: Any) -> Segment:
-    size = min(100 * (end - base), INT64_MAX)
+    size = min(100 * (end - base), 2**40)
     values: dict[str, Any] = {
         "topic": "orders",
         "topic_id": TOPIC_ID,
@@ -72,7 +72,14 @@ _int64 = st.integers(-(2**63), INT64_MAX)
 _natural = st.integers(0, INT64_MAX)
 _int32 = st.integers(-(2**31), 2**31 - 1)
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-_ranges = st.tuples(_natural, _natural).filter(lambda pair: pair[0] != pair[1]).map(sorted)
+# What can be the name of anything: no slash, nothing that a terminal would act on.
+_name = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/\\"), min_size=1, max_size=12)
+_path = st.lists(_name.filter(lambda part: part not in {".", "..", ".maxbrod-tmp"}), min_size=1, max_size=3).map(
+    "/".join
+)
+_size = st.integers(0, 2**58)
+"""Several of them have 64 bits together."""
+_ranges = st.tuples(_size, _size).filter(lambda pair: pair[0] != pair[1]).map(sorted)
 _aborted = st.builds(AbortedTransaction, producer_id=_int64, first_offset=_int64, last_offset=_int64)
 _json = st.recursive(
     st.none() | st.booleans() | _int64 | st.floats(allow_nan=False, allow_infinity=False) | _text,
@@ -85,11 +92,11 @@ _json = st.recursive(
 def rows(draw: st.DrawFn) -> Row:
     base, end = draw(_ranges)
     where: dict[str, Any] = {
-        "topic": draw(_text),
-        "topic_id": draw(_text),
+        "topic": draw(_name),
+        "topic_id": draw(_name),
         "partition": draw(st.integers(0, 2**31 - 1)),
     }
-    when: dict[str, Any] = {"run_id": draw(_text), "written_at": draw(_int64)}
+    when: dict[str, Any] = {"run_id": draw(_name), "written_at": draw(_int64)}
     match draw(st.sampled_from(Kind)):
         case Kind.GAP:
             reason = draw(st.sampled_from(GapReason))
@@ -97,21 +104,22 @@ def rows(draw: st.DrawFn) -> Row:
         case Kind.RUN:
             statistics = draw(st.dictionaries(_text, _json, max_size=3))
             times: dict[str, Any] = {"started_at": draw(_int64), "finished_at": draw(_int64)}
-            return Run(**when, **times, snapshot=draw(st.none() | _text), statistics=statistics)
+            return Run(**when, **times, snapshot=draw(st.none() | _path), statistics=statistics)
     slices: dict[str, Any] = {
-        "path": draw(_text),
-        "position": draw(_natural),
-        "bytes": draw(st.integers(1, INT64_MAX)),
+        "path": draw(_path),
+        "position": draw(_size),
+        "bytes": 1 + draw(_size),
     }
+    records = draw(st.integers(0, end - base))
     return Segment(
         **where,
         **when,
         **slices,
         base_offset=base,
         end_offset=end,
-        raw_bytes=draw(_natural),
+        raw_bytes=draw(_size),
         codec=draw(_text),
-        records=draw(_natural),
+        records=records,
         min_timestamp=draw(st.none() | _int64),
         max_timestamp=draw(st.none() | _int64),
         first_leader_epoch=draw(_int32),
@@ -120,7 +128,7 @@ def rows(draw: st.DrawFn) -> Row:
         digest=draw(_text),
         level=draw(_int32),
         min_timestamp_exact=draw(st.booleans()),
-        control_records=draw(st.none() | _natural),
+        control_records=draw(st.none() | st.integers(0, records)),
     )
 
 
@@ -141,6 +149,9 @@ def many_segments(partitions: int, each: int) -> pa.Table:
         "digest": pa.array(topic),
         "last_leader_epoch": pa.array(np.zeros(count), pa.int32()),
     }
-    for name, value in (("kind", "data"), ("bytes", 100_000), ("run_id", "run-1"), ("written_at", 1)):
+    for name, value in (
+        *(("kind", "data"), ("bytes", 100_000), ("run_id", "run-1"), ("written_at", 1), ("raw_bytes", 100_000)),
+        *(("codec", "lz4"), ("records", 1000), ("first_leader_epoch", 0), ("level", 0)),
+    ):
         columns[name] = pa.array(np.full(count, value), SCHEMA.field(name).type)
     return widen(pa.table(columns), SCHEMA)

@@ -99,7 +99,7 @@ def test_replacing_a_row_that_is_not_there_changes_nothing(folder: Archive, abse
 
 def test_a_nonsensical_row_takes_the_whole_commit_down(folder: Archive) -> None:
     catalog = folder.create()
-    with pytest.raises(RefusedError, match="no range"):
+    with pytest.raises(RefusedError, match="end_offset 10 is not above"):
         catalog.commit([segment(0, 10), segment(20, 10)])
     assert (catalog.version, rows_of(folder)) == (0, [])
 

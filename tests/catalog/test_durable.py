@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from catalog.archives import Archive
 from catalog.examples import segment
+from maxbrod.catalog.opening import open_writable
+from maxbrod.config import StorageConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,3 +59,20 @@ def test_a_new_catalog_is_on_disk_with_its_folders(tmp_path: Path, monkeypatch: 
     Archive(str(tmp_path)).create()
     log = tmp_path / "catalog" / "segments" / "_delta_log"
     assert {*inodes(log / f"{0:020}.json", log, *log.parents[:3])} <= set(synced)
+
+
+def test_a_new_archive_is_its_users_alone_down_to_the_last_file_of_its_catalog(tmp_path: Path) -> None:
+    """delta-rs makes files as the umask has it: those of a commit and of a checkpoint too."""
+    for name, options, expected in (
+        ("private", StorageConfig(), {0o700, 0o600}),
+        ("shared", StorageConfig(shared=True), {0o755, 0o644}),
+    ):
+        before = os.umask(0o022)
+        try:
+            _, catalog = open_writable(str(tmp_path / name), options)
+            while not list((tmp_path / name).rglob("*.checkpoint.parquet")):
+                catalog.commit([segment(catalog.version * 10, catalog.version * 10 + 10)])
+        finally:
+            os.umask(before)
+        found = {path.stat().st_mode & 0o777 for path in [tmp_path / name, *(tmp_path / name).rglob("*")]}
+        assert found == expected

@@ -56,16 +56,16 @@ def test_an_unknown_kind_or_reason_is_refused_when_read(column: str, value: str)
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        (segment(5, 5), "no range"),
-        (segment(6, 5), "no range"),
-        (segment(-1, 5), "no range"),
-        (gap(0, 5, partition=-1), "no range"),
-        (gap(0, 5, topic_id=None), "no range"),
-        (segment(0, 5, path=None), "no slice"),
-        (segment(0, 5, position=-1), "no slice"),
-        (segment(0, 5, bytes=0), "no slice"),
-        (gap(0, 5, reason="boredom"), "no known reason"),
-        (run("r", written_at=None), "no run or time"),
+        (segment(5, 5), "end_offset 5 is not above"),
+        (segment(6, 5), "end_offset 5 is not above"),
+        (segment(-1, 5), "base_offset -1 is no offset"),
+        (gap(0, 5, partition=-1), "partition -1 is no partition"),
+        (gap(0, 5, topic_id=None), "topic_id None is no topic's id"),
+        (segment(0, 5, path=None), "path None names no object"),
+        (segment(0, 5, position=-1), "position -1 is no position"),
+        (segment(0, 5, bytes=0), "bytes 0 is no size"),
+        (gap(0, 5, reason="boredom"), "reason 'boredom' is no reason"),
+        (run("r", written_at=None), "written_at None is no time"),
     ],
 )
 def test_a_row_that_no_reader_could_use_is_refused_before_it_is_written(row: Row, complaint: str) -> None:

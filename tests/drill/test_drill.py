@@ -88,8 +88,11 @@ def test_reports_are_signed_and_readable(
     key, other = tmp_path / "key", tmp_path / "other"
     key.write_text("0123456789abcdef\n")
     other.write_text("fedcba9876543210\n")
+    key.chmod(0o600)
+    other.chmod(0o600)
     document = drilled(command, "--key-file", str(key))
     data, page = document["files"]
+    assert {(tmp_path / each).stat().st_mode & 0o777 for each in (data, page)} == {0o600}
     text = (tmp_path / page).read_text()
     assert "Proven" in text
     assert f"{topic}-0" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from maxbrod.api.drill_html import render
+from maxbrod.api.drill_report import VERSION, VERSION_FIELD, read_report
 from maxbrod.api.signing import Key, parse_key, read_key, signed, verify
-from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.cli.main import run
+from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, RefusedError, UsageError
 from maxbrod.model import TopicPartition
 from maxbrod.planning.drill import Sample, draw, drill_wish, parse_sample, scratch_name
 
@@ -161,3 +164,71 @@ def test_scratch_names_are_always_allowed_and_never_meet() -> None:
     wish = drill_wish("0" * 16, [TopicPartition(topic="t", partition=2)], {"id"}, accept_gaps=False, as_of=None)
     assert wish.rename.apply("t") == f"maxbrod-drill-{'0' * 16}-t"
     assert wish.configs["retention.ms"] == "-1"
+
+
+def test_a_signature_with_anything_else_in_it_is_refused() -> None:
+    """It does not sign itself: what a forger adds there would be shown beside "signed"."""
+    for key in (SECRET, None):
+        made = signed(DOCUMENT, key)
+        for changed in (
+            {**made["signature"], "signer": "the auditor"},
+            {name: value for name, value in made["signature"].items() if name != "key"},
+            {**made["signature"], "key": "another"},
+            {**made["signature"], "value": "\u00fc" * 64},
+        ):
+            with pytest.raises(CorruptDataError):
+                checked({**made, "signature": changed}, key)
+
+
+def test_no_public_key_of_any_form_is_taken_for_a_secret() -> None:
+    """Whoever knows it could sign: anybody."""
+    key = Ed25519PrivateKey.generate().public_key()
+    rsa = generate_private_key(65537, 2048).public_key()
+    forms = [
+        key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+        key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH),
+        rsa.public_bytes(Encoding.PEM, PublicFormat.PKCS1),
+        rsa.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+        b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+        b'{"kty": "OKP", "crv": "Ed25519", "x": "AAAAAAAAAAAAAAAAAAAAAAAA"}',
+    ]
+    for data in forms:
+        with pytest.raises(UsageError, match="no key to sign with"):
+            parse_key(data, name="test")
+
+
+def test_a_key_that_others_may_read_signs_nothing(tmp_path: Path) -> None:
+    private, public = pem_pair()
+    for name, data in (("private", private), ("secret", b"0123456789abcdef"), ("public", public)):
+        (tmp_path / name).write_bytes(data)
+        (tmp_path / name).chmod(0o644)
+    assert read_key(tmp_path / "public").public is not None
+    for name in ("private", "secret"):
+        with pytest.raises(RefusedError) as caught:
+            read_key(tmp_path / name)
+        assert "chmod 600" in (caught.value.hint or "")
+        (tmp_path / name).chmod(0o600)
+        assert read_key(tmp_path / name).name
+
+
+def test_a_report_that_says_a_thing_twice_is_refused(tmp_path: Path) -> None:
+    """Which of both was signed, and which one a reader shows, would be up to the reader."""
+    path = tmp_path / "report.json"
+    path.write_text('{"report": {"verdict": "failed"}, "report": {"verdict": "passed"}}')
+    with pytest.raises(CorruptDataError, match="'report' comes twice"):
+        read_report(path)
+
+
+def test_only_what_is_signed_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"0123456789abcdef\n")
+    key.chmod(0o600)
+    document = signed({VERSION_FIELD: VERSION, "report": {"verdict": "proven"}}, SECRET)
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(document))
+    assert run(["drill", "verify", str(path), "--key-file", str(key)]) == 0
+    assert f"key {SECRET.name}) and unchanged. It says: proven" in capsys.readouterr().out
+    path.write_text(json.dumps({**document, "signature": {**document["signature"], "key": "of the auditor"}}))
+    assert run(["drill", "verify", str(path), "--key-file", str(key)]) == EXIT_CORRUPT
+    told = capsys.readouterr()
+    assert "auditor" not in told.out + told.err

@@ -133,10 +133,10 @@ def test_frames_are_independent_and_say_their_size() -> None:
     frames = [*encoder.encode(content[:100]), *encoder.encode(content[100:]), *encoder.finish()]
 
     assert len(frames) == 4
-    assert [next(FrameDecoder().decode(memoryview(frame))).size for frame in frames] == [*[FRAME_BYTES] * 3, 17]
+    assert [next(FrameDecoder(1 << 30).decode(memoryview(frame))).size for frame in frames] == [*[FRAME_BYTES] * 3, 17]
     joined = b"".join(frame.tobytes() for frame in frames)
     for size in (99_991, len(joined)):
-        decoder = FrameDecoder()
+        decoder = FrameDecoder(1 << 30)
         pieces = [memoryview(joined)[at : at + size] for at in range(0, len(joined), size)]
         assert np.array_equal(np.concatenate([part for piece in pieces for part in decoder.decode(piece)]), content)
         decoder.finish()
@@ -146,7 +146,7 @@ def test_frames_of_every_header_size_are_measured() -> None:
     for size in (0, 1, 255, 256, 257, 65_791, 65_792, 70_000, FRAME_BYTES):
         for fill in (np.zeros(size, np.uint8), np.random.default_rng(1).integers(0, 255, size, np.uint8)):
             frame = encode_frame(fill, 1)
-            decoder = FrameDecoder()
+            decoder = FrameDecoder(1 << 30)
             (content,) = decoder.decode(memoryview(frame))
             decoder.finish()
             assert np.array_equal(content, fill)
@@ -157,7 +157,7 @@ def test_a_frame_that_claims_to_be_huge_takes_no_memory() -> None:
     frame = bytes.fromhex("28b52ffd") + b"\xe0" + claim + bytes.fromhex("010000")
 
     with pytest.raises(CorruptDataError, match="holds"):
-        list(FrameDecoder().decode(memoryview(frame)))
+        list(FrameDecoder(1 << 30).decode(memoryview(frame)))
 
 
 @pytest.mark.parametrize("mode", ["source", "zstd"])
@@ -246,3 +246,57 @@ def test_a_damaged_byte_that_looks_like_another_version_is_told_as_damage() -> N
     exchange(storage, row.path, bytes(flipped))
     with pytest.raises(CorruptDataError, match="digest"):
         list(read_logs(storage, row))
+
+
+def with_records(batch: bytes, records: bytes, attributes: int) -> bytes:
+    """The batch with other bytes in the place of its records, and a checksum that fits them."""
+    changed = bytearray(batch[:61] + records)
+    changed[22] |= attributes
+    changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
+    changed[17:21] = google_crc32c.value(bytes(changed[21:])).to_bytes(4, "big")
+    return bytes(changed)
+
+
+def run_of_zeros(size: int) -> bytes:
+    """A zstd frame that does not say how much it holds: blocks of 128 KiB, four bytes each."""
+    blocks = b"".join(((128 << 10) << 3 | 1 << 1).to_bytes(3, "little") + b"\0" for _ in range(size >> 17))
+    return bytes.fromhex("28b52ffd0038") + blocks + (1 << 1 | 1).to_bytes(3, "little") + b"\0"
+
+
+@pytest.mark.parametrize("attributes", [0, 0x08], ids=["create time", "log-append time"])
+@pytest.mark.parametrize(
+    "records", [run_of_zeros(4 << 20), b"no frame at all", run_of_zeros(1 << 17)], ids=["bomb", "garbage", "zeros"]
+)
+def test_a_batch_whose_records_cannot_be_unpacked_is_found_whatever_its_checksum_says(
+    attributes: int, records: bytes
+) -> None:
+    storage = new_storage()
+    hostile = with_records(data_batch(1, codec=Codec.ZSTD), records, attributes)
+    (row,) = archive(storage, [data_batch(0, codec=Codec.ZSTD), hostile])
+    with patch("maxbrod.batch.timestamps.DECOMPRESSED_BYTES_MAX", 1 << 20):
+        (problem,) = verify_slice(storage, row)
+    assert problem.offset == 1
+    assert "records of a batch" in problem.message
+
+
+def test_frames_that_hold_more_than_was_written_are_not_unpacked() -> None:
+    """A slice of a few hundred bytes could be made to unpack for hours."""
+    frames = b"".join(encode_frame(np.zeros(FRAME_BYTES, np.uint8), 3).tobytes() for _ in range(3))
+    storage, row, _ = stored("zstd")
+    digest = Digest()
+    digest.add(np.frombuffer(frames, np.uint8))
+    exchange(storage, row.path, frames)
+    hostile = replace(row, position=0, bytes=len(frames), digest=str(digest), raw_bytes=2 * FRAME_BYTES)
+    for read in (read_log, lambda *about: list(read_logs(*about))):
+        with pytest.raises(CorruptDataError, match=r"were written|CRC|magic|batch") as caught:
+            read(storage, hostile)
+    assert caught.value.exit_code == 4
+    with pytest.raises(CorruptDataError, match="more bytes"):
+        list(FrameDecoder(2 * FRAME_BYTES).decode(memoryview(frames)))
+
+
+def test_a_slice_that_claims_to_be_huge_takes_no_memory() -> None:
+    storage, row, _ = stored("source")
+    for size in (1 << 40, 1 << 62):
+        with pytest.raises(TruncatedDataError):
+            read_log(storage, replace(row, bytes=size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -14,7 +15,9 @@ from maxbrod.api import restore as engine
 from maxbrod.api import restore_target
 from maxbrod.cli.main import run
 from maxbrod.cli.restore_options import parse_rate, parse_settings
-from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, UnavailableError, UsageError
+from maxbrod.planning.snapshot import decode as decode_snapshot
+from maxbrod.planning.snapshot import encode as encode_snapshot
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import Command, read_all, run_job_here, without_spark
@@ -236,3 +239,28 @@ def test_a_restore_on_spark_is_complete(
     report = Command(cluster, tmp_path, capsys).json("restore", "--prefix", "again-")
     assert (report["records"], report["complete"]) == (50, True)
     assert read_all(cluster, f"again-{topic}", 1) == read_all(cluster, topic, 1)
+
+
+@pytest.mark.parametrize("harm", ["gone", "damaged", "hostile"])
+def test_a_snapshot_that_cannot_be_read_is_found_before_anything_is_made(
+    harm: str, cluster: Cluster, topic: str, command: Command, tmp_path: Path
+) -> None:
+    """Without it the topic would get the target's defaults, and its groups would be missed when all is written."""
+    (path,) = (tmp_path / "archive" / "snapshots").iterdir()
+    if harm == "gone":
+        path.unlink()
+    elif harm == "damaged":
+        path.write_bytes(path.read_bytes()[:-5])
+    else:
+        found = decode_snapshot(path.read_bytes())
+        path.write_bytes(encode_snapshot(replace(found, cluster={**found.cluster, "topics": [{"name": 5}]})))
+    for words in (["--dry-run"], ["--yes"]):
+        command("restore", "--suffix", "-new", *words, exits=EXIT_FAILED if harm == "gone" else EXIT_CORRUPT)
+        assert "--accept-gaps" in command.said
+    with cluster.admin() as admin:
+        assert f"{topic}-new" not in admin.list_topics()
+
+    told = command("restore", "--suffix", "-new", "--accept-gaps", "--yes")
+    assert "complete" in told
+    assert "snapshot cannot be read" in told + command.said
+    assert len(read_all(cluster, f"{topic}-new")) == 30

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -27,11 +30,39 @@ def describe() -> None:
             "settings": dict(session.sparkContext.getConf().getAll()),
             "listening": sorted({c.laddr.ip for c in jvm.net_connections() if c.status == psutil.CONN_LISTEN}),
             "command": jvm.cmdline(),
+            "ports": _ports(session),
+            "sockets": _sockets(),
             "jvm": jvm.pid,
         }
     facts["environment"] = dict(os.environ)
     facts["jvm_gone"] = not psutil.pid_exists(jvm.pid)
     json.dump(facts, sys.stdout)
+
+
+def _ports(session: Any) -> list[tuple[str, str]]:
+    """Whatever a session listens on, and what each answers to a stranger who sends it a request of Spark's protocol."""
+    gateway = session.sparkContext._gateway.gateway_parameters
+    # Py4J hangs up on strangers, and with them on the driver: it is not asked.
+    answers = [("gateway", "token" if gateway.auth_token else "open")]
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        ports = {c.laddr.port for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+        answers += [(process.name(), _stranger(port)) for port in sorted(ports - {gateway.port})]
+    return answers
+
+
+def _stranger(port: int) -> str:
+    body = bytes(64)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(struct.pack(">QBQI", 21 + len(body), 3, 1, len(body)) + body)
+        return connection.recv(1 << 16).decode(errors="replace")
+
+
+def _sockets() -> list[tuple[str, int]]:
+    """Sockets in the file system, and the mode of the folder of each."""
+    processes = (psutil.Process(), *psutil.Process().children(recursive=True))
+    named = {str(c.laddr) for process in processes for c in process.net_connections("unix")}
+    found = {path for path in named if path.startswith("/")}
+    return sorted((path, Path(path).parent.stat().st_mode & 0o777) for path in found)
 
 
 def count() -> None:

@@ -16,7 +16,7 @@ from maxbrod.errors import UsageError
 from maxbrod.java import find_java
 from maxbrod.sandbox.waiting import wait_for
 from maxbrod.spark.archive import find_archive
-from maxbrod.spark.session import _local_master, open_session
+from maxbrod.spark.session import _CLASSIC_CONF, _EVERY_CONF, _local_master, _sockets_in, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -88,6 +88,33 @@ def test_workers_import_pyspark_as_it_is_installed(facts: dict[str, Any]) -> Non
 def test_only_loopback_is_listened_on(facts: dict[str, Any]) -> None:
     assert facts["listening"]
     assert all(address in {"127.0.0.1", "::1", "::ffff:127.0.0.1"} for address in facts["listening"])
+
+
+def test_a_stranger_on_this_machine_is_refused_before_java_deserialises_anything(facts: dict[str, Any]) -> None:
+    """The driver's RPC and its block manager are all that have ports, besides the gateway, which wants its token."""
+    assert [name for name, _ in facts["ports"]] == ["gateway", "java", "java"]
+    assert facts["ports"][0][1] == "token"
+    for _, answer in facts["ports"][1:]:
+        assert "Unknown challenge message" in answer
+        assert "ObjectInputStream" not in answer
+
+
+def test_python_and_the_jvm_meet_in_a_folder_that_nobody_else_can_enter(facts: dict[str, Any]) -> None:
+    """The server of accumulators and that of the workers."""
+    assert len(facts["sockets"]) >= 2
+    assert {mode for _, mode in facts["sockets"]} == {0o700}
+
+
+def test_a_folder_whose_name_is_too_long_for_a_socket_has_none(tmp_path: Path) -> None:
+    assert _sockets_in(Path("/tmp/maxbrod-spark-abcdefgh"))
+    assert _sockets_in(tmp_path / ("x" * 100)) == {}
+
+
+def test_sessions_of_a_cluster_keep_its_settings() -> None:
+    """Whoever runs it has decided on secrets, and a driver with others would be refused."""
+    assert not any(
+        key.startswith(("spark.authenticate", "spark.network.crypto")) for key in {**_EVERY_CONF, **_CLASSIC_CONF}
+    )
 
 
 def test_a_secret_setting_arrives_but_not_by_the_command_line(facts: dict[str, Any]) -> None:

@@ -9,13 +9,17 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from maxbrod.config import StorageConfig
 from maxbrod.errors import AccessDeniedError, ObjectExistsError, StorageFullError, UsageError
 from maxbrod.storage import drafts
+from maxbrod.storage.beneath import Root
+from maxbrod.storage.names import RESERVED
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -69,9 +73,11 @@ def test_everything_is_synced_before_and_after_it_gets_its_name(
     calls: list[tuple[str, str]] = []
 
     def recording(name: str, original: Any, target: Any) -> Any:
-        def act(*arguments: Any) -> Any:
-            calls.append((name, os.path.relpath(target(*arguments), tmp_path)))
-            return original(*arguments)
+        def act(*arguments: Any, **options: Any) -> Any:
+            where = options.get("dst_dir_fd", options.get("dir_fd"))
+            above = tmp_path if where is None else Path(f"/proc/self/fd/{where}").readlink()
+            calls.append((name, os.path.relpath(above / target(*arguments), tmp_path)))
+            return original(*arguments, **options)
 
         return act
 
@@ -224,16 +230,46 @@ def test_a_process_that_ends_leaves_no_empty_folder_of_drafts(tmp_path: Path) ->
 def test_a_folder_of_drafts_that_goes_between_making_and_using_it_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Path] = []
-    drafts_make_folder = drafts.make_folder
+    real, made = Root.folder, []
 
-    def make(folder: Path) -> None:
-        made.append(folder)
-        drafts_make_folder(folder)
-        if len(made) == 1:
-            folder.rmdir()
+    @contextmanager
+    def folder(self: Root, name: str, *, make: bool = False) -> Iterator[int]:
+        with real(self, name, make=make) as descriptor:
+            if make and name == RESERVED:
+                made.append(name)
+                if len(made) == 1:
+                    (self.path / name).rmdir()
+            yield descriptor
 
-    monkeypatch.setattr(drafts, "make_folder", make)
+    monkeypatch.setattr(Root, "folder", folder)
     open_storage(str(tmp_path)).put("a", b"1")
     assert files(tmp_path) == ["a"]
     assert len(made) > 1
+
+
+def modes(root: Path) -> set[tuple[str, int]]:
+    return {("folder" if path.is_dir() else "file", path.stat().st_mode & 0o777) for path in [root, *root.rglob("*")]}
+
+
+def test_what_is_written_is_this_users_alone_unless_it_is_to_be_shared(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        for name, options in (("private", StorageConfig()), ("shared", StorageConfig(shared=True))):
+            storage = open_storage(str(tmp_path / name / "below"), options)
+            storage.put("a/put", b"x")
+            storage.replace("a/replaced", b"x")
+            with storage.create("b/c/created") as writer:
+                writer.write(b"x")
+    finally:
+        os.umask(before)
+    assert modes(tmp_path / "private") == {("folder", 0o700), ("file", 0o600)}
+    assert modes(tmp_path / "shared") == {("folder", 0o755), ("file", 0o644)}
+
+
+def test_a_stricter_umask_is_kept(tmp_path: Path) -> None:
+    before = os.umask(0o277)
+    try:
+        open_storage(str(tmp_path)).put("x", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o400

@@ -18,7 +18,7 @@ from maxbrod.api.cold_meter import ColdMeter
 from maxbrod.api.cold_placing import Placing
 from maxbrod.api.cold_report import ColdReport, cold_report_of
 from maxbrod.api.progress import Progress, silent
-from maxbrod.api.restore_damage import damage
+from maxbrod.api.restore_damage import damage, without_snapshot
 from maxbrod.api.restore_loss import damaged_part, listed_losses, unknown_losses
 from maxbrod.api.restore_report import AGAIN
 from maxbrod.api.restore_state import next_id, store_plan, store_report
@@ -137,7 +137,7 @@ class ColdRestore:
 
     def _plan(self, target: ColdTarget) -> RestorePlan:
         archive, wish = self._archive, self._wish
-        moment = find_moment(archive.storage, archive.catalog.runs(), wish.as_of)
+        moment = find_moment(archive.storage, archive.catalog.runs(), wish.as_of, needed=not wish.accept_gaps)
         snapshot = moment.cluster
         revisions = moment.revisions_in(archive.catalog)
         columns = ("topic", "written_at", *SOURCE_COLUMNS, *COLD_COLUMNS)
@@ -153,7 +153,7 @@ class ColdRestore:
             archive=Archive(
                 url=archive.url,
                 version=archive.catalog.version,
-                run_id=None if moment.run is None else moment.run.run_id,
+                run_id=None if moment.run is None or moment.snapshot is None else moment.run.run_id,
             ),
             chosen=chosen,
             rows=rows,
@@ -169,6 +169,7 @@ class ColdRestore:
         obstacles = [
             *find_cold_obstacles(plan, target, extents, self._leader_epochs),
             *damage(archive.survey, chosen.topics.values(), accepted=wish.accept_gaps),
+            *without_snapshot(moment),
         ]
         return replace(plan, command=command, obstacles=in_order(obstacles))
 

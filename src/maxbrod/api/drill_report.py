@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod import strict_json
 from maxbrod.api.drill_html import render
 from maxbrod.api.signing import signed
 from maxbrod.errors import (
@@ -124,12 +126,18 @@ def write_report(report: DrillReport, folder: Path, key: Key | None) -> tuple[Pa
     document = sign_report(report, key)
     data, page = (folder / f"drill-{time}-{report.drill_id}.{kind}" for kind in ("json", "html"))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        data.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="ascii")
-        page.write_text(render(document), encoding="utf-8")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write_private(data, json.dumps(document, indent=2, sort_keys=True) + "\n")
+        _write_private(page, render(document))
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error.strerror}", object_name=str(folder)) from error
     return data, page
+
+
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def sign_report(report: DrillReport, key: Key | None) -> dict[str, Any]:
@@ -141,11 +149,11 @@ def sign_report(report: DrillReport, key: Key | None) -> dict[str, Any]:
 def read_report(path: Path) -> dict[str, Any]:
     """The document of a report, whose signature nobody has looked at yet."""
     try:
-        document = json.loads(path.read_bytes())
+        document = strict_json.parse(path.read_bytes(), unique=True)
     except OSError as error:
         raise UsageError(f"the report cannot be read: {error.strerror}", object_name=str(path)) from error
     except ValueError as error:
-        raise CorruptDataError("this is no report of a drill", object_name=str(path)) from error
+        raise CorruptDataError(f"this is no report of a drill: {error}", object_name=str(path)) from error
     if not isinstance(document, dict) or not isinstance(document.get("report"), dict):
         raise CorruptDataError("this is no report of a drill", object_name=str(path))
     if document.get(VERSION_FIELD) != VERSION:

@@ -60,9 +60,10 @@ class Positions:
         if last is not None:
             # A damaged one is not passed over: an older one may not know of a partition that has no row yet.
             snapshot = read_snapshot(archive.storage, last)
+            # The cluster is looked at as JSON below, and may be anyone's: this refuses what is none.
+            self._told = told_by(archive.storage, runs, last, snapshot)
             self._names.update(snapshot.topics)
             self.cluster = snapshot.cluster
-            self._told = told_by(archive.storage, runs, last, snapshot)
             self.compacted |= _compacted_topics(snapshot.cluster)
             self.behind = snapshot.behind
             # What this process has found out since is true as well, and newer.

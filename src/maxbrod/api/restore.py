@@ -17,7 +17,7 @@ from maxbrod.api.group_movement import Movement
 from maxbrod.api.group_moves import active_groups, archived_groups, missing_groups, plan_moves, unplaced_groups
 from maxbrod.api.progress import Progress, silent
 from maxbrod.api.restore_access import restore_acls, restore_quotas
-from maxbrod.api.restore_damage import damage
+from maxbrod.api.restore_damage import damage, without_snapshot
 from maxbrod.api.restore_lock import alone
 from maxbrod.api.restore_loss import damaged_part, joined, listed_losses, losses_of, sound_slices, unknown_losses
 from maxbrod.api.restore_meter import RestoreMeter
@@ -131,7 +131,9 @@ class Restore:
         """Of what was staged, where something was: it has the same partitions, and other records."""
         self._on_progress(Progress(phase="planning"))
         archive, storage = self._archive, self._archive.storage
-        moment = find_moment(storage, archive.catalog.runs(), self._wish.as_of)
+        # Without it topics would get the defaults of the target, and groups would be missed after all is written.
+        needed = not self._wish.accept_gaps
+        moment = find_moment(storage, archive.catalog.runs(), self._wish.as_of, needed=needed)
         self._snapshot = moment.cluster
         revisions = moment.revisions_in(archive.catalog)
         rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS), revisions=revisions)
@@ -169,7 +171,7 @@ class Restore:
             archive=Archive(
                 url=archive.url,
                 version=archive.catalog.version,
-                run_id=None if moment.run is None else moment.run.run_id,
+                run_id=None if moment.run is None or moment.snapshot is None else moment.run.run_id,
             ),
             chosen=chosen,
             rows=rows if staged is None else staged.catalog.rows(columns=SOURCE_COLUMNS),
@@ -186,6 +188,7 @@ class Restore:
         obstacles = [
             *plan.obstacles,
             *damage(archive.survey, chosen.topics.values(), accepted=accepted),
+            *without_snapshot(moment),
             *missing_groups(plan.groups, self._snapshot),
             *unplaced_groups(plan.groups, self._snapshot, plan, strict=self._wish.strict),
             *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),

@@ -12,6 +12,7 @@ from maxbrod.planning.restore.obstacles import Obstacle, ObstacleKind
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from maxbrod.api.snapshots import Moment
     from maxbrod.layouts.foreign import Fault, Survey
 
 _HINT: Final = "see 'maxbrod check'; restore without what is lost by --accept-gaps"
@@ -46,3 +47,15 @@ def damage(survey: Survey | None, chosen: Collection[str], *, accepted: bool) ->
 def _is_about(fault: Fault, topics: Collection[str]) -> bool:
     """By its path: in every layout the name of the topic is a folder of it."""
     return not set(topics).isdisjoint(fault.path.split("/"))
+
+
+def without_snapshot(moment: Moment) -> Iterator[Obstacle]:
+    """A warning, where the run recorded one that cannot be read and the restore goes without."""
+    if moment.run is not None and moment.snapshot is None:
+        yield Obstacle(
+            kind=ObstacleKind.CONFIG,
+            where=moment.run.run_id,
+            what="its snapshot cannot be read: new topics get the target's defaults, and no groups are restored",
+            hint=None,
+            fatal=False,
+        )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from maxbrod.cache import cache_dir
 from maxbrod.errors import RefusedError
+from maxbrod.private_files import make_private, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +27,8 @@ def alone(restore_id: str) -> Iterator[None]:
     if path is None:
         yield
         return
-    with path.open("wb") as file:
-        if not _is_free(file.fileno()):
+    with opened(path, create=True) as file:
+        if not _is_free(file):
             raise RefusedError(
                 "another process on this machine has the same restore under way",
                 operation="restore",
@@ -52,7 +53,7 @@ def _is_free(file: int) -> bool:
 def _path(restore_id: str) -> Path | None:
     try:
         folder = cache_dir() / "restores"
-        folder.mkdir(exist_ok=True)
+        make_private(folder)
     except OSError:
         return None
     return folder / f"{restore_id}.lock"

@@ -11,7 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import cramjam
+import numpy as np
 
+from maxbrod import strict_json
+from maxbrod.batch.compression import decompress
 from maxbrod.catalog.rows import PartitionId
 from maxbrod.errors import (
     CorruptDataError,
@@ -20,6 +23,7 @@ from maxbrod.errors import (
     RefusedError,
     UnsupportedFormatError,
 )
+from maxbrod.model import Codec
 from maxbrod.planning.restore.document import decode_lost, decode_plan, encode_plan
 from maxbrod.planning.restore.plan import without_lost
 
@@ -218,8 +222,8 @@ def _name(stem: str, number: int) -> str:
 
 def read_document(storage: Storage, path: str) -> dict[str, Any]:
     try:
-        document = json.loads(bytes(cramjam.zstd.decompress(bytes(storage.get(path)))))
-    except (cramjam.DecompressionError, ValueError) as error:
+        document = strict_json.parse(decompress(Codec.ZSTD, np.frombuffer(storage.get(path), np.uint8)).tobytes())
+    except (CorruptDataError, ValueError) as error:
         raise CorruptDataError("it cannot be read", operation="read a restore", object_name=path) from error
     if not isinstance(document, dict):
         raise CorruptDataError("it is no document", operation="read a restore", object_name=path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,11 +18,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
+    load_der_public_key,
     load_pem_private_key,
     load_pem_public_key,
 )
 
 from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.private_files import refuse_readable_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +34,7 @@ UNSIGNED: Final = "sha256"
 _HMAC: Final = "hmac-sha256"
 _ED25519: Final = "ed25519"
 _SECRET_BYTES_MIN: Final = 16
+_FIELDS: Final = {"algorithm", "key", "value"}
 _HINT: Final = "give a file with 16 bytes or more of secret, or an Ed25519 key in PEM form"
 
 
@@ -60,10 +64,14 @@ class Key:
 def read_key(path: Path) -> Key:
     """A line end behind a secret is not a part of it."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data, found = file.read(), os.fstat(file.fileno())
     except OSError as error:
         raise UsageError(f"the key cannot be read: {error.strerror}", object_name=str(path), hint=_HINT) from error
-    return parse_key(data, name=str(path))
+    key = parse_key(data, name=str(path))
+    if key.secret is not None or key.private is not None:
+        refuse_readable_key(path, found)
+    return key
 
 
 def parse_key(data: bytes, *, name: str) -> Key:
@@ -76,11 +84,23 @@ def parse_key(data: bytes, *, name: str) -> Key:
             public = load_pem_public_key(data)
             if isinstance(public, Ed25519PublicKey):
                 return Key(public=public)
-        elif len(data.rstrip(b"\r\n")) >= _SECRET_BYTES_MIN:
+        elif len(data.rstrip(b"\r\n")) >= _SECRET_BYTES_MIN and not _is_public(data):
             return Key(secret=data.rstrip(b"\r\n"))
     except (ValueError, TypeError, UnsupportedAlgorithm):
         pass
     raise UsageError("this is no key to sign with", object_name=name, hint=_HINT)
+
+
+def _is_public(data: bytes) -> bool:
+    """Whether it is a key or a certificate of some form, which others may know: no secret to sign with."""
+    text = data.lstrip()
+    if text.startswith((b"-----BEGIN", b"---- BEGIN", b"ssh-", b"ecdsa-", b"sk-ssh-", b"{")):
+        return True
+    try:
+        load_der_public_key(data)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+    return True
 
 
 def signed(document: Mapping[str, Any], key: Key | None) -> dict[str, Any]:
@@ -104,14 +124,22 @@ def verify(document: Mapping[str, Any], key: Key | None, *, object_name: str) ->
     text, found = canonical(rest), document.get("signature")
     if not isinstance(found, dict) or not isinstance(found.get("value"), str):
         raise CorruptDataError("it has no signature", operation="verify", object_name=object_name)
+    # A signature does not sign itself, so that nothing may stand in it that is not compared with what must be there.
+    if set(found) != _FIELDS:
+        raise CorruptDataError(
+            "its signature has other fields than a signature has",
+            operation="verify",
+            object_name=object_name,
+            hint=f"a signature has {', '.join(sorted(_FIELDS))} and nothing else",
+        )
     algorithm = str(found.get("algorithm"))
     if key is None and algorithm in {_HMAC, _ED25519}:
         raise UsageError(
             f"it is signed ({algorithm}), and no key is given", object_name=object_name, hint="give --key-file"
         )
     # A key that is given must have signed it: otherwise a forger would leave the signature out.
-    expected = UNSIGNED if key is None else key.algorithm
-    if algorithm != expected or not _holds(text, found["value"], key):
+    expected, name = (UNSIGNED, None) if key is None else (key.algorithm, key.name)
+    if algorithm != expected or found["key"] != name or not _holds(text, found["value"], key):
         what = "it is not signed" if algorithm == UNSIGNED and key is not None else "it is not what was signed"
         hint = "it was changed, or signed with another key"
         raise CorruptDataError(what, operation="verify", object_name=object_name, hint=hint)
@@ -125,9 +153,10 @@ def canonical(document: Mapping[str, Any]) -> bytes:
 
 def _holds(text: bytes, value: str, key: Key | None) -> bool:
     if key is None:
-        return hmac.compare_digest(hashlib.sha256(text).hexdigest(), value)
+        return hmac.compare_digest(hashlib.sha256(text).hexdigest().encode(), value.encode(errors="replace"))
     if key.secret is not None:
-        return hmac.compare_digest(hmac.new(key.secret, text, hashlib.sha256).hexdigest(), value)
+        made = hmac.new(key.secret, text, hashlib.sha256).hexdigest()
+        return hmac.compare_digest(made.encode(), value.encode(errors="replace"))
     try:
         if key.public is not None:
             key.public.verify(bytes.fromhex(value), text)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 _UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
+_NEEDED: Final = (
+    "put it back from a copy of the archive, or name an earlier run (--as-of); --accept-gaps goes without it, and then "
+    "topics get the target's defaults and no groups"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +87,24 @@ class Moment:
         return catalog.revisions() if self.revisions is None else self.revisions
 
 
-def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None) -> Moment:
-    """Looking at the present goes on without a snapshot that cannot be read: `maxbrod check` is there to complain."""
+def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None, *, needed: bool = False) -> Moment:
+    """Looking at the present goes on without a snapshot that cannot be read: `maxbrod check` is there to complain.
+
+    If it is `needed`, because something is made of it, one that cannot be read is an error in any case.
+    """
     if as_of is not None:
         run = find_run(runs, as_of)
         snapshot = read_snapshot(storage, run)
         return Moment(as_of=run.run_id, run=run, snapshot=snapshot, told=told_by(storage, runs, run, snapshot))
     last = last_snapshot_run(runs)
     if last is not None:
-        with suppress(*_UNREADABLE):
+        try:
             snapshot = read_snapshot(storage, last)
             return Moment(as_of=None, run=last, snapshot=snapshot, told=told_by(storage, runs, last, snapshot))
+        except _UNREADABLE as error:
+            if needed:
+                error.hint = _NEEDED
+                raise
     return Moment(as_of=None, run=last, snapshot=None)
 
 

@@ -6,10 +6,12 @@ It is kept in the user's cache and not in the archive, because a check needs no 
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from maxbrod.cache import cache_dir
+from maxbrod.private_files import make_private, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,16 +38,20 @@ class SoundSlices:
         return cls(cache_dir() / "checks" / hashlib.sha256(key.encode()).hexdigest()[:32])
 
     def read(self) -> set[str]:
-        if not self.file.exists():
+        try:
+            with opened(self.file, create=False) as file, os.fdopen(os.dup(file), encoding="utf-8") as found:
+                text = found.read()
+        except FileNotFoundError:
             return set()
-        text = self.file.read_text(encoding="utf-8")
         # A line without its end was being written when the check was killed.
         return set(text[: text.rfind("\n") + 1].splitlines())
 
     def add(self, rows: Iterable[Segment]) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        with self.file.open("a", encoding="utf-8") as out:
-            out.writelines(f"{slice_name(row)}\n" for row in rows)
+        make_private(self.file.parent)
+        text = "".join(f"{slice_name(row)}\n" for row in rows)
+        with opened(self.file, create=True) as file, os.fdopen(os.dup(file), "a", encoding="utf-8") as out:
+            out.seek(0, os.SEEK_END)
+            out.write(text)
 
     def forget(self) -> set[str]:
         """From here on none is known."""

@@ -24,16 +24,18 @@ _GROUP_BYTES: Final = 1 << 20
 def lowest_timestamps(
     buffer: Any,  # noqa: ANN401 - anything with a buffer
     headers: BatchHeaders,
+    *,
+    look_into_all: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """For each batch of magic 2 the lowest timestamp of its records, and whether that could be found.
 
-    It cannot where there are no records, or where they cannot be unpacked or do not add up.
+    It cannot where there are no records, or where they cannot be unpacked or do not add up. With log-append time the
+    header tells, so that such a batch is looked into only if `look_into_all`.
     """
     data = as_bytes_array(buffer)
-    # With log-append time every record's is the batch's own.
     lowest = headers["max_timestamp"].astype(np.int64)
     sound = (headers["count"] > 0) & (headers["magic"] == NEWEST_MAGIC)
-    rows = np.flatnonzero(sound & ~headers.log_append)
+    rows = np.flatnonzero(sound if look_into_all else sound & ~headers.log_append)
     done = 0
     arena = Arena(2 * _GROUP_BYTES)
     while done < len(rows):
@@ -54,7 +56,7 @@ def lowest_timestamps(
         )
         lowest[rows[group]], sound[rows[group]] = found, readable
         done += len(start)
-    return lowest, sound
+    return np.where(headers.log_append, headers["max_timestamp"], lowest), sound
 
 
 def _unpack(

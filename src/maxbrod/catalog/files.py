@@ -19,6 +19,7 @@ from deltalake.transaction import AddAction
 
 from maxbrod.catalog.log import BRING_BACK, LOG_FOLDER, RETENTION_MS, TABLE_FOLDER, damaged
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER
+from maxbrod.catalog.validity import find_fault, refused_row
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, TruncatedDataError, UsageError
 from maxbrod.storage.names import check_name
 
@@ -59,10 +60,18 @@ class DataFiles:
         condition: ds.Expression | None = None,
         files: Sequence[DataFile] | None = None,
     ) -> pa.Table:
-        """Rows of some or all files. Row groups whose statistics rule the condition out are not read."""
+        """Rows of some or all files. Row groups whose statistics rule the condition out are not read.
+
+        CorruptDataError: a row makes no sense, see `validity`.
+        """
         chosen = self.active if files is None else files
         try:
-            return self._scan(chosen, columns, condition)
+            rows = self._scan(chosen, columns if "kind" in columns else [*columns, "kind"], condition)
+            fault = find_fault(rows)
+            if fault is not None:
+                # The same rows in the same order, with all that tells which one it is.
+                raise refused_row(fault, self._scan(chosen, self._readable.names, condition))
+            return rows.select(list(columns))
         except (OSError, pa.ArrowException) as error:
             # Arrow does not say in which file; a storage's own errors pass through it as they are.
             for file in chosen:
@@ -118,7 +127,7 @@ class DataFiles:
         )
 
     def delete(self, paths: Sequence[str]) -> None:
-        self._storage.delete([f"{TABLE_FOLDER}/{path}" for path in paths])
+        self._storage.delete([self._path_of(path) for path in paths])
 
     def unused(self) -> list[str]:
         """Files of more than a day ago that no version of the last day names: out of use, or left by a crash."""

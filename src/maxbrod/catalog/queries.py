@@ -135,7 +135,8 @@ def find_rows(
 
 
 def _present() -> ds.Expression:
-    return pc.field("kind").isin(pa.array([str(Kind.DATA), str(Kind.GAP)], pa.string()))
+    """Data and gaps. A row of no kind that is known is not passed over: whoever reads it refuses it."""
+    return ~pc.field("kind").isin(pa.array([str(Kind.RUN), str(Kind.REPLACED)], pa.string()))
 
 
 def _all(conditions: Sequence[ds.Expression]) -> ds.Expression:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from maxbrod import strict_json
 from maxbrod.catalog.schema import SCHEMA, GapReason, Kind
-from maxbrod.errors import UnsupportedFormatError
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import AbortedTransaction
 
@@ -95,6 +96,8 @@ class Run:
 
 
 Row: TypeAlias = Segment | Gap | Run
+_DEPTH_MAX: Final = 32
+"""Of what a run remembers: deeper than any command nests, and less than any reader of it can bear."""
 COMMIT: Final = "commit"
 """In `details` of a run. Of its keys the first in order, so that `RUN_COMMIT` finds it without reading the JSON."""
 RUN_COMMIT: Final = r'^\{"commit": (?P<commit>[0-9]{1,18}),'
@@ -172,9 +175,29 @@ def _decode(values: dict[str, Any]) -> Row:
         case Kind.GAP:
             return Gap(**take(_RANGE), reason=_reason(values))
         case Kind.RUN:
-            return Run(**take(_SHARED), snapshot=values["path"], **json.loads(values["details"]))
+            return Run(**take(_SHARED), snapshot=values["path"], **_details(values))
         case unknown:
             raise _unknown("kind", unknown, values)
+
+
+def _details(values: dict[str, Any]) -> dict[str, Any]:
+    """What a run has besides columns. Fields that are not known are passed over."""
+    try:
+        found = strict_json.parse(values["details"], depth_max=_DEPTH_MAX)
+        known = {name: found[name] for name in ("started_at", "finished_at", "statistics")}
+        if not isinstance(known["statistics"], dict):
+            raise TypeError("statistics is no object")
+        for name in ("started_at", "finished_at"):
+            if type(known[name]) is not int:
+                raise TypeError(f"{name} is no time")
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptDataError(
+            f"a row of the catalog makes no sense: its details are not those of a run: {error}",
+            operation="read the catalog",
+            object_name=f"run {values['run_id']!a}",
+            hint="the catalog is damaged; bring back its folder 'catalog' from a copy or from older object versions",
+        ) from error
+    return known
 
 
 def _reason(values: dict[str, Any]) -> GapReason:

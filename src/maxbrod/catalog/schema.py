@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from maxbrod.errors import UnsupportedFormatError
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +96,7 @@ TABLE_PROPERTIES: Final = {
 }
 
 
-def check_format(properties: Mapping[str, str | None], columns: list[str], *, name: str) -> None:
+def check_format(properties: Mapping[str, str | None], schema: pa.Schema, *, name: str) -> None:
     """Refuse a table that this release cannot be sure to understand."""
     version = properties.get(FORMAT_PROPERTY)
     parts = re.fullmatch(r"(\d+)\.(\d+)", version or "")
@@ -114,8 +114,26 @@ def check_format(properties: Mapping[str, str | None], columns: list[str], *, na
             object_name=name,
             hint="use the release of maxbrod that wrote it, or a newer one",
         )
-    missing = [column for column in SCHEMA.names if column not in columns and column not in ADDED_COLUMNS]
+    missing = [column for column in SCHEMA.names if column not in schema.names and column not in ADDED_COLUMNS]
     if missing:
         raise UnsupportedFormatError(
             f"the catalog has no column {', '.join(missing)}", operation="open the catalog", object_name=name
         )
+    for field in SCHEMA:
+        if field.name in schema.names and not _alike(schema.field(field.name).type, field.type):
+            raise CorruptDataError(
+                f"the catalog's column {field.name} is of type {schema.field(field.name).type}, not {field.type}",
+                operation="open the catalog",
+                object_name=name,
+                hint="another program wrote it; bring back the folder 'catalog' from a copy or older object versions",
+            )
+
+
+def _alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """The names inside of lists differ between those who write Delta tables."""
+    if pa.types.is_list(wanted):
+        return pa.types.is_list(found) and _alike(found.value_type, wanted.value_type)
+    if pa.types.is_struct(wanted):
+        same = pa.types.is_struct(found) and [each.name for each in found] == [each.name for each in wanted]
+        return same and all(_alike(one.type, other.type) for one, other in zip(found, wanted, strict=True))
+    return bool(found == wanted)

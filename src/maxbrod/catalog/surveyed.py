@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from maxbrod.catalog import queries
 from maxbrod.catalog.rows import encode_rows
-from maxbrod.errors import RefusedError
+from maxbrod.catalog.validity import find_fault, refused_row
+from maxbrod.errors import CorruptDataError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    import pyarrow as pa
 
     from maxbrod.catalog.queries import Position
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Gap, PartitionId, Row, Run
     from maxbrod.catalog.schema import GapReason
+
+
+_NO_ROW: Final = (pa.ArrowException, OverflowError, TypeError, ValueError, KeyError)
+_HINT: Final = "the files of the other tool are damaged or not what they claim; 'maxbrod check' looks at each of them"
 
 
 class SurveyedCatalog:
@@ -28,7 +32,7 @@ class SurveyedCatalog:
 
     def __init__(self, url: str, rows: Iterable[Row]) -> None:
         self.url: Final = url
-        self._rows = _Rows(encode_rows(rows))
+        self._rows = _Rows(_encoded(rows))
 
     def __repr__(self) -> str:
         return f"SurveyedCatalog({self.url!r})"
@@ -116,3 +120,27 @@ class _Rows:
 
     def read(self, columns: Sequence[str], condition: ds.Expression | None = None) -> pa.Table:
         return ds.dataset(self._table).to_table(columns=list(columns), filter=condition)
+
+
+def _encoded(rows: Iterable[Row]) -> pa.Table:
+    """CorruptDataError: what the other tool's files say makes no row."""
+    told = list(rows)
+    try:
+        table = encode_rows(told)
+    except _NO_ROW:
+        # Which one it is matters only now.
+        for row in told:
+            try:
+                encode_rows([row])
+            except _NO_ROW as error:
+                raise CorruptDataError(
+                    f"what is said of a segment cannot be true: {error}",
+                    operation="read the archive",
+                    object_name=getattr(row, "path", None),
+                    hint=_HINT,
+                ) from error
+        raise
+    fault = find_fault(table, native=False)
+    if fault is not None:
+        raise refused_row(fault, table, hint=_HINT)
+    return table

@@ -43,7 +43,7 @@ def load_table(storage: Storage) -> Table | None:
 
 def _decode(storage: Storage, log: Log) -> Table:
     table = decode_log(log, name=storage.name_of(LOG_FOLDER))
-    check_format(table.properties, table.schema.names, name=storage.url)
+    check_format(table.properties, table.schema, name=storage.url)
     return table
 
 

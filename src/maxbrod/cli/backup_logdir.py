@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from maxbrod.cli.output import print_json
 from maxbrod.errors import UsageError
+from maxbrod.storage.joined import joined_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from maxbrod.config import Config
 
@@ -31,24 +31,14 @@ def back_up_logdirs(
             "--from-logdir goes without --exclude and --start",
             hint="name the topics that are wanted, by --topic",
         )
-    with tempfile.TemporaryDirectory(prefix="maxbrod-logdirs-") as folder:
-        source = _together(directories, Path(folder))
-        _convert(wish, source, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
-
-
-def _together(directories: Sequence[Path], folder: Path) -> Path:
-    """One folder that has all of them. Links: nothing is copied, and nothing written beside what is read."""
     for directory in directories:
         if not directory.is_dir():
             raise UsageError("there is no such directory", object_name=str(directory))
-    if len(directories) == 1:
-        return directories[0]
-    for number, directory in enumerate(directories):
-        (folder / f"{number}-{directory.resolve().name}").symlink_to(directory.resolve(), target_is_directory=True)
-    return folder
+    source = str(directories[0]) if len(directories) == 1 else joined_url(directories)
+    _convert(wish, source, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
 
 
-def _convert(wish: Config, source: Path, *, uncommitted_tail: bool, quiet: bool, as_json: bool) -> None:
+def _convert(wish: Config, source: str, *, uncommitted_tail: bool, quiet: bool, as_json: bool) -> None:
     from maxbrod.api.convert import Convert  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.api.foreign_target import TargetWish  # noqa: PLC0415
     from maxbrod.api.logdir_backup import logdir_wish  # noqa: PLC0415
@@ -57,7 +47,7 @@ def _convert(wish: Config, source: Path, *, uncommitted_tail: bool, quiet: bool,
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
 
     plan = logdir_wish(
-        str(source),
+        source,
         str(wish.archive),
         wish.storage,
         TargetWish(layout="kafka", codec=wish.backup.compression, segment_bytes=wish.backup.segment_bytes),

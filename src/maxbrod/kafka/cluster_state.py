@@ -7,14 +7,16 @@ Values put themselves in order, so that two captures of the same state are equal
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping  # noqa: TC003 - the fields' types are looked at
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 Value = TypeVar("Value")
 
@@ -29,6 +31,7 @@ EFFECTIVE_CONFIGS: Final = (
 )
 """Told of every topic, default or not: a restore plans with them, and compaction explains holes."""
 _FORMAT: Final = "maxbrod-cluster-state/1"
+_HINT: Final = "the snapshot is damaged; put it back from a copy of the archive, or name another run (--as-of)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,64 +212,28 @@ def encode_state(state: ClusterState) -> dict[str, Any]:
 
 
 def decode_state(fields: Mapping[str, Any]) -> ClusterState:
-    """The state that `encode_state` wrote. Keys that are not known are passed over."""
+    """The state that `encode_state` wrote. Keys that are not known are passed over.
+
+    CorruptDataError names the field that is not of its type.
+    """
     if (found := fields.get("format")) != _FORMAT:
         raise UnsupportedFormatError(f"a cluster state of format {found}, where this release knows {_FORMAT}")
     try:
-        return ClusterState(
-            cluster_id=fields["cluster_id"],
-            taken_at_ms=fields["taken_at_ms"],
-            brokers=_all(Broker, fields["brokers"]),
-            topics=tuple(map(_topic, fields["topics"])),
-            acls=_all_or_none(Acl, fields["acls"]),
-            quotas=None if fields["quotas"] is None else tuple(map(_quota, fields["quotas"])),
-            users=_all_or_none(ScramUser, fields["users"]),
-            groups=tuple(map(_group, fields["groups"])),
-            gaps=_all(Gap, fields["gaps"]),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptDataError(f"a cluster state cannot be read: {error!r}") from error
-
-
-def _value(cls: type[Value], fields: Mapping[str, Any], **others: Any) -> Value:  # noqa: ANN401 - of any field
-    return cls(**{name: fields[name] for name in cls.__annotations__ if name not in others}, **others)
-
-
-def _all(cls: type[Value], values: Iterable[Mapping[str, Any]]) -> tuple[Value, ...]:
-    return tuple(_value(cls, each) for each in values)
-
-
-def _all_or_none(cls: type[Value], values: Iterable[Mapping[str, Any]] | None) -> tuple[Value, ...] | None:
-    return None if values is None else _all(cls, values)
-
-
-def _topic(fields: Mapping[str, Any]) -> TopicState:
-    return _value(TopicState, fields, replicas=tuple(tuple(each) for each in fields["replicas"]))
-
-
-def _quota(fields: Mapping[str, Any]) -> Quota:
-    return _value(Quota, fields, entities=_all(QuotaEntity, fields["entities"]))
-
-
-def _group(fields: Mapping[str, Any]) -> Group:
-    return _value(Group, fields, offsets=_all_or_none(CommittedOffset, fields["offsets"]))
-
-
-def decode_topic(fields: Mapping[str, Any]) -> TopicState:
-    """One topic, as `encode_state` writes it."""
-    return _topic(fields)
+        return strict_json.value_of(ClusterState, fields)
+    except (ValueError, TypeError) as error:
+        raise CorruptDataError(f"a cluster state cannot be read: {error}", hint=_HINT) from error
 
 
 def decode_acls(values: Iterable[Mapping[str, Any]]) -> tuple[Acl, ...]:
-    """ACLs, as `encode_state` writes them."""
-    return _all(Acl, values)
+    """ACLs, as `encode_state` writes them. ValueError: one is none."""
+    return tuple(strict_json.value_of(Acl, each, "acl") for each in values)
 
 
 def decode_quotas(values: Iterable[Mapping[str, Any]]) -> tuple[Quota, ...]:
-    """Quotas, as `encode_state` writes them."""
-    return tuple(map(_quota, values))
+    """Quotas, as `encode_state` writes them. ValueError: one is none."""
+    return tuple(strict_json.value_of(Quota, each, "quota") for each in values)
 
 
 def decode_users(values: Iterable[Mapping[str, Any]]) -> tuple[ScramUser, ...]:
-    """Users, as `encode_state` writes them."""
-    return _all(ScramUser, values)
+    """Users, as `encode_state` writes them. ValueError: one is none."""
+    return tuple(strict_json.value_of(ScramUser, each, "user") for each in values)

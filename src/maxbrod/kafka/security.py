@@ -14,6 +14,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from maxbrod.errors import AccessDeniedError, UsageError
 from maxbrod.kafka.error_codes import Code, answered_with, code_name
+from maxbrod.private_files import refuse_readable_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,8 @@ def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
             context.check_hostname = tls.check_hostname
         name = "tls.certificate_file"
         if tls.certificate_file is not None:
+            key_file = tls.key_file or tls.certificate_file
+            refuse_readable_key(key_file, key_file.stat())
             password = tls.key_password.get_secret_value() if tls.key_password else ""
             # Without a password OpenSSL would ask for one at the terminal, and wait.
             context.load_cert_chain(tls.certificate_file, tls.key_file, password)

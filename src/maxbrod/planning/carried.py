@@ -23,17 +23,18 @@ from maxbrod.kafka.cluster_state import (
     CommittedOffset,
     Quota,
     ScramUser,
+    TopicState,
     decode_acls,
     decode_quotas,
-    decode_topic,
     decode_users,
 )
 from maxbrod.planning.restore.access import is_about
+from maxbrod.strict_json import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from maxbrod.kafka.cluster_state import ClusterState, Group, TopicState
+    from maxbrod.kafka.cluster_state import ClusterState, Group
 
 Place: TypeAlias = tuple[str, str, int]
 """A group, a topic id and a partition."""
@@ -245,42 +246,32 @@ def decode_carried(fields: Mapping[str, Any]) -> Carried:
     """What `encode_carried` wrote. Keys that are not known are passed over."""
     try:
         return Carried(
-            topics=tuple(
-                LostTopic(
-                    run_id=each["run_id"],
-                    cluster_id=each["cluster_id"],
-                    topic=decode_topic(each["topic"]),
-                    acls=decode_acls(each["acls"]),
-                )
-                for each in fields["topics"]
-            ),
+            topics=tuple(value_of(LostTopic, each, "topics") for each in fields["topics"]),
             offsets=tuple(
                 sorted((one for each in fields["groups"] for one in _decode_group(each)), key=lambda one: one.place)
             ),
             access=tuple(
-                LostAccess(
-                    run_id=each["run_id"],
-                    cluster_id=each["cluster_id"],
-                    what=each["what"],
+                replace(
+                    value_of(LostAccess, {**each, "values": []}, "access"),
                     values=_DECODERS[each["what"]](each["values"]),
                 )
                 for each in fields["access"]
             ),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptDataError(f"what a snapshot carries on cannot be read: {error!r}") from error
+        raise CorruptDataError(f"what a snapshot carries on cannot be read: {error}") from error
 
 
 def _decode_group(fields: Mapping[str, Any]) -> Iterator[LostOffset]:
     about = {name: fields[name] for name in ("run_id", "group_id", "type", "protocol_type")}
     topic, topic_id = fields["topic"], fields["topic_id"]
     for partition, offset, leader_epoch, metadata in fields["offsets"]:
-        committed = CommittedOffset(
-            topic=topic,
-            topic_id=topic_id,
-            partition=partition,
-            offset=offset,
-            leader_epoch=leader_epoch,
-            metadata=metadata,
-        )
-        yield LostOffset(**about, committed=committed)
+        committed = {
+            "topic": topic,
+            "topic_id": topic_id,
+            "partition": partition,
+            "offset": offset,
+            "leader_epoch": leader_epoch,
+            "metadata": metadata,
+        }
+        yield value_of(LostOffset, {**about, "committed": committed}, "groups")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maxbrod import strict_json
 from maxbrod.batch.compression import compress, decompress
 from maxbrod.batch.crc import crc32c
 from maxbrod.catalog.rows import PartitionId
@@ -19,7 +21,7 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -30,6 +32,7 @@ _CARRIED_FIELD: Final = "carried"
 _OPERATION: Final = "read a snapshot"
 _INT64_MAX: Final = 2**63 - 1
 _NEVER: Final = -1
+_COMPLAINT_LETTERS_MAX: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +91,8 @@ def decode(data: bytes, *, object_name: str | None = None) -> Snapshot:
         if document.pop(_CHECKSUM_FIELD) != _checksum(document):
             raise _corrupt("its checksum does not match", object_name)
         return _snapshot(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _corrupt(f"a field is missing or is not what it should be ({error!r})", object_name) from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise _corrupt(f"a field is missing or is not what it should be ({_about(error)})", object_name) from error
 
 
 def _text(document: Mapping[str, Any]) -> NDArray[np.uint8]:
@@ -125,29 +128,53 @@ def _optional(name: str, numbers: Mapping[PartitionId, int]) -> dict[str, Any]:
 def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
     try:
         text = decompress(Codec.ZSTD, np.frombuffer(data, np.uint8)).tobytes()
-        document = json.loads(text)
+        document = strict_json.parse(text)
     except CorruptDataError as error:
         raise _corrupt(f"it cannot be unpacked: {error.message}", object_name) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _corrupt(f"it holds no JSON: {error}", object_name) from error
     if not isinstance(document, dict):
         raise _corrupt("it holds no JSON object", object_name)
     return document
 
 
+_OPTIONAL: Final[dict[str, Any]] = {
+    "recovery_points": {},
+    "behind": {},
+    "log_starts": {},
+    "revisions": {},
+    _CARRIED_FIELD: None,
+}
+"""What snapshots of older releases lack."""
+
+
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
+    told = {**_OPTIONAL, **document}
     return Snapshot(
-        run_id=_as(str, document["run_id"]),
-        taken_at_ms=_as(int, document["taken_at_ms"]),
-        cluster=_as(dict, document["cluster"]),
-        ends=_by_partition(document["ends"]),
-        topics={topic_id: _as(str, name) for topic_id, name in document["topics"].items()},
-        recovery_points=_without_never(_by_partition(document.get("recovery_points", {}), least=_NEVER)),
-        behind=_without_never(_by_partition(document.get("behind", {}), least=_NEVER)),
-        log_starts=_by_partition(document.get("log_starts", {})),
-        revisions=_by_partition(document.get("revisions", {})),
-        carried=_as(dict, document[_CARRIED_FIELD]) if _CARRIED_FIELD in document else None,
+        run_id=_read(document, "run_id", partial(_as, str)),
+        taken_at_ms=_read(document, "taken_at_ms", partial(_as, int)),
+        cluster=_read(document, "cluster", partial(_as, dict)),
+        ends=_read(document, "ends", _by_partition),
+        topics=_read(document, "topics", lambda found: {topic_id: _as(str, name) for topic_id, name in found.items()}),
+        recovery_points=_read(told, "recovery_points", _with_none),
+        behind=_read(told, "behind", _with_none),
+        log_starts=_read(told, "log_starts", _by_partition),
+        revisions=_read(told, "revisions", _by_partition),
+        carried=_read(told, _CARRIED_FIELD, lambda found: None if found is None else _as(dict, found)),
     )
+
+
+def _read(document: Mapping[str, Any], field: str, read: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - of any type
+    """One field. ValueError names it."""
+    try:
+        return read(document[field])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{field}: {_about(error)}") from error
+
+
+def _about(error: Exception) -> str:
+    text = ascii(error) if not isinstance(error, ValueError) else str(error)
+    return text if len(text) <= _COMPLAINT_LETTERS_MAX else f"{text[: _COMPLAINT_LETTERS_MAX - 3]}..."
 
 
 def _by_partition(lists: Mapping[str, Any], *, least: int = 0) -> dict[PartitionId, int]:
@@ -159,7 +186,8 @@ def _by_partition(lists: Mapping[str, Any], *, least: int = 0) -> dict[Partition
     }
 
 
-def _without_never(values: Mapping[PartitionId, int]) -> dict[PartitionId, int | None]:
+def _with_none(lists: Mapping[str, Any]) -> dict[PartitionId, int | None]:
+    values = _by_partition(lists, least=_NEVER)
     return {partition: None if value == _NEVER else value for partition, value in values.items()}
 
 

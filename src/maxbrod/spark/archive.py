@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.cache import cache_dir, cache_path, filled
+from maxbrod.private_files import is_private
 from maxbrod.spark.gateway import spark_home
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ class Archive:
 def find_archive(java: Java) -> Archive | None:
     folder = cache_path() / _name(java)
     try:
+        # It says what is run: one that others can write to is not believed.
+        if not (is_private(folder) and is_private(folder.parent)):
+            return None
         command = json.loads((folder / _COMMAND).read_text())
     except (OSError, ValueError):
         return None

@@ -2,7 +2,8 @@
 
 Three kinds: a JVM of our own on this machine (`local[*]`, the default), a cluster (any other master, or
 `sc://` for Spark Connect), or a session that the caller already has, which is used as it is and never stopped.
-A local session is sealed: it listens on loopback only, leaves no file behind and writes nothing on the screen.
+A local session is sealed: it listens on loopback only and answers nobody else there, leaves no file behind and writes
+nothing on the screen.
 `$MAXBROD_SPARK_LOG` names a file that keeps Spark's log.
 """
 
@@ -25,8 +26,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.config import SparkConfig
-from maxbrod.errors import EnvironmentMissingError, UnavailableError, UsageError
+from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError, UsageError
 from maxbrod.java import Java, find_java
+from maxbrod.private_files import is_private, opened
 from maxbrod.spark import gateway
 from maxbrod.spark.archive import build_archive_later, find_archive
 
@@ -46,6 +48,9 @@ _PARALLELISM_UNKNOWN: Final = 16
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _SCRATCH: Final = "maxbrod-spark-"
 _ABANDONED_SECONDS: Final = 60.0
+_SOCKET_PATH_BYTES_MAX: Final = 103
+"""What every Unix takes; Linux takes four more."""
+_SOCKET_NAME_BYTES: Final = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LOG_VARIABLE: Final = "MAXBROD_SPARK_LOG"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -79,6 +84,11 @@ _LOCAL_CONF: Final[Mapping[str, str]] = MappingProxyType(
     {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # Every user of the machine reaches loopback, and what they send would be deserialised by Java. For a local
+        # session Spark draws the secret itself and tells nobody.
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.saslFallback": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.eventLog.enabled": "false",
@@ -188,13 +198,21 @@ def _local_conf(master: str) -> dict[str, str]:
 def _open_local(conf: Mapping[str, str], *, jvm_works: bool) -> Iterator[SparkSession]:
     java = find_java()
     with _scratch_folder() as scratch, ExitStack() as undo:
-        conf = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch), **conf}
+        own = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch)}
+        conf = {**own, **_sockets_in(scratch), **conf}
         env = {**_variables(java, conf), "SPARK_LOCAL_IP": "127.0.0.1"}
         with gateway.environment(env):
             jvm = undo.enter_context(closing(_launch_local(java, conf, scratch, jvm_works=jvm_works)))
             session = _attach(jvm, conf, undo)
         yield session
     build_archive_later(java)
+
+
+def _sockets_in(folder: Path) -> dict[str, str]:
+    """Between the JVM and Python, sockets in a folder that only this user can enter, instead of ports with a secret."""
+    if len(os.fsencode(folder)) + _SOCKET_NAME_BYTES > _SOCKET_PATH_BYTES_MAX:
+        return {}
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
 def _launch_local(java: Java, conf: Mapping[str, str], scratch: Path, *, jvm_works: bool) -> gateway.Gateway:
@@ -324,7 +342,7 @@ def _scratch_folder() -> Iterator[Path]:
         _remove_if_abandoned(abandoned)
     folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
     try:
-        with (folder / "lock").open("wb") as lock:
+        with opened(folder / "lock", create=True) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
     finally:
@@ -332,8 +350,11 @@ def _scratch_folder() -> Iterator[Path]:
 
 
 def _remove_if_abandoned(lock: Path) -> None:
-    with suppress(OSError), lock.open("rb") as file:
+    # Anyone can make a folder of this name in the temporary one: whatever is no lock of this user's is left alone.
+    with suppress(OSError, RefusedError), opened(lock, create=False) as file:
+        if lock.parent.is_symlink() or not is_private(lock.parent):
+            return
         # A held lock is an OSError: that session lives. A new one may be about to take it.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED_SECONDS:
+        if time.time() - os.fstat(file).st_mtime > _ABANDONED_SECONDS:
             shutil.rmtree(lock.parent, ignore_errors=True)

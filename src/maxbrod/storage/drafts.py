@@ -13,57 +13,61 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.errors import MaxbrodError
 from maxbrod.storage.writeback import Writeback
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from maxbrod.storage.beneath import Root
 
 STALE_AFTER_S: Final = 3600.0
 """Younger drafts are left alone: there is a moment between making a file and locking it."""
 
 
 class Draft:
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self._path = path
+    """A file in a folder of drafts below a root. Folders are gone to afresh each time: links put there are refused."""
+
+    def __init__(self, root: Root, folder: str, name: str, descriptor: int) -> None:
+        self._root = root
+        self._folder = folder
+        self._name = name
         self._descriptor = descriptor
         self._writeback = Writeback(descriptor)
 
     @classmethod
-    def open(cls, folder: Path) -> Draft:
-        path = folder / uuid.uuid4().hex
+    def open(cls, root: Root, folder: str, mode: int = 0o600) -> Draft:
+        name = uuid.uuid4().hex
         while True:
-            make_folder(folder)
             # A process that ends removes the folder if it is empty, which it is until the file is there.
-            with suppress(FileNotFoundError):
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            with suppress(FileNotFoundError), root.folder(folder, make=True) as drafts:
+                descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=drafts)
                 break
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return cls(path, descriptor)
+        return cls(root, folder, name, descriptor)
 
     def write(self, view: memoryview) -> None:
         self._writeback.wrote(len(view))
         while view:
             view = view[os.write(self._descriptor, view) :]
 
-    def publish(self, target: Path) -> None:
+    def publish(self, target: str) -> None:
         """Give it its name; FileExistsError if that is taken. When this returns, a power failure cannot undo it."""
-        self._writeback.settle()
-        os.fsync(self._descriptor)
-        make_folder(target.parent)
-        os.link(self._path, target)
-        try:
-            sync_folder(target.parent)
-        except OSError:
-            target.unlink()
-            raise
+        self._settle()
+        above, _, last = target.rpartition("/")
+        with self._root.folder(self._folder) as drafts, self._root.folder(above, make=True) as parent:
+            os.link(self._name, last, src_dir_fd=drafts, dst_dir_fd=parent, follow_symlinks=False)
+            try:
+                os.fsync(parent)
+            except OSError:
+                os.unlink(last, dir_fd=parent)
+                raise
 
-    def supplant(self, target: Path) -> None:
+    def supplant(self, target: str) -> None:
         """Give it its name, whoever has that now. The draft has no other name from then on."""
-        self._writeback.settle()
-        os.fsync(self._descriptor)
-        make_folder(target.parent)
-        self._path.replace(target)
-        sync_folder(target.parent)
+        self._settle()
+        above, _, last = target.rpartition("/")
+        with self._root.folder(self._folder) as drafts, self._root.folder(above, make=True) as parent:
+            os.replace(self._name, last, src_dir_fd=drafts, dst_dir_fd=parent)
+            os.fsync(parent)
 
     def discard(self) -> None:
         """Never raises. After `publish` only the first of the file's two names goes."""
@@ -73,43 +77,29 @@ class Draft:
         # A thread must not sync a number that belongs to another file by then.
         with suppress(OSError):
             self._writeback.settle()
-        with suppress(OSError):
-            self._path.unlink()
+        with suppress(OSError, MaxbrodError), self._root.folder(self._folder) as drafts:
+            os.unlink(self._name, dir_fd=drafts)
         with suppress(OSError):
             os.close(descriptor)
 
+    def _settle(self) -> None:
+        self._writeback.settle()
+        os.fsync(self._descriptor)
 
-def remove_stale_drafts(folder: Path) -> None:
+
+def remove_stale_drafts(root: Root, folder: str) -> None:
     """Remove what writers left that died. Never raises: it is only space."""
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if time.time() - path.stat().st_mtime > STALE_AFTER_S:
-                _remove_if_dead(path)
+    with suppress(OSError, MaxbrodError), root.folder(folder) as drafts, os.scandir(drafts) as entries:
+        for entry in entries:
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_AFTER_S:
+                _remove_if_dead(drafts, entry.name)
 
 
-def _remove_if_dead(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _remove_if_dead(drafts: int, name: str) -> None:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=drafts)
     try:
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-    finally:
-        os.close(descriptor)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each durable in its parent; others may be making the same ones."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    with suppress(FileExistsError):
-        folder.mkdir()
-    sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
+            os.unlink(name, dir_fd=drafts)
     finally:
         os.close(descriptor)

@@ -124,6 +124,8 @@ def _from_errno(error: OSError) -> MaxbrodError:
             return StorageFullError(f"the disk is full: {reason}", hint="make room, then try again")
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return AccessDeniedError(f"the file system does not allow it: {reason}", hint=_LOCAL_HINT)
+        case errno.ELOOP:
+            return RefusedError("this is a symbolic link, which maxbrod does not follow here")
         case errno.ENOTDIR | errno.EISDIR | errno.ENAMETOOLONG:
             return UsageError(f"the file system cannot have such a name here: {reason}", hint=_NAME_HINT)
         case _:

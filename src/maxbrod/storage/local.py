@@ -6,11 +6,14 @@ whole or not at all, whatever dies. Nothing is retried: a disk that fails does n
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import contextmanager, suppress
+from io import FileIO
 from typing import TYPE_CHECKING
 
-from maxbrod.errors import MaxbrodError, ObjectNotFoundError
+from maxbrod.errors import MaxbrodError
+from maxbrod.storage.beneath import Root, refused_link
 from maxbrod.storage.drafts import Draft, remove_stale_drafts
 from maxbrod.storage.failures import too_short, translate_os
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
@@ -24,9 +27,11 @@ if TYPE_CHECKING:
 
 
 class LocalStorage(Storage):
-    def __init__(self, root: Path, *, url: str | None = None) -> None:
-        super().__init__(url or str(root))
-        self._root = root
+    def __init__(self, path: Path, *, url: str | None = None, shared: bool = False) -> None:
+        """`shared`: others may read and write as far as the umask lets them, instead of this user alone."""
+        super().__init__(url or str(path))
+        self._root = Root(path, folder_mode=0o777 if shared else 0o700)
+        self._file_mode = 0o666 if shared else 0o600
         self._tidied = False
 
     def put(self, path: str, data: Buffer) -> None:
@@ -34,63 +39,87 @@ class LocalStorage(Storage):
             writer.write(data)
 
     def replace(self, path: str, data: Buffer) -> None:
-        target = self._root / check_name(path)
+        check_name(path)
         with self._errors("replace", path):
             draft = self._draft()
             try:
                 draft.write(memoryview(data).cast("B"))
-                draft.supplant(target)
+                draft.supplant(path)
             finally:
                 draft.discard()
 
     def create(self, path: str) -> Writer:
-        target = self._root / check_name(path)
+        check_name(path)
         with self._errors("create", path):
-            return _LocalWriter(self.name_of(path), target, self._draft())
+            return _LocalWriter(self.name_of(path), path, self._draft())
 
     def get(self, path: str, *, size: int | None = None) -> memoryview:
-        with self._errors("get", path), self._file(path).open("rb", buffering=0) as file:
+        with self._errors("get", path), self._open(path) as file:
             data = file.readall()
         if size is not None and len(data) != size:
             raise too_short("get", self.name_of(path), there=len(data), expected=size)
         return memoryview(data)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
-        with self._errors("get_ranges", path), self._file(path).open("rb", buffering=0) as file:
+        with self._errors("get_ranges", path), self._open(path) as file:
             return [self._range(path, file.fileno(), each) for each in ranges]
 
     def head(self, path: str) -> ObjectInfo:
-        with self._errors("head", path):
-            return _info(path, self._file(path).stat())
+        check_name(path)
+        with self._errors("head", path), _no_folder_is_no_object():
+            return _info(path, self._root.stat_file(path))
 
     def list(self, folder: str = "") -> Iterator[ObjectInfo]:
         return self._listed(check_folder(folder))
 
     def delete(self, paths: Iterable[str]) -> None:
         for name in [check_name(path) for path in paths]:
-            with self._errors("delete", name), suppress(ObjectNotFoundError, FileNotFoundError):
-                self._file(name).unlink()
+            with self._errors("delete", name), suppress(FileNotFoundError, NotADirectoryError):
+                self._root.remove_file(name)
+
+    def make_folder(self, folder: str) -> None:
+        """For clients that write into a folder by themselves: it gets the mode that ours have."""
+        with self._errors("create", folder), self._root.folder(check_folder(folder), make=True):
+            pass
 
     def _listed(self, folder: str) -> Iterator[ObjectInfo]:
-        with self._errors("list", folder):
-            yield from _walk(self._root / folder, f"{folder}/" if folder else "")
+        """Depth first."""
+        with (
+            self._errors("list", folder),
+            suppress(FileNotFoundError, NotADirectoryError),
+            self._root.folder(folder) as descriptor,
+        ):
+            for entry in _sorted_entries(descriptor):
+                yield from self._told(entry, f"{folder}/{entry.name}" if folder else entry.name)
+
+    def _told(self, entry: os.DirEntry[str], name: str) -> Iterator[ObjectInfo]:
+        if entry.is_dir(follow_symlinks=False):
+            if name != RESERVED:
+                yield from self._listed(name)
+        elif entry.is_file(follow_symlinks=False):
+            with suppress(FileNotFoundError):
+                yield _info(name, entry.stat(follow_symlinks=False))
+        elif entry.is_symlink() and self._root.leads_out(name):
+            # Passing over it could make an archive look smaller than its owner believes it to be.
+            raise refused_link(self.name_of(name))
 
     def _draft(self) -> Draft:
-        folder = self._root / RESERVED
         if not self._tidied:
-            remove_stale_drafts(folder)
-            tidy_at_exit(folder)
+            remove_stale_drafts(self._root, RESERVED)
+            tidy_at_exit(self._root.path / RESERVED)
             self._tidied = True
-        return Draft.open(folder)
+        return Draft.open(self._root, RESERVED, self._file_mode)
 
-    def _file(self, path: str) -> Path:
-        """A folder is no object, here as in a cloud."""
-        file = self._root / check_name(path)
-        if not file.is_file():
-            raise ObjectNotFoundError("there is no such object", object_name=self.name_of(path))
-        return file
+    def _open(self, path: str) -> FileIO:
+        check_name(path)
+        with _no_folder_is_no_object():
+            return FileIO(self._root.open_file(path))
 
     def _range(self, path: str, descriptor: int, wanted: ByteRange) -> memoryview:
+        there = os.fstat(descriptor).st_size - wanted.start
+        # Before memory is taken for it: the size may come from a catalog that anyone wrote.
+        if there < wanted.size:
+            raise too_short("get_ranges", self.name_of(path), there=max(there, 0), expected=wanted.size)
         data = os.pread(descriptor, wanted.size, wanted.start)
         # The kernel gives at most 2 GiB at once.
         while len(data) < wanted.size:
@@ -105,7 +134,7 @@ class LocalStorage(Storage):
 
 
 class _LocalWriter(Writer):
-    def __init__(self, name: str, target: Path, draft: Draft) -> None:
+    def __init__(self, name: str, target: str, draft: Draft) -> None:
         self._name = name
         self._target = target
         self._draft = draft
@@ -138,21 +167,19 @@ def _translated(operation: str, object_name: str) -> Iterator[None]:
         raise translate_os(error, operation, object_name) from error
 
 
-def _walk(directory: Path | str, prefix: str) -> Iterator[ObjectInfo]:
-    """Depth first. A folder sorts as its name with a slash, as it does in the names of the objects below it."""
+@contextmanager
+def _no_folder_is_no_object() -> Iterator[None]:
+    """Below what is a file there is nothing, here as in a cloud."""
     try:
-        with os.scandir(directory) as entries:
-            found = sorted((os.fsencode(entry.name) + b"/" * entry.is_dir(), entry) for entry in entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for _, entry in found:
-        name = prefix + entry.name
-        if entry.is_dir():
-            if name != RESERVED:
-                yield from _walk(entry.path, f"{name}/")
-        elif entry.is_file():
-            with suppress(FileNotFoundError):
-                yield _info(name, entry.stat())
+        yield
+    except NotADirectoryError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+
+
+def _sorted_entries(descriptor: int) -> list[os.DirEntry[str]]:
+    """A folder's entries. A folder among them sorts as its name with a slash, as in the names of objects below it."""
+    with os.scandir(descriptor) as entries:
+        return sorted(entries, key=lambda entry: os.fsencode(entry.name) + b"/" * entry.is_dir(follow_symlinks=False))
 
 
 def _info(path: str, status: os.stat_result) -> ObjectInfo:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.config import StorageConfig
+from maxbrod.storage.joined import JoinedStorage, is_joined
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.memory import directory_of
 from maxbrod.storage.remote import RemoteStorage
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 def open_storage(url: str, options: StorageConfig | None = None) -> Storage:
     """The storage at a URL; a plain path is a local directory. UsageError: the URL or an option cannot be right."""
     options = options or StorageConfig()
+    if is_joined(url):
+        return JoinedStorage(url)
     location = parse_url(url)
     if location.scheme in {"file", "memory"}:
         refuse_foreign_options(location, options)
-        return LocalStorage(directory_of(location), url=location.url)
+        return LocalStorage(directory_of(location), url=location.url, shared=options.shared)
     storage_class = options.s3.storage_class
     return RemoteStorage(
         location.url,

@@ -69,9 +69,11 @@ class FrameEncoder:
 class FrameDecoder:
     """The inverse: stored bytes, cut anywhere, to the contents of the frames that are whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, content_bytes_max: int) -> None:
+        """`content_bytes_max` is what was written: a few stored bytes can claim to be any number of others."""
         self._held = b""
         self._done = 0
+        self._written = self._room = content_bytes_max
 
     def decode(self, stored: memoryview) -> Iterator[NDArray[np.uint8]]:
         """Errors give the position within the slice."""
@@ -79,6 +81,11 @@ class FrameDecoder:
         at = 0
         while (found := measure_frame(data, at, self._done)) is not None:
             size, content = found
+            self._room -= content
+            if self._room < 0:
+                raise CorruptDataError(
+                    f"its frames hold more bytes, but {self._written} were written", position=self._done + at
+                )
             yield _decode_frame(data[at : at + size], content, self._done + at)
             at += size
         self._held = bytes(data[at:])

@@ -69,7 +69,7 @@ def read_log(storage: Storage, stored: Stored) -> NDArray[np.uint8]:
         digest.add(log)
         _check_digest(stored, digest)
         if is_framed(stored.path):
-            frames = FrameDecoder()
+            frames = FrameDecoder(stored.raw_bytes)
             log = np.concatenate([np.empty(0, np.uint8), *frames.decode(part)])
             frames.finish()
         _check_size(stored, log.size)
@@ -91,7 +91,8 @@ def read_logs(
     with _about(storage, stored):
         digest, size = Digest(), 0
         fetched = _parts(storage, stored, request_bytes, ahead)
-        parts = _log(fetched, digest, framed=is_framed(stored.path))
+        frames = FrameDecoder(stored.raw_bytes) if is_framed(stored.path) else None
+        parts = _log(fetched, digest, frames)
         try:
             for data, headers in _whole_batches(parts, check_crc=check_crc):
                 size += headers.end
@@ -140,17 +141,17 @@ def _as_far_as_it_goes(storage: Storage, path: str, start: int, size: int) -> Pa
         return storage.get_range(path, start, there) if there else memoryview(b""), error
 
 
-def _log(parts: Iterable[memoryview], digest: Digest, *, framed: bool) -> Iterator[NDArray[np.uint8]]:
+def _log(parts: Iterable[memoryview], digest: Digest, frames: FrameDecoder | None) -> Iterator[NDArray[np.uint8]]:
     """The log, cut anywhere."""
-    frames = FrameDecoder()
     for part in parts:
         data = np.frombuffer(part, np.uint8)
         digest.add(data)
-        if framed:
-            yield from frames.decode(part)
-        else:
+        if frames is None:
             yield data
-    frames.finish()
+        else:
+            yield from frames.decode(part)
+    if frames is not None:
+        frames.finish()
 
 
 def _whole_batches(

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from maxbrod.batch.headers import NEWEST_MAGIC
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.pieces import as_piece
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.tally import Tally
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.layouts.kafka.pieces import Piece
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
@@ -64,6 +68,7 @@ class _Found:
 
     def add(self, piece: Piece) -> None:
         self._check_offsets(piece)
+        self._check_records(piece)
         self._tally.add(piece)
         headers, dated = piece.headers, piece.facts.dated
         if dated.any():
@@ -79,6 +84,20 @@ class _Found:
         if wrong.size:
             offset = int(facts.first_offset[wrong[0]])
             self.complain("a batch lies outside the offsets of its slice, or not after the batch before it", offset)
+
+    def _check_records(self, piece: Piece) -> None:
+        """A batch may have the checksum and the digest that it should, and records that nobody can unpack."""
+        headers = piece.headers
+        counted = (headers["magic"] == NEWEST_MAGIC) & (headers["count"] > 0)
+        wrong = counted & ~headers.log_append & ~piece.facts.exact
+        unseen = np.flatnonzero(counted & headers.log_append)
+        if unseen.size:
+            from maxbrod.batch.timestamps import lowest_timestamps  # noqa: PLC0415 - compiled: loading it costs seconds
+
+            wrong[unseen] = ~lowest_timestamps(piece.data, headers.take(unseen), look_into_all=True)[1]
+        for row in np.flatnonzero(wrong).tolist():
+            batch = headers.take(slice(row, row + 1))
+            self.complain(_why(piece.data, batch), int(headers["base_offset"][row]))
 
     def compare(self) -> None:
         row, tally = self._row, self._tally
@@ -103,3 +122,14 @@ class _Found:
             holds = lowest == said if exact else lowest <= said <= told
         if not holds:
             self.complain(f"its min timestamp is {lowest}, but the catalog says {said}")
+
+
+def _why(data: NDArray[np.uint8], batch: BatchHeaders) -> str:
+    """What a reader of its records is told."""
+    from maxbrod.batch.decode import decode  # noqa: PLC0415 - compiled: loading it costs seconds
+
+    try:
+        decode(data, batch)
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        return f"the records of a batch cannot be read: {error.message}"
+    return "the records of a batch do not add up to its bytes"

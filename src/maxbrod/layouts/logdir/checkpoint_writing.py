@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.logdir.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, read_offsets
-from maxbrod.storage.drafts import sync_folder
+from maxbrod.storage.beneath import sync_folder
 from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def write_file(path: Path, data: bytes, *, like: Path) -> None:
     """A file that is on the disk when this returns, owned as `like` is."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    # What an earlier attempt left goes first: a link of this name is not written through.
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         own_like(descriptor, like)
         view = memoryview(data)

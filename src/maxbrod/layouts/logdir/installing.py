@@ -19,7 +19,7 @@ from maxbrod.layouts.logdir.log_writing import WrittenLog
 from maxbrod.layouts.logdir.names import METADATA, folder_of
 from maxbrod.layouts.logdir.target import held_in
 from maxbrod.model import TopicPartition
-from maxbrod.storage.drafts import sync_folder
+from maxbrod.storage.beneath import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

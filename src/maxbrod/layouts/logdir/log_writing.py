@@ -19,7 +19,7 @@ from maxbrod.layouts.logdir.log_transactions import LogTransactions
 from maxbrod.layouts.logdir.names import EPOCHS
 from maxbrod.layouts.logdir.segment_indexes import NO_PRODUCERS, SegmentIndexes
 from maxbrod.model import AbortedTransaction
-from maxbrod.storage.drafts import sync_folder
+from maxbrod.storage.beneath import sync_folder
 from maxbrod.storage.writeback import Writeback
 
 if TYPE_CHECKING:

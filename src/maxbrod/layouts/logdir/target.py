@@ -101,7 +101,7 @@ def locked(directories: Sequence[Path]) -> Iterator[None]:
 def _locked(directory: Path) -> Iterator[None]:
     path = directory / _LOCK
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise translate_os(error, _OPERATION, str(path)) from error
     try:

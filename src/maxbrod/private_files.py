@@ -1,0 +1,77 @@
+"""Files that nobody but this user may put there or read: locks, folders and keys, in places that others can write to.
+
+Whoever can write to a folder can name a pipe or a link as the file that we are about to open. So nothing here follows a
+link, waits for a pipe, or believes a file that belongs to somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_SAFELY: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OTHERS: Final = 0o077
+_OTHERS_WRITE: Final = 0o022
+
+
+@contextmanager
+def opened(path: Path, *, create: bool) -> Iterator[int]:
+    """A descriptor of a regular file of this user, made with mode 0600 if `create`. OSError: it cannot be opened.
+
+    RefusedError: something else has that name, or the file is another user's.
+    """
+    try:
+        descriptor = os.open(path, _SAFELY | (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY), 0o600)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if path.is_symlink() or path.is_fifo() or path.is_socket():
+            raise _refused("this is no file, but has the name of one of ours", path) from error
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise _refused("this is no file of this user, but has the name of one", path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder of mode 0700, or see that nobody else can write to the one that is there. OSError: it cannot be."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if is_private(folder):
+        return
+    found = folder.stat()
+    if found.st_uid != os.geteuid():
+        raise _refused("others can write to this folder, or own it", folder)
+    folder.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
+
+
+def is_private(folder: Path) -> bool:
+    """Whether only this user, or root, can put anything there."""
+    found = folder.stat()
+    return found.st_uid in {os.geteuid(), 0} and not found.st_mode & _OTHERS_WRITE
+
+
+def refuse_readable_key(path: Path, found: os.stat_result) -> None:
+    """RefusedError: others than its owner may read a private key. Root's may be read by a group, as servers have it."""
+    allowed = 0o040 if found.st_uid == 0 and os.geteuid() != 0 else 0
+    if stat.S_ISREG(found.st_mode) and found.st_mode & _OTHERS & ~allowed:
+        raise RefusedError(
+            f"others may read this private key (mode {stat.S_IMODE(found.st_mode):04o})",
+            object_name=str(path),
+            hint=f"chmod 600 {path}; if it was so for long, make a new key",
+        )
+
+
+def _refused(what: str, path: Path) -> RefusedError:
+    return RefusedError(what, object_name=str(path), hint="look at who put it there, and remove it")

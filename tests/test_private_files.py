@@ -1,0 +1,152 @@
+"""Nothing that somebody else put into a shared folder is opened, waited for or believed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maxbrod.api import restore_lock
+from maxbrod.api.sound_slices import SoundSlices
+from maxbrod.cache import cache_dir, filled
+from maxbrod.config import KafkaConfig, TlsConfig
+from maxbrod.errors import EXIT_REFUSED, RefusedError
+from maxbrod.kafka.security import tls_context
+from maxbrod.private_files import is_private, make_private, opened, refuse_readable_key
+from maxbrod.sandbox.certificates import write_certificates
+from maxbrod.spark import archive, session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maxbrod.java import Java
+
+
+def test_a_pipe_in_the_place_of_a_lock_hangs_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAXBROD_CACHE", str(tmp_path / "cache"))
+    (cache_dir() / "restores").mkdir()
+    for lock in ("thing.lock", "restores/r.lock"):
+        os.mkfifo(tmp_path / "cache" / lock)
+    with pytest.raises(RefusedError, match="no file"):
+        filled("thing", lambda _: None)
+    with pytest.raises(RefusedError, match="no file"), restore_lock.alone("r"):
+        pass
+
+
+def test_folders_of_others_in_the_temporary_one_hang_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.tempfile, "tempdir", str(tmp_path))  # type: ignore[attr-defined]
+    for name in ("pipe", "link", "folder"):
+        (tmp_path / f"maxbrod-spark-{name}").mkdir()
+    os.mkfifo(tmp_path / "maxbrod-spark-pipe" / "lock")
+    (tmp_path / "precious").write_bytes(b"precious")
+    os.utime(tmp_path / "precious", (0, 0))
+    (tmp_path / "maxbrod-spark-link" / "lock").symlink_to(tmp_path / "precious")
+    (tmp_path / "maxbrod-spark-folder" / "lock").mkdir()
+    with session._scratch_folder() as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(list(tmp_path.glob("maxbrod-spark-*"))) == 3, "what is not ours is left alone"
+    assert (tmp_path / "precious").exists()
+
+
+def test_what_an_own_session_left_is_still_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.tempfile, "tempdir", str(tmp_path))  # type: ignore[attr-defined]
+    left = tmp_path / "maxbrod-spark-left"
+    left.mkdir(mode=0o700)
+    (left / "lock").touch()
+    os.utime(left / "lock", (0, 0))
+    with session._scratch_folder():
+        assert not left.exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_only_regular_files_are_opened(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    (tmp_path / "target").touch()
+    if kind == "link":
+        path.symlink_to("target")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    for create in (True, False):
+        with pytest.raises((RefusedError, IsADirectoryError)), opened(path, create=create):
+            pass
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lock").touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(RefusedError) as caught, opened(tmp_path / "lock", create=True):
+        pass
+    assert caught.value.exit_code == EXIT_REFUSED
+
+
+def test_an_own_folder_is_closed_to_others_and_that_of_others_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_private(tmp_path / "new" / "one")
+    assert (tmp_path / "new" / "one").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old").chmod(0o777)
+    assert not is_private(tmp_path / "old")
+    make_private(tmp_path / "old")
+    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o755
+    (tmp_path / "old").chmod(0o777)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(RefusedError, match="others can write"):
+        make_private(tmp_path / "old")
+
+
+def test_a_deep_check_believes_no_list_of_sound_slices_that_is_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAXBROD_CACHE", str(tmp_path / "cache"))
+    sound = SoundSlices.of("archive", [])
+    assert sound.read() == set()
+    make_private(sound.file.parent)
+    sound.file.symlink_to(tmp_path / "list")
+    (tmp_path / "list").write_text("a\tb\tc\td\n")
+    with pytest.raises(RefusedError):
+        sound.read()
+
+
+def test_a_class_archive_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAXBROD_CACHE", str(tmp_path))
+    monkeypatch.setattr(archive, "_name", lambda _: "spark-x")
+    folder = tmp_path / "spark-x"
+    folder.mkdir()
+    (folder / "command.json").write_text("[]")
+    (folder / "classes.jsa").touch()
+    java: Java = object()  # type: ignore[assignment]
+    assert archive.find_archive(java) is not None
+    folder.chmod(0o777)
+    assert archive.find_archive(java) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "refused"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o644, True)]
+)
+def test_a_private_key_that_others_may_read_is_refused(mode: int, refused: bool, tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    path.touch()
+    path.chmod(mode)
+    if not refused:
+        refuse_readable_key(path, path.stat())
+        return
+    with pytest.raises(RefusedError) as caught:
+        refuse_readable_key(path, path.stat())
+    assert f"chmod 600 {path}" in (caught.value.hint or "")
+
+
+def test_a_tls_key_that_others_may_read_is_refused_before_it_is_used(tmp_path: Path) -> None:
+    write_certificates(tmp_path / "tls", ["alice"])
+    path = tmp_path / "tls" / "user-alice.pem"
+    tls = TlsConfig(ca_file=tmp_path / "tls" / "ca.pem", certificate_file=path)
+    config = KafkaConfig(bootstrap="localhost:9092", security_protocol="SSL", tls=tls)
+    assert tls_context(config) is not None
+    path.chmod(0o644)
+    with pytest.raises(RefusedError, match="private key"):
+        tls_context(config)
