@@ -17,12 +17,14 @@ from convert.engine import back_up_as, convert, without_spark
 from maxbrod.api.archives import open_archive
 from maxbrod.api.follow import follow
 from maxbrod.api.foreign_target import ForeignTarget
+from maxbrod.api.snapshots import find_moment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, RefusedError
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.planning.surveyed import topic_id_for
 from maxbrod.sandbox.surgery import delete_records
-from maxbrod.sandbox.topics import create_topic, recreate_topic
+from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic
 from maxbrod.sandbox.traffic import Message
+from restore.engine import put
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -228,3 +230,29 @@ def test_a_backup_in_another_layout_follows_the_cluster(cluster: Cluster, topic:
     assert last.exit_code == 0
     convert(tmp_path / "binlog", tmp_path / "back", "kafka")
     assert read_archive(str(tmp_path / "back")).records[topic_id_for(topic), 0] == ledger.of(cluster, topic)
+
+
+@pytest.mark.parametrize(
+    ("layout", "keeps_configs"), [("kbak", True), ("kbs", True), ("avro", True), ("binlog", False)]
+)
+def test_a_deleted_topic_keeps_what_the_layout_knew_of_it(
+    layout: str, keeps_configs: bool, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic, config={"max.message.bytes": "2000123", **KEEP})
+    create_topic(cluster, f"{topic}-stays", config=KEEP)
+    Ledger().write(cluster, topic, 30)
+    put(cluster, topic, {(topic, 0): 20})
+    config = config_of(cluster, tmp_path / layout, f"{topic}*")
+    back_up_as(config, layout, accept_loss=True)
+    delete_topic(cluster, topic)
+    put(cluster, topic, {(f"{topic}-stays", 0): 0})
+    Ledger().write(cluster, f"{topic}-stays", 5)
+    assert back_up_as(config, layout, accept_loss=True).records == 5
+    archive = open_archive(str(tmp_path / layout))
+    state = find_moment(archive.storage, archive.catalog.runs(), None).cluster
+    assert state is not None
+    found, group = state.topic(topic), state.group(topic)
+    assert found is not None
+    assert group is not None
+    assert ((found.configs or {}).get("max.message.bytes") == "2000123") is keeps_configs
+    assert {each.topic: each.offset for each in group.offsets or ()}[topic] == 20
