@@ -185,11 +185,14 @@ def _details(values: dict[str, Any]) -> dict[str, Any]:
     try:
         found = strict_json.parse(values["details"], depth_max=_DEPTH_MAX)
         known = {name: found[name] for name in ("started_at", "finished_at", "statistics")}
+        known[COMMIT] = found.get(COMMIT)
         if not isinstance(known["statistics"], dict):
             raise TypeError("statistics is no object")
         for name in ("started_at", "finished_at"):
             if type(known[name]) is not int:
                 raise TypeError(f"{name} is no time")
+        if known[COMMIT] is not None and type(known[COMMIT]) is not int:
+            raise TypeError(f"{COMMIT} is no version")
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptDataError(
             f"a row of the catalog makes no sense: its details are not those of a run: {error}",
