@@ -53,7 +53,8 @@ def test_a_jvm_that_is_killed_is_one_json_document_and_no_traceback(tmp_path: Pa
     finally:
         process.kill()
     document = json.loads(out)
-    assert (document["error"], document["exit_code"], document["retryable"]) == ("UnavailableError", 1, True)
+    told = (document["error"], document["exit_code"], document["retryable"])
+    assert told == ("UnavailableError", 1, True), (document, err)
     assert (process.returncode, "Traceback" in err, "py4j" in err) == (1, False, False), err
     assert not psutil.wait_procs(family, timeout=60)[1]
 

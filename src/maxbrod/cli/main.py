@@ -28,7 +28,7 @@ from maxbrod.cli import (
 )
 from maxbrod.cli.log import showing_log, warnings_on_stderr
 from maxbrod.cli.output import print_error, speaking
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, UsageError
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, UnavailableError, UsageError
 
 _UsageProblem: Final[type[Exception]] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
@@ -113,12 +113,21 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
     except MaxbrodError:
         raise
     except Exception as error:
+        if _is_of_a_dead_jvm(error):
+            hint = "run it again; set MAXBROD_SPARK_LOG to a file to keep Spark's log"
+            raise UnavailableError("Spark's JVM is gone: it was killed", operation="run on Spark", hint=hint) from None
         if not as_json:
             raise
         traceback.print_exc()
         hint = "this is a bug in maxbrod: please report it, with what is on standard error"
         raise MaxbrodError(f"{type(error).__name__}: {error}", hint=hint) from error
     return code if isinstance(code, int) else EXIT_DONE
+
+
+def _is_of_a_dead_jvm(error: Exception) -> bool:
+    """Any call of PySpark's may be the one that finds nobody at the JVM's port, also one that only cleans up."""
+    of_py4j = type(error).__module__.startswith("py4j") and type(error).__name__ != "Py4JJavaError"
+    return of_py4j or (isinstance(error, ConnectionError) and "py4j" in sys.modules)
 
 
 def _told(problem: Any) -> UsageError:  # noqa: ANN401 - typer has no public name for it

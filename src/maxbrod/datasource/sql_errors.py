@@ -51,7 +51,8 @@ def plain_errors(hints: dict[str, str] | None = None) -> Iterator[None]:
 def _is_gone(error: Exception) -> bool:
     """Whether nobody answers at the JVM's port: what Java itself raises comes as another class."""
     of_py4j = type(error).__module__.startswith("py4j") and type(error).__name__ != "Py4JJavaError"
-    return isinstance(error, ConnectionError) or of_py4j
+    # Rows come over a socket of their own, which then just ends.
+    return isinstance(error, ConnectionError | EOFError) or of_py4j
 
 
 def translate(text: str, hints: dict[str, str]) -> MaxbrodError:

@@ -5,10 +5,11 @@ A view has all of its columns always, but reads only those that a query uses: th
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as spark_functions
 from pyspark.sql.types import StructField, StructType
@@ -124,7 +125,9 @@ def own_session(spark: SparkSession) -> Iterator[Any]:
         register(own)
         yield own
     finally:
-        _activate(spark)
+        # A JVM that is gone has no active session; what it was gone in the middle of says so.
+        with suppress(OSError, Py4JError):
+            _activate(spark)
 
 
 def _activate(spark: SparkSession) -> None:
