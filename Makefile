@@ -70,9 +70,9 @@ $(STAMPS)/layouts-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/layo
 	@touch $@
 
 $(STAMPS)/values-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/datasource/values/*kernels.py)
-	-$(BIN)/python -m maxbrod.datasource.values.prepare
+	-$(BIN)/python -m maxbrod.table.values.prepare
 	@touch $@
 
 $(STAMPS)/spark-prepared: $(STAMPS)/java
-	-$(BIN)/python -m maxbrod.spark.prepare
+	-$(BIN)/python -m maxbrod.engine.prepare
 	@touch $@

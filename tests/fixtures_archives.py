@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from maxbrod.api.archives import Archive
+    from maxbrod.archive.opening import Archive
     from maxbrod.catalog.rows import PartitionId, Row
     from maxbrod.config import StorageConfig
-    from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.storage.interface import Storage
 
 
@@ -33,12 +33,12 @@ class Place:
     arguments: list[str] = field(default_factory=list)
 
     def open(self) -> Archive:
-        from maxbrod.api.archives import open_archive
+        from maxbrod.archive.opening import open_archive
 
         return open_archive(self.url, self.options)
 
     def create(self) -> Archive:
-        from maxbrod.api.archives import open_for_writing
+        from maxbrod.archive.opening import open_for_writing
 
         return open_for_writing(self.url, self.options)
 
@@ -105,8 +105,8 @@ def put_snapshot(
     behind: Mapping[PartitionId, int | None] | None = None,
     carried: Mapping[str, Any] | None = None,
 ) -> None:
-    from maxbrod.kafka.cluster_state import ClusterState, encode_state
-    from maxbrod.planning.snapshot import Snapshot, encode
+    from maxbrod.archive.snapshot_document import Snapshot, encode
+    from maxbrod.kafka.state.cluster_state import ClusterState, encode_state
 
     state: dict[str, Any] = dict.fromkeys(("brokers", "topics", "acls", "quotas", "users", "groups", "gaps"), ())
     empty = ClusterState(cluster_id="sandbox", taken_at_ms=1_700_000_000_001, **state)

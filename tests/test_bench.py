@@ -20,7 +20,7 @@ from maxbrod.bench.race import race_laps, time_lap
 from maxbrod.bench.restore_planning import plan_slices
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig
-from maxbrod.kafka.client import KafkaClient
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.topics import delete_topic
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from maxbrod.engine.session import Session
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.spark.session import Session
 
 
 def test_the_codec_benchmark_reports_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:

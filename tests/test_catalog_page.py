@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from native_logs import data_batch
 
 from catalog.examples import gap
-from datasource.archives import write
-from maxbrod.api.archives import open_for_writing
+from maxbrod.archive.opening import open_for_writing
 from maxbrod.layouts.kafka.slices import SegmentLimits
+from table.archives import write
 
 if TYPE_CHECKING:
     import pytest

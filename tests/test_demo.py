@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.api.compare_report import CompareReport, PartitionComparison
-from maxbrod.api.reports import BackupReport
-from maxbrod.cli import demo
-from maxbrod.cli.demo_story import Archived, Resumed
+from maxbrod.backup.report import BackupReport
 from maxbrod.cli.main import run
+from maxbrod.compare.report import CompareReport, PartitionComparison
+from maxbrod.demo import cli as demo
+from maxbrod.demo.story import Archived, Resumed
 from maxbrod.errors import IncompleteError
 from maxbrod.sandbox.inventory import TopicInventory
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.api import restore_lock
-from maxbrod.api.sound_slices import SoundSlices
 from maxbrod.cache import cache_dir, filled
+from maxbrod.check.sound_slices import SoundSlices
 from maxbrod.config import KafkaConfig, TlsConfig
+from maxbrod.engine import class_sharing as archive
+from maxbrod.engine import session
 from maxbrod.errors import EXIT_REFUSED, RefusedError
-from maxbrod.kafka.security import tls_context
+from maxbrod.kafka.wire.security import tls_context
 from maxbrod.private_files import is_private, make_private, opened, refuse_readable_key
+from maxbrod.restore import lock as restore_lock
 from maxbrod.sandbox.certificates import write_certificates
-from maxbrod.spark import archive, session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,22 +13,24 @@ Importing this is cheap: Kafka, Arrow and Spark are loaded when something is ask
 from __future__ import annotations
 
 import logging
+import sys
 from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from maxbrod.api.compare_report import CompareReport as CompareReport
-    from maxbrod.api.functions import backup as backup
-    from maxbrod.api.functions import compare as compare
-    from maxbrod.api.querying import query as query
-    from maxbrod.api.querying import views as views
-    from maxbrod.api.reports import BackupReport as BackupReport
-    from maxbrod.api.restore_report import RestoreReport as RestoreReport
-    from maxbrod.api.restoring import restore as restore
-    from maxbrod.datasource.registering import register as register
-    from maxbrod.datasource.writing import write as write
+    from maxbrod.backup.report import BackupReport as BackupReport
+    from maxbrod.compare.report import CompareReport as CompareReport
     from maxbrod.errors import MaxbrodError as MaxbrodError
+    from maxbrod.functions import backup as backup
+    from maxbrod.functions import compare as compare
+    from maxbrod.query.functions import query as query
+    from maxbrod.query.functions import views as views
+    from maxbrod.restore.functions import restore as restore
+    from maxbrod.restore.report import RestoreReport as RestoreReport
+    from maxbrod.table.registering import register as register
+    from maxbrod.table.writing import write as write
 
 __all__ = [
     "BackupReport",
@@ -48,21 +50,32 @@ __all__ = [
 __version__: Final = version("maxbrod")
 
 _HOMES: Final = {
-    "BackupReport": "maxbrod.api.reports",
-    "CompareReport": "maxbrod.api.compare_report",
+    "BackupReport": "maxbrod.backup.report",
+    "CompareReport": "maxbrod.compare.report",
     "MaxbrodError": "maxbrod.errors",
-    "RestoreReport": "maxbrod.api.restore_report",
-    "backup": "maxbrod.api.functions",
-    "compare": "maxbrod.api.functions",
-    "query": "maxbrod.api.querying",
-    "register": "maxbrod.datasource.registering",
-    "restore": "maxbrod.api.restoring",
-    "views": "maxbrod.api.querying",
-    "write": "maxbrod.datasource.writing",
+    "RestoreReport": "maxbrod.restore.report",
+    "backup": "maxbrod.functions",
+    "compare": "maxbrod.functions",
+    "query": "maxbrod.query.functions",
+    "register": "maxbrod.table.registering",
+    "restore": "maxbrod.restore.functions",
+    "views": "maxbrod.query.functions",
+    "write": "maxbrod.table.writing",
 }
 
 # Whoever wants to read along sets a handler up; without one, a library is silent.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+class _Package(ModuleType):
+    """Keeps `maxbrod.backup` a function: the import system would bind the folder of that name over it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above

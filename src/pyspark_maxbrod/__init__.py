@@ -18,10 +18,10 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
-    """Makes a `maxbrod.datasource.source.ArchiveSource`."""
+    """Makes a `maxbrod.table.source.ArchiveSource`."""
 
     def __new__(cls, options: MutableMapping[str, str]) -> Any:  # noqa: ANN401 - the source, not one of this class
-        from maxbrod.datasource.source import ArchiveSource  # noqa: PLC0415 - Arrow, storage, catalog
+        from maxbrod.table.source import ArchiveSource  # noqa: PLC0415 - Arrow, storage, catalog
 
         return ArchiveSource(options)
 

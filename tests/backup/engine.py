@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from maxbrod.api import backup as engine
+from maxbrod.backup import run as engine
+from maxbrod.backup import task as task_module
+from maxbrod.backup.job import _work, decode_outcomes, encode_task
 from maxbrod.config import Config, StorageConfig
-from maxbrod.spark import backup_task as task_module
-from maxbrod.spark.backup import _work, decode_outcomes, encode_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from maxbrod.api.reports import BackupReport
-    from maxbrod.planning.items import Outcome, Task
+    from maxbrod.backup.plan.items import Outcome, Task
+    from maxbrod.backup.report import BackupReport
+    from maxbrod.backup.task import TaskSettings
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.spark.backup_task import TaskSettings
 
 
 def config_of(

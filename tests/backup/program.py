@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backup.engine import back_up
-from maxbrod.api import backup as engine
+from maxbrod.backup import run as engine
+from maxbrod.backup.plan.tasks import plan_tasks
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
-from maxbrod.planning.tasks import plan_tasks
 from maxbrod.storage.local import _LocalWriter
 from maxbrod.storage.remote import RemoteStorage
 from maxbrod.storage.upload import Upload

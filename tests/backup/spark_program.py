@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from backup.engine import back_up_on
-from maxbrod.api import backup as engine
+from maxbrod.backup import run as engine
+from maxbrod.backup.job import decode_outcomes, encode_task, run_backup_job
 from maxbrod.config import Config
-from maxbrod.spark.backup import decode_outcomes, encode_task, run_backup_job
-from maxbrod.spark.jobs import run_tasks
-from maxbrod.spark.session import open_session
+from maxbrod.engine.jobs import run_tasks
+from maxbrod.engine.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from maxbrod.planning.items import Outcome, Task
-    from maxbrod.spark.backup_task import TaskSettings
+    from maxbrod.backup.plan.items import Outcome, Task
+    from maxbrod.backup.task import TaskSettings
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 Fate = str
@@ -61,8 +61,8 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
         import psutil  # noqa: PLC0415
         from pyspark import TaskContext  # noqa: PLC0415
 
-        from maxbrod.spark import backup_task  # noqa: PLC0415
-        from maxbrod.spark.backup import _work  # noqa: PLC0415
+        from maxbrod.backup import task as backup_task  # noqa: PLC0415
+        from maxbrod.backup.job import _work  # noqa: PLC0415
 
         context = TaskContext.get()
         number, attempt = context.partitionId(), context.attemptNumber()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from backup.engine import back_up, config_of, without_spark
 from backup.ledger import Ledger
 from backup.oracle import read_archive
-from maxbrod.api import backup as engine
-from maxbrod.api import observing
+from maxbrod.backup import observing
+from maxbrod.backup import run as engine
+from maxbrod.backup.plan.items import Failure, Outcome, Task, Trouble
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.offsets import list_offsets
-from maxbrod.planning.items import Failure, Outcome, Task, Trouble
+from maxbrod.kafka.fetch.offsets import list_offsets
 from maxbrod.sandbox.topics import create_topic, delete_topic
 
 if TYPE_CHECKING:

@@ -14,23 +14,23 @@ from backup.engine import back_up, back_up_while, config_of, kinds, settles
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from compare.engine import without_spark as comparing_without_spark
-from maxbrod.api.archives import open_archive
-from maxbrod.api.checking import check_archive
-from maxbrod.api.compare import Comparison
-from maxbrod.api.garbage import collect_garbage
-from maxbrod.api.listing import list_topics
-from maxbrod.api.showing import show_topic
-from maxbrod.datasource.counting import count_records
-from maxbrod.datasource.options import parse_options
+from maxbrod.archive.opening import open_archive
+from maxbrod.check.run import check_archive
+from maxbrod.compare.plan.pairs import CompareWish
+from maxbrod.compare.run import Comparison
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
+from maxbrod.inspect.garbage import collect_garbage
+from maxbrod.inspect.listing import list_topics
+from maxbrod.inspect.showing import show_topic
 from maxbrod.model import topic_id_text
-from maxbrod.planning.compare.pairs import CompareWish
-from maxbrod.planning.restore.rename import Rename
-from maxbrod.planning.restore.wish import Wish
+from maxbrod.restore.plan.rename import Rename
+from maxbrod.restore.plan.wish import Wish
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.surgery import delete_records, lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, topic_id, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered
+from maxbrod.table.read.counting import count_records
+from maxbrod.table.read.options import parse_options
 from restore.engine import read_all
 from restore.faults import restore
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.api import histories
-from maxbrod.api.histories import find_mixed
-from maxbrod.api.observing import Position
+from maxbrod.backup import histories
+from maxbrod.backup.histories import find_mixed
+from maxbrod.backup.observing import Position
+from maxbrod.backup.plan.items import Outcome, RangeItem
 from maxbrod.catalog.rows import PartitionId
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.offsets import EpochEnd
+from maxbrod.kafka.fetch.offsets import EpochEnd
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import TopicPartition
-from maxbrod.planning.items import Outcome, RangeItem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

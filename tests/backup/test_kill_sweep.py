@@ -10,8 +10,8 @@ from backup.drivers import driver, s3_section
 from backup.ledger import Ledger
 from backup.oracle import Holding, read_archive
 from fixtures_storage import s3_options
-from maxbrod.api.archives import open_archive
-from maxbrod.api.listing import list_topics
+from maxbrod.archive.opening import open_archive
+from maxbrod.inspect.listing import list_topics
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:

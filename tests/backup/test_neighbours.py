@@ -10,8 +10,8 @@ import pytest
 from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
-from maxbrod.kafka import ranges, small_ranges
-from maxbrod.kafka.fetch import FetchAnswer, read_answer
+from maxbrod.kafka.fetch import ranges, small_ranges
+from maxbrod.kafka.fetch.request import FetchAnswer, read_answer
 from maxbrod.sandbox.topics import create_topic, topic_id
 
 if TYPE_CHECKING:

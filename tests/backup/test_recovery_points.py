@@ -15,14 +15,14 @@ import pytest
 
 from backup.engine import back_up, config_of, kinds, run_job_here, settles, without_spark
 from backup.test_runs import wait_for_marker
-from maxbrod.api.archives import open_archive
-from maxbrod.api.backup import Backup
-from maxbrod.api.checking import check_archive
-from maxbrod.api.follow import Interval, follow
-from maxbrod.api.listing import list_topics
-from maxbrod.api.metrics import BackupMetrics
-from maxbrod.cli.backup_summary import print_summary
+from maxbrod.archive.opening import open_archive
+from maxbrod.backup.follow import Interval, follow
+from maxbrod.backup.metrics import BackupMetrics
+from maxbrod.backup.run import Backup
+from maxbrod.backup.summary import print_summary
+from maxbrod.check.run import check_archive
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, UnavailableError
+from maxbrod.inspect.listing import list_topics
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce
 

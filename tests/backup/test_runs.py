@@ -13,10 +13,10 @@ from backup.engine import back_up, back_up_on, back_up_while, config_of
 from backup.ledger import NOW_MS, Ledger, as_record
 from backup.oracle import read_archive
 from backup.test_oracle import log_on_disk
-from maxbrod.api import backup as engine
+from maxbrod.backup import run as engine
+from maxbrod.backup.plan.items import Task
+from maxbrod.backup.plan.tasks import plan_tasks
 from maxbrod.model import topic_id_text
-from maxbrod.planning.items import Task
-from maxbrod.planning.tasks import plan_tasks
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, topic_id
 from maxbrod.sandbox.traffic import Message, open_transaction, produce_transaction
 from maxbrod.sandbox.waiting import wait_for

@@ -17,7 +17,7 @@ from backup.engine import back_up_on, config_of, run_job_here, without_spark
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.spark_program import fateful_job
-from maxbrod.api import backup as engine
+from maxbrod.backup import run as engine
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:

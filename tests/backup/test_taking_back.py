@@ -9,11 +9,11 @@ import pytest
 from backup.engine import back_up, config_of, kinds, without_spark
 from backup.ledger import Ledger
 from backup.oracle import read_archive
-from maxbrod.api import backup as engine
-from maxbrod.api import observing
-from maxbrod.api.archives import open_archive
-from maxbrod.api.snapshots import find_moment
-from maxbrod.kafka.offsets import EpochEnd
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.backup import observing
+from maxbrod.backup import run as engine
+from maxbrod.kafka.fetch.offsets import EpochEnd
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:

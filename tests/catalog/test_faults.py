@@ -16,17 +16,17 @@ import pytest
 from catalog.archives import Archive, s3_archive
 from catalog.examples import run, segment
 from fixtures_s3 import loopback_server
-from maxbrod.api.archives import open_archive
+from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.config import StorageConfig
-from maxbrod.datasource.archive import look_up
 from maxbrod.errors import CorruptDataError, MaxbrodError, UnsupportedFormatError, UsageError
 from maxbrod.sandbox.certificates import CA_FILE, write_certificates
 from maxbrod.sandbox.proxy import AnswerError, HttpMatch, LoseAnswer, Refuse, Stall, TruncateAnswer
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.remote import RemoteStorage
+from maxbrod.table.read.archive import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.examples import gap, many_segments, rows, run, segment
-from maxbrod.api.archives import open_archive
+from maxbrod.archive.opening import open_archive
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run, decode_rows, encode_rows
@@ -22,9 +22,9 @@ from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.catalog.validity import find_fault
 from maxbrod.cli.main import run as maxbrod
 from maxbrod.config import StorageConfig
-from maxbrod.datasource.archive import look_up
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.storage.opening import open_storage
+from maxbrod.table.read.archive import look_up
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.examples import run, segment
+from maxbrod.archive.run_names import find_run
 from maxbrod.catalog.queries import find_last_snapshot, find_runs
 from maxbrod.catalog.rows import Run, encode_rows
 from maxbrod.catalog.surveyed import _Rows
 from maxbrod.errors import UsageError
-from maxbrod.planning.run_names import find_run
 
 if TYPE_CHECKING:
     from catalog.archives import Archive

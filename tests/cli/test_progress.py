@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maxbrod.api.progress import Progress
 from maxbrod.cli.progress import describe, progress_bar
+from maxbrod.engine.progress import Progress
 
 if TYPE_CHECKING:
     import pytest

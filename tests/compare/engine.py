@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from maxbrod.api import compare as engine
-from maxbrod.planning.compare.differences import Difference
-from maxbrod.spark.compare import _differences, _digest, _digested
+from maxbrod.compare import run as engine
+from maxbrod.compare.job import _differences, _digest, _digested
+from maxbrod.compare.plan.differences import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.spark.compare_items import CompareItem, CompareSettings, Digested, SuspectItem
+    from maxbrod.compare.items import CompareItem, CompareSettings, Digested, SuspectItem
 
 
 def digest_here(

@@ -12,14 +12,14 @@ from backup.engine import back_up, config_of
 from backup.ledger import NOW_MS as LEDGER_NOW_MS
 from backup.ledger import Ledger
 from compare.engine import without_spark
-from maxbrod.api.archives import open_archive
-from maxbrod.api.showing import show_topic
-from maxbrod.datasource.counting import count_records
-from maxbrod.datasource.options import parse_options
+from maxbrod.archive.opening import open_archive
 from maxbrod.errors import UsageError
+from maxbrod.inspect.showing import show_topic
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
+from maxbrod.table.read.counting import count_records
+from maxbrod.table.read.options import parse_options
 from restore.engine import Command
 from restore.engine import without_spark as restoring_without_spark
 
@@ -143,7 +143,7 @@ def test_a_difference_in_one_part_of_many_is_found_and_only_there(
     produce(cluster, f"{topic}-new", planted, linger_ms=50)
     assert back_up(config_of(cluster, tmp_path, topic, segment_records=100)).complete
     command = Command(cluster, tmp_path, capsys)
-    with patch("maxbrod.api.compare_archived.PART_BYTES", 1):
+    with patch("maxbrod.compare.archived.PART_BYTES", 1):
         assert command.json("compare")["equal"]
         exact = command.json("compare", "--suffix", "-new", "--differences", "1000", exits=3)
         assert [exact["differences"][at]["source_offset"] for at in (0, -1)] == [333, 699]

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from maxbrod.batch.digest import Field
 from maxbrod.batch.hashing import COLUMNS
 from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.compare import task as compare_task
+from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
+from maxbrod.compare.plan.pairs import UNMAPPED
+from maxbrod.compare.plan.parts import Side
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import UnavailableError
-from maxbrod.planning.compare.pairs import UNMAPPED
-from maxbrod.planning.compare.parts import Side
-from maxbrod.spark import compare_task
-from maxbrod.spark.compare_items import CompareItem, CompareSettings, SuspectItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.planning.compare.differences import Difference
+    from maxbrod.compare.plan.differences import Difference
 
 SCHEMA = pa.schema([RECORD_SCHEMA.field(name) for name in COLUMNS])
 # Offset, place and value of each record: few values, so that many are equal.

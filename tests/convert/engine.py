@@ -8,23 +8,23 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from maxbrod.api import convert as converting
-from maxbrod.api import convert_proof as proving
-from maxbrod.api import foreign_backup as backing_up
-from maxbrod.api.backups import target_wish
-from maxbrod.api.foreign_target import TargetWish
+from maxbrod.archive.foreign_target import TargetWish
+from maxbrod.backup import foreign as backing_up
+from maxbrod.backup.choosing import target_wish
 from maxbrod.config import Config, SparkConfig, StorageConfig
-from maxbrod.spark.transfer import _transferred, _work
-from maxbrod.spark.verify import _verified
-from maxbrod.spark.verify import _work as verify_work
+from maxbrod.convert import proof as proving
+from maxbrod.convert import run as converting
+from maxbrod.convert.job import _transferred, _work
+from maxbrod.convert.verify_job import _verified
+from maxbrod.convert.verify_job import _work as verify_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from maxbrod.api.convert_report import ConvertReport
-    from maxbrod.api.reports import BackupReport
-    from maxbrod.spark.transfer_task import TransferItem, Transferred, TransferSettings
-    from maxbrod.spark.verify_task import Verified, VerifyItem, VerifySettings
+    from maxbrod.backup.report import BackupReport
+    from maxbrod.convert.report import ConvertReport
+    from maxbrod.convert.task import TransferItem, Transferred, TransferSettings
+    from maxbrod.convert.verify_task import Verified, VerifyItem, VerifySettings
 
 
 def run_job_here(

@@ -9,8 +9,8 @@ import pytest
 from given_records import Given, batch
 
 from convert.engine import convert
-from maxbrod.api.archives import open_archive
-from maxbrod.api.snapshots import find_moment
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.snapshots import find_moment
 from maxbrod.errors import EXIT_REFUSED
 from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, NATIVE, layout_of

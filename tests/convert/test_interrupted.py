@@ -14,19 +14,19 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP
 from convert.engine import back_up_as, convert, run_job_here, without_spark
-from maxbrod.api import foreign_backup as backing_up
-from maxbrod.api.archives import open_archive
-from maxbrod.api.backups import target_wish
-from maxbrod.api.convert_targets import NativeTarget
-from maxbrod.api.snapshots import find_moment
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.backup import foreign as backing_up
+from maxbrod.backup.choosing import target_wish
+from maxbrod.convert.targets import NativeTarget
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_INCOMPLETE, StorageFullError
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from maxbrod.convert.task import Transferred
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.spark.transfer_task import Transferred
 
 
 class KilledError(Exception):

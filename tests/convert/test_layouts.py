@@ -14,13 +14,13 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP, transact
 from convert.engine import back_up_as, convert, without_spark
-from maxbrod.api.archives import open_archive
-from maxbrod.api.follow import follow
-from maxbrod.api.foreign_target import ForeignTarget
-from maxbrod.api.snapshots import find_moment
+from maxbrod.archive.foreign_target import ForeignTarget
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.archive.surveyed import topic_id_for
+from maxbrod.backup.follow import follow
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, RefusedError
 from maxbrod.layouts.registry import FOREIGN
-from maxbrod.planning.surveyed import topic_id_for
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic
 from maxbrod.sandbox.traffic import Message
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backup.plain import Record
-    from maxbrod.api.follow import Interval
+    from maxbrod.backup.follow import Interval
     from maxbrod.sandbox.cluster import Cluster
 
 LAYOUTS = FOREIGN

@@ -21,13 +21,13 @@ from backup.oracle import read_archive
 from compare.engine import without_spark as compare_here
 from convert import acknowledged
 from convert.engine import convert
-from maxbrod.api.archives import open_archive
+from maxbrod.archive.opening import open_archive
 from maxbrod.batch.headers import walk
 from maxbrod.errors import EXIT_REFUSED
-from maxbrod.kafka.access_admin import create_acls, set_quotas
-from maxbrod.kafka.capture import capture
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import Acl, Quota, QuotaEntity
+from maxbrod.kafka.admin.access import create_acls, set_quotas
+from maxbrod.kafka.state.capture import capture
+from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.decoding import decode_committed
 from maxbrod.layouts.logdir.metadata_records import decode_record
 from maxbrod.layouts.logdir.metadata_values import (

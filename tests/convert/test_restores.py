@@ -12,12 +12,12 @@ from backup.engine import config_of
 from backup.ledger import NOW_MS, Ledger
 from backup.test_runs import KEEP, transact
 from convert.engine import back_up_as, convert
-from maxbrod.api.archives import open_archive
-from maxbrod.api.foreign_checking import check_foreign
+from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.schema import GapReason
+from maxbrod.check.foreign import check_foreign
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, IncompleteError, RefusedError
 from maxbrod.layouts.registry import FOREIGN
-from maxbrod.planning.restore.wish import Wish
+from maxbrod.restore.plan.wish import Wish
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from restore.engine import put, stand
 from restore.faults import renamed, restore

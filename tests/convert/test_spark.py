@@ -8,14 +8,14 @@ from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP
-from maxbrod.api.archives import open_archive
-from maxbrod.api.backups import open_backup
-from maxbrod.api.convert import Convert, ConvertWish
-from maxbrod.api.foreign_checking import check_foreign
-from maxbrod.api.foreign_target import TargetWish
+from maxbrod.archive.foreign_target import TargetWish
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.surveyed import topic_id_for
+from maxbrod.backup.choosing import open_backup
+from maxbrod.check.foreign import check_foreign
 from maxbrod.config import SparkConfig, StorageConfig
+from maxbrod.convert.run import Convert, ConvertWish
 from maxbrod.errors import EXIT_CORRUPT
-from maxbrod.planning.surveyed import topic_id_for
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:

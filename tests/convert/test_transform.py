@@ -9,22 +9,22 @@ from native_logs import data_batch, pack
 from reference import Record
 
 from backup.engine import back_up, config_of
-from datasource.archives import write
-from maxbrod.api.archives import open_archive
-from maxbrod.api.checking import check_archive
-from maxbrod.api.convert import Convert, ConvertWish
-from maxbrod.api.foreign_target import TargetWish
+from maxbrod.archive.foreign_target import TargetWish
+from maxbrod.archive.opening import open_archive
+from maxbrod.check.run import check_archive
 from maxbrod.config import SparkConfig, StorageConfig
+from maxbrod.convert.run import Convert, ConvertWish
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.planning.transform import Changes, Transform
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.transform.plan import Changes, Transform
+from table.archives import write
 from transform.stages import records_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.api.convert_report import ConvertReport
+    from maxbrod.convert.report import ConvertReport
     from maxbrod.sandbox.cluster import Cluster
 
 CLEAN = {"where": "key is null or key not like 'user-1%'", "select": "'-' as value"}

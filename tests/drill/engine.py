@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from compare.engine import without_spark as comparing_without_spark
-from maxbrod.api import drill as engine
+from maxbrod.drill import run as engine
 from restore.engine import without_spark as restoring_without_spark
 
 if TYPE_CHECKING:

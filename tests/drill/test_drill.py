@@ -11,11 +11,11 @@ import pytest
 
 from backup.engine import back_up, config_of
 from drill.engine import partitions_of, remembered, scratch_topics, without_spark
-from maxbrod.api.archives import open_archive
-from maxbrod.api.drill import Drill
-from maxbrod.api.drill_state import DEAD_AFTER_MS, DrillOwner, own_drill
+from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.catalog.schema import GapReason
+from maxbrod.drill.run import Drill
+from maxbrod.drill.state import DEAD_AFTER_MS, DrillOwner, own_drill
 from maxbrod.errors import UnavailableError
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic

@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from maxbrod.api.drill_html import render
-from maxbrod.api.drill_report import VERSION, VERSION_FIELD, read_report
-from maxbrod.api.signing import Key, parse_key, read_key, signed, verify
 from maxbrod.cli.main import run
+from maxbrod.drill.html import render
+from maxbrod.drill.plan import Sample, draw, drill_wish, parse_sample, scratch_name
+from maxbrod.drill.report import VERSION, VERSION_FIELD, read_report
+from maxbrod.drill.signing import Key, parse_key, read_key, signed, verify
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, RefusedError, UsageError
 from maxbrod.model import TopicPartition
-from maxbrod.planning.drill import Sample, draw, drill_wish, parse_sample, scratch_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from kafka import KafkaAdminClient
 
-    from maxbrod.kafka.client import KafkaClient
-    from maxbrod.kafka.cluster_state import QuotaEntity
+    from maxbrod.kafka.state.cluster_state import QuotaEntity
+    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 
 _CONSOLE_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"

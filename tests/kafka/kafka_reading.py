@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maxbrod.config import KafkaConfig
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.offsets import EARLIEST, LATEST, list_offsets
-from maxbrod.kafka.ranges import read_range
+from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
+from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.sandbox.bulk import produce_records
 from maxbrod.sandbox.events import orders
@@ -18,7 +18,7 @@ from maxbrod.sandbox.events import orders
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from maxbrod.kafka.chunks import Chunk
+    from maxbrod.kafka.fetch.chunks import Chunk
     from maxbrod.sandbox.cluster import Cluster
 
 

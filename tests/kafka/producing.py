@@ -11,9 +11,9 @@ from kafka_reading import log_bytes, partition_of
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
-from maxbrod.kafka.appends import Append, Batch, Feed, stamped
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.produce import produce_all
+from maxbrod.kafka.produce.appends import Append, Batch, Feed, stamped
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.kafka.client import KafkaClient
-    from maxbrod.kafka.producer_ids import ProducerIdentity
+    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 
 

@@ -9,8 +9,8 @@ import pytest
 from kafka_reading import partition_of
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.append_queue import AppendQueue, Entry
-from maxbrod.kafka.appends import LATER, Append, Batch, Feed, Hole, Later
+from maxbrod.kafka.produce.append_queue import AppendQueue, Entry
+from maxbrod.kafka.produce.appends import LATER, Append, Batch, Feed, Hole, Later
 
 FAILURE = UnavailableError("a broker said so")
 

@@ -17,15 +17,15 @@ from cluster_changes import (
 from kafka_reading import client_of, log_bytes, partition_of
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka import coordinators
-from maxbrod.kafka import groups as groups_module
-from maxbrod.kafka.capture import capture
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import EFFECTIVE_CONFIGS, CommittedOffset, Gap, Group, Quota, QuotaEntity
-from maxbrod.kafka.connection import Connection
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.sizes import partition_sizes
-from maxbrod.kafka.versions import ApiVersions
+from maxbrod.kafka.state import groups as groups_module
+from maxbrod.kafka.state.capture import capture
+from maxbrod.kafka.state.cluster_state import EFFECTIVE_CONFIGS, CommittedOffset, Gap, Group, Quota, QuotaEntity
+from maxbrod.kafka.state.sizes import partition_sizes
+from maxbrod.kafka.wire import coordinators
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.connection import Connection
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.versions import ApiVersions
 from maxbrod.model import topic_id_text
 from maxbrod.sandbox.topics import create_topic, replicas
 from maxbrod.sandbox.topics import topic_id as topic_id_in

@@ -11,14 +11,14 @@ from kafka.protocol.admin import CreateAclsRequest
 from kafka_reading import client_of, partition_of
 
 from maxbrod.config import from_java_properties
-from maxbrod.kafka.access import read_acls
-from maxbrod.kafka.access_names import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES
-from maxbrod.kafka.capture import capture
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import Acl, encode_state
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.open_transactions import open_transactions
-from maxbrod.kafka.sizes import partition_sizes
+from maxbrod.kafka.state.access import read_acls
+from maxbrod.kafka.state.access_names import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES
+from maxbrod.kafka.state.capture import capture
+from maxbrod.kafka.state.cluster_state import Acl, encode_state
+from maxbrod.kafka.state.open_transactions import open_transactions
+from maxbrod.kafka.state.sizes import partition_sizes
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, open_transaction, produce
@@ -27,7 +27,7 @@ from maxbrod.sandbox.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.kafka.state.cluster_state import ClusterState
 
 PASSWORDS = {"admin": "admin-secret", "alice": "alice-secret", "carol": "carol-secret"}
 

@@ -14,13 +14,13 @@ from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_
 from fixtures_s3 import loopback_server
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError, UsageError
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.connection import Connection
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.error_codes import Code, Reaction, answered_with, reaction
-from maxbrod.kafka.metadata import metadata_request
-from maxbrod.kafka.offsets import EARLIEST, LATEST, list_offsets
-from maxbrod.kafka.ranges import read_range
+from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
+from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.connection import Connection
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, reaction
+from maxbrod.kafka.wire.metadata import metadata_request
 from maxbrod.sandbox.topics import create_topic, replicas
 from maxbrod.sandbox.traffic import Message, produce
 from maxbrod.sandbox.waiting import wait_for

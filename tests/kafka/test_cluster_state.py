@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.kafka.cluster_state import (
+from maxbrod.kafka.state.cluster_state import (
     Acl,
     Broker,
     ClusterState,

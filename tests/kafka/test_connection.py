@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.connection import Connection
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.sending import send_all
+from maxbrod.kafka.wire.connection import Connection
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.sending import send_all
 
 PRODUCE, VERSION = 0, 13
 

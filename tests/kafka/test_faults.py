@@ -11,10 +11,10 @@ from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import RefusedError, UnavailableError
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.offsets import EARLIEST, LATEST, epoch_ends, list_offsets
-from maxbrod.kafka.ranges import _RangeReader, read_range
+from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, epoch_ends, list_offsets
+from maxbrod.kafka.fetch.ranges import _RangeReader, read_range
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.surgery import lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync

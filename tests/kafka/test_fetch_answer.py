@@ -13,8 +13,8 @@ from kafka.protocol.consumer import FetchResponse
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.kafka.chunks import announced_bytes, select
-from maxbrod.kafka.fetch import read_answer
+from maxbrod.kafka.fetch.chunks import announced_bytes, select
+from maxbrod.kafka.fetch.request import read_answer
 from maxbrod.sandbox.events import orders
 
 TOPIC_ID = UUID(int=7)

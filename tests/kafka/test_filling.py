@@ -9,14 +9,14 @@ from kafka_reading import bounds, client_of, partition_of
 from producing import batches_of, feed_of
 
 from maxbrod.errors import RefusedError
-from maxbrod.kafka import filling
-from maxbrod.kafka.appends import sequence_after
-from maxbrod.kafka.filling import fill_by_transactions, fillers
-from maxbrod.kafka.log_ends import log_end, log_ends
-from maxbrod.kafka.produce import produce_all
-from maxbrod.kafka.producer_ids import new_producer_id
-from maxbrod.kafka.topic_admin import delete_records
-from maxbrod.kafka.transactions import Transaction, end_request
+from maxbrod.kafka.admin.topics import delete_records
+from maxbrod.kafka.fetch.log_ends import log_end, log_ends
+from maxbrod.kafka.produce import filling
+from maxbrod.kafka.produce.appends import sequence_after
+from maxbrod.kafka.produce.filling import fill_by_transactions, fillers
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.transactions import Transaction, end_request
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
 

@@ -9,12 +9,12 @@ from cluster_changes import classic_member
 from kafka import KafkaConsumer
 from kafka_reading import client_of, partition_of
 
-from maxbrod.kafka.cluster_state import CommittedOffset
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.error_codes import Code
-from maxbrod.kafka.group_members import remove_members
-from maxbrod.kafka.group_offsets import ACTIVE, commit_offsets, delete_offsets
-from maxbrod.kafka.groups import ListedGroup, read_offsets
+from maxbrod.kafka.admin.group_members import remove_members
+from maxbrod.kafka.admin.group_offsets import ACTIVE, commit_offsets, delete_offsets
+from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.kafka.state.groups import ListedGroup, read_offsets
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.sandbox.waiting import wait_for
@@ -22,7 +22,7 @@ from maxbrod.sandbox.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.kafka.client import KafkaClient
+    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 
 

@@ -10,9 +10,9 @@ from kafka import TopicPartition as LibraryPartition
 from kafka_reading import bounds, client_of, partition_of, read_all
 
 from maxbrod.batch.decode import decode
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.group_offsets import delete_offsets
-from maxbrod.kafka.groups import ListedGroup, read_offsets
+from maxbrod.kafka.admin.group_offsets import delete_offsets
+from maxbrod.kafka.state.groups import ListedGroup, read_offsets
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.last_records import COLUMNS
 from maxbrod.layouts.offsets_topic import TOPIC, OffsetsTopic, read_offsets_topic
 from maxbrod.sandbox.topics import create_topic
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.kafka.client import KafkaClient
-    from maxbrod.kafka.cluster_state import CommittedOffset
+    from maxbrod.kafka.state.cluster_state import CommittedOffset
+    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 
 Standing = set[tuple[str, int, int, int, str | None]]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kafka_reading import client_of, partition_of
 
-from maxbrod.kafka.offsets import LATEST, list_offsets
-from maxbrod.kafka.open_transactions import open_transactions
+from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
+from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, open_transaction, produce, produce_transaction
 from maxbrod.sandbox.waiting import wait_for

@@ -13,11 +13,11 @@ from producing import assert_stored, batches_of, feed_of, produce_orders
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import RefusedError, TopicGoneError, UsageError
-from maxbrod.kafka.appends import Batch, Hole, stamped
-from maxbrod.kafka.log_ends import log_end
-from maxbrod.kafka.produce import produce, produce_all
-from maxbrod.kafka.producer_ids import new_producer_id
-from maxbrod.kafka.versions import ApiVersions
+from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.produce.appends import Batch, Hole, stamped
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producing import produce, produce_all
+from maxbrod.kafka.wire.versions import ApiVersions
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic, recreate_topic, set_topic_config
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from java_oracle import JavaOracle
-    from maxbrod.kafka.appends import Append
-    from maxbrod.kafka.client import KafkaClient
+    from maxbrod.kafka.produce.appends import Append
+    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 
 KEEP = {"retention.ms": "-1"}

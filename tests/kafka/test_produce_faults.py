@@ -12,11 +12,11 @@ from producing import assert_stored, batches_of, feed_of, produce_orders
 from fixtures_kafka import proxied_broker
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
-from maxbrod.kafka.appends import Hole
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.log_ends import log_end
-from maxbrod.kafka.produce import produce_all
-from maxbrod.kafka.producer_ids import new_producer_id
+from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.produce.appends import Hole
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.proxy import (
     CutAnswer,
@@ -35,7 +35,7 @@ from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.kafka.appends import Append
+    from maxbrod.kafka.produce.appends import Append
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
 

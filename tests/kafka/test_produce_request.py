@@ -9,8 +9,8 @@ import pytest
 from kafka.protocol.producer import ProduceRequest, WriteTxnMarkersRequest
 from kafka_reading import partition_of
 
-from maxbrod.kafka.produce_request import RecordsTo, markers_body, produce_body
-from maxbrod.kafka.producer_ids import ProducerIdentity
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+from maxbrod.kafka.produce.request import RecordsTo, markers_body, produce_body
 
 TOPICS = {"a": UUID(int=7), "ä" * 100: UUID(int=(1 << 128) - 1)}
 

@@ -9,29 +9,29 @@ import pytest
 from kafka_reading import client_of, partition_of
 from producing import assert_stored, batches_of, feed_of, produce_orders
 
-from datasource.kafka_writes import released, rows, write
 from maxbrod.config import KafkaConfig, from_java_properties
 from maxbrod.errors import UnsupportedFormatError, UsageError
-from maxbrod.kafka.access import read_acls, read_quotas
-from maxbrod.kafka.access_admin import create_acls, set_quotas
-from maxbrod.kafka.appends import Hole
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import Acl, CommittedOffset, Quota, QuotaEntity
-from maxbrod.kafka.connection import Connection
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.error_codes import Code
-from maxbrod.kafka.filling import fill_by_transactions
-from maxbrod.kafka.group_offsets import commit_offsets
-from maxbrod.kafka.log_ends import log_end
-from maxbrod.kafka.produce import produce_all
-from maxbrod.kafka.producer_ids import new_producer_id
-from maxbrod.kafka.rights import cluster_operations, group_operations, topic_operations
-from maxbrod.kafka.topic_admin import NewTopic, alter_configs, create_topics
+from maxbrod.kafka.admin.access import create_acls, set_quotas
+from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.admin.rights import cluster_operations, group_operations, topic_operations
+from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_topics
+from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.produce.appends import Hole
+from maxbrod.kafka.produce.filling import fill_by_transactions
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.state.access import read_acls, read_quotas
+from maxbrod.kafka.state.cluster_state import Acl, CommittedOffset, Quota, QuotaEntity
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.connection import Connection
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.spec import SASL_PLAINTEXT, SASL_SSL
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.waiting import wait_for
+from table.kafka_writes import released, rows, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

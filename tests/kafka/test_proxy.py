@@ -11,8 +11,8 @@ from kafka_reading import bounds, fill, joined, log_bytes, partition_of, read_al
 from fixtures_kafka import proxied_broker
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.ranges import read_range
+from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.proxy import (
     CutAnswer,
     CutRequest,

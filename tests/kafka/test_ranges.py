@@ -18,9 +18,9 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.transactions import committed_records, from_fetch
 from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.fetch import FetchWish, fetch_request, read_answer
-from maxbrod.kafka.ranges import FETCH_BYTES, read_range
+from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
+from maxbrod.kafka.fetch.request import FetchWish, fetch_request, read_answer
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec
 from maxbrod.sandbox.bulk import produce_records
 from maxbrod.sandbox.events import orders
@@ -31,8 +31,8 @@ from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.kafka.chunks import Chunk
-    from maxbrod.kafka.client import KafkaClient
+    from maxbrod.kafka.fetch.chunks import Chunk
+    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 
 KEEP = {"retention.ms": "-1"}

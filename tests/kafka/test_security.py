@@ -16,11 +16,11 @@ from pydantic import SecretStr
 
 from maxbrod.config import KafkaConfig, SaslConfig, TlsConfig, from_java_properties
 from maxbrod.errors import EXIT_FAILED, AccessDeniedError, MaxbrodError, UsageError
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.connection import Connection
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.listeners import find_protocol
-from maxbrod.kafka.ranges import read_range
+from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.connection import Connection
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.listeners import find_protocol
 from maxbrod.sandbox.clients import UnsecuredToken
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS

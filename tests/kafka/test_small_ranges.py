@@ -9,8 +9,9 @@ from uuid import uuid4
 import pytest
 from kafka_reading import bounds, client_of, joined, log_bytes, partition_of
 
-from maxbrod.kafka import fetch, small_ranges
-from maxbrod.kafka.small_ranges import SmallRange, read_small_ranges
+from maxbrod.kafka.fetch import request as fetch
+from maxbrod.kafka.fetch import small_ranges
+from maxbrod.kafka.fetch.small_ranges import SmallRange, read_small_ranges
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from maxbrod.kafka.client import KafkaClient, Leader
-    from maxbrod.kafka.deadline import Deadline
+    from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.deadline import Deadline
     from maxbrod.model import TopicPartition
     from maxbrod.sandbox.cluster import Cluster
 

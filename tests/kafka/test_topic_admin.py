@@ -10,12 +10,7 @@ from kafka_reading import bounds, client_of, partition_of
 from producing import batches_of, feed_of
 
 from maxbrod.config import KafkaConfig
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.error_codes import Code
-from maxbrod.kafka.produce import produce_all
-from maxbrod.kafka.producer_ids import new_producer_id
-from maxbrod.kafka.topic_admin import (
+from maxbrod.kafka.admin.topics import (
     UP_TO_NOW,
     NewTopic,
     alter_configs,
@@ -24,7 +19,12 @@ from maxbrod.kafka.topic_admin import (
     delete_records,
     delete_topics,
 )
-from maxbrod.kafka.topics import read_configs
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.state.topics import read_configs
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, LoseAnswer
 from maxbrod.sandbox.spec import PLAINTEXT

@@ -9,8 +9,8 @@ import pytest
 from kafka_reading import client_of
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.topics import read_defaults
+from maxbrod.kafka.state.topics import read_defaults
+from maxbrod.kafka.wire.deadline import Deadline
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster

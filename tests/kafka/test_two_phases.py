@@ -13,12 +13,12 @@ from producing import feed_of
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.kafka.appends import Batch, Feed, stamped
-from maxbrod.kafka.offsets import LATEST, list_offsets
-from maxbrod.kafka.produce import produce_all
-from maxbrod.kafka.producer_ids import ProducerIdentity
-from maxbrod.kafka.transaction_timeouts import longest_timeout_ms
-from maxbrod.kafka.transactions import Standing, Transaction, add_partitions, begin, end, ongoing, standings
+from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
+from maxbrod.kafka.produce.appends import Batch, Feed, stamped
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
+from maxbrod.kafka.produce.transactions import Standing, Transaction, add_partitions, begin, end, ongoing, standings
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
@@ -26,7 +26,7 @@ from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from java_oracle import JavaOracle
-    from maxbrod.kafka.client import KafkaClient
+    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 
 

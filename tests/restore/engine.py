@@ -12,23 +12,23 @@ from unittest.mock import patch
 from kafka import KafkaConsumer
 from kafka import TopicPartition as LibraryPartition
 
-from maxbrod.api import restore as engine
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig
-from maxbrod.kafka.capture import capture
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import CommittedOffset
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.group_offsets import commit_offsets
-from maxbrod.kafka.groups import list_groups
+from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.state.capture import capture
+from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.kafka.state.groups import list_groups
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.restore import run as engine
+from maxbrod.restore.job import _restored, _work
+from maxbrod.restore.loss_job import gather, work
 from maxbrod.sandbox.classes import archive_options
 from maxbrod.sandbox.jars import kafka_release
 from maxbrod.sandbox.jvm import QUICK_OPTIONS, QUIET_OPTIONS, java_command
 from maxbrod.sandbox.spec import CLIENTS_DIR, SASL_PLAINTEXT
 from maxbrod.sandbox.tools import CONSOLE_CONSUMER
 from maxbrod.sandbox.waiting import wait_for
-from maxbrod.spark.loss import gather, work
-from maxbrod.spark.restore import _restored, _work
 
 if TYPE_CHECKING:
     import threading
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from maxbrod.catalog.rows import PartitionId
     from maxbrod.config import StorageConfig
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.planning.restore.sources import Lost
+    from maxbrod.restore.plan.sources import Lost
+    from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.spark.restore_task import Restored, RestoreItem, RestoreSettings
 
 
 def run_job_here(

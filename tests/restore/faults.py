@@ -12,15 +12,15 @@ from kafka.protocol.api_key import ApiKey
 
 from backup.engine import back_up, config_of
 from backup.ledger import Ledger
-from maxbrod.api import restore as engine
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.connection import Connection
-from maxbrod.kafka.produce import produce_all
-from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import OffsetsMode, Wish
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.wire.connection import Connection
+from maxbrod.restore import run as engine
+from maxbrod.restore import task as restore_task
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.wish import OffsetsMode, Wish
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered
-from maxbrod.spark import restore_task
 from restore.engine import without_spark
 from restore.program import requests_in
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from backup.plain import Record
-    from maxbrod.api.restore_report import PartitionReport, RestoreReport
     from maxbrod.config import Config
+    from maxbrod.restore.report import PartitionReport, RestoreReport
     from maxbrod.sandbox.cluster import Cluster
 
 KEEP = {"retention.ms": "-1"}

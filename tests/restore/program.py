@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.api_key import ApiKey
 
-from maxbrod.api import restore as engine
-from maxbrod.api import restore_target
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.connection import Connection
-from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import OffsetsMode, Wish
+from maxbrod.kafka.wire.connection import Connection
+from maxbrod.restore import run as engine
+from maxbrod.restore import target as restore_target
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.wish import OffsetsMode, Wish
 from maxbrod.storage.local import LocalStorage
 from restore.engine import without_spark
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from maxbrod.batch import sharing
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.produce import produce_all
-from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import Wish
-from maxbrod.spark import repartition_split, repartition_task
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.repartition import split as repartition_split
+from maxbrod.restore.repartition import task as repartition_task
 from restore.faults import restore
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from maxbrod.batch.headers import walk
 from maxbrod.batch.rewriting import RECORD_COLUMNS
 from maxbrod.batch.schema import project
 from maxbrod.batch.sharing import CONTENT_COLUMNS
-from maxbrod.kafka.appends import LATER, Acknowledged, Batch
-from maxbrod.kafka.producer_ids import ProducerIdentity
+from maxbrod.kafka.produce.appends import LATER, Acknowledged, Batch
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.spark.repartition_source import Piece
-from maxbrod.spark.repartition_split import SharedTarget, Splitter
-from maxbrod.spark.repartition_task import Feeding
-from maxbrod.spark.restore_task import Pace
+from maxbrod.restore.repartition.source import Piece
+from maxbrod.restore.repartition.split import SharedTarget, Splitter
+from maxbrod.restore.repartition.task import Feeding
+from maxbrod.restore.task import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from backup.spark_program import LOOPBACK
-from maxbrod.api import restore as engine
 from maxbrod.config import Config
-from maxbrod.spark.jobs import run_tasks
-from maxbrod.spark.restore import _restored
-from maxbrod.spark.session import open_session
+from maxbrod.engine.jobs import run_tasks
+from maxbrod.engine.session import open_session
+from maxbrod.restore import run as engine
+from maxbrod.restore.job import _restored
 from restore.faults import renamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from maxbrod.spark.restore_task import Restored, RestoreItem, RestoreSettings
+    from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
 
 
 def fateful_job(fate: str, marks: Path) -> Callable[..., list[Restored]]:
@@ -51,8 +51,8 @@ def _fateful(fate: str, marks: str) -> Callable[[Any, str], str]:
         import psutil  # noqa: PLC0415
         from pyspark import TaskContext  # noqa: PLC0415
 
-        from maxbrod.spark import restore_task  # noqa: PLC0415
-        from maxbrod.spark.restore import _work  # noqa: PLC0415
+        from maxbrod.restore import task as restore_task  # noqa: PLC0415
+        from maxbrod.restore.job import _work  # noqa: PLC0415
 
         context = TaskContext.get()
         number, attempt = context.partitionId(), context.attemptNumber()

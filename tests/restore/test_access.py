@@ -8,13 +8,13 @@ from unittest.mock import patch
 import pytest
 
 from backup.engine import back_up, config_of
-from maxbrod.api import restore as engine
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.access import read_acls, read_quotas
-from maxbrod.kafka.access_admin import create_acls, set_quotas
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import Acl, Quota, QuotaEntity
-from maxbrod.kafka.deadline import Deadline
+from maxbrod.kafka.admin.access import create_acls, set_quotas
+from maxbrod.kafka.state.access import read_acls, read_quotas
+from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.restore import run as engine
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.sandbox.waiting import wait_for
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from maxbrod.restore.task import Restored
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.spark.restore_task import Restored
 
 
 def acl(name: str, operation: str = "READ", *, pattern: str = "LITERAL", permission: str = "ALLOW") -> Acl:

@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 import pytest
 
-from maxbrod.api import backup
+from maxbrod.backup import run as backup
+from maxbrod.backup.plan.tasks import plan_tasks
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
-from maxbrod.planning.tasks import plan_tasks
 from maxbrod.sandbox.topics import offsets
 from restore.engine import Command, configs_of
 from restore.faults import CrashError, archive, failure_of, renamed, restore, when_acknowledged

@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 
 from backup.engine import back_up, config_of
-from maxbrod.api import restore as engine
-from maxbrod.api import restore_target
+from maxbrod.archive.snapshot_document import decode as decode_snapshot
+from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.cli.main import run
-from maxbrod.cli.restore_options import parse_rate, parse_settings
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, UnavailableError, UsageError
-from maxbrod.planning.snapshot import decode as decode_snapshot
-from maxbrod.planning.snapshot import encode as encode_snapshot
+from maxbrod.restore import run as engine
+from maxbrod.restore import target as restore_target
+from maxbrod.restore.cli_options import parse_rate, parse_settings
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import Command, read_all, run_job_here, without_spark

@@ -10,17 +10,17 @@ import pytest
 
 from backup.engine import back_up, config_of
 from backup.ledger import NOW_MS, Ledger
-from maxbrod.api.restore import Restore
 from maxbrod.errors import RefusedError
-from maxbrod.kafka.capture import capture
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.produce import produce_all
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.state.capture import capture
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.obstacles import ObstacleKind
+from maxbrod.restore import task as restore_task
+from maxbrod.restore.plan.obstacles import ObstacleKind
+from maxbrod.restore.run import Restore
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, produce
-from maxbrod.spark import restore_task
 from restore.faults import KEEP, CrashError, renamed, restore
 from restore.oracle import log_of
 

@@ -17,7 +17,7 @@ from restore.engine import read_all, without_spark
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.api.progress import Progress
+    from maxbrod.engine.progress import Progress
     from maxbrod.sandbox.cluster import Cluster
 
 

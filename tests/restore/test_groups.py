@@ -9,13 +9,13 @@ from unittest.mock import patch
 import pytest
 
 from backup.engine import back_up, config_of
-from maxbrod.api.group_movement import Movement
-from maxbrod.api.groups import find_restore
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.groups import ListedGroup, read_offsets
-from maxbrod.kafka.share_group_offsets import set_share_offsets
+from maxbrod.groups.movement import Movement
+from maxbrod.groups.run import find_restore
+from maxbrod.kafka.admin.share_group_offsets import set_share_offsets
+from maxbrod.kafka.state.groups import ListedGroup, read_offsets
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce

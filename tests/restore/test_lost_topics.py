@@ -10,9 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from backup.engine import back_up, config_of
-from maxbrod.api import backup, backup_run
-from maxbrod.api.archives import open_archive
-from maxbrod.api.backup_run import BackupRun
+from maxbrod.archive.opening import open_archive
+from maxbrod.backup import run as backup
+from maxbrod.backup import run_state as backup_run
+from maxbrod.backup.run_state import BackupRun
 from maxbrod.cli.main import run
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce

@@ -9,23 +9,23 @@ import pytest
 
 from backup.engine import back_up, config_of
 from backup.ledger import NOW_MS
-from maxbrod.api import restore as engine
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import KafkaConfig, StorageConfig
-from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import Wish
+from maxbrod.restore import run as engine
+from maxbrod.restore import task as restore_task
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.task import RestoreSettings
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce
-from maxbrod.spark import restore_task
-from maxbrod.spark.restore_task import RestoreSettings
 from restore.engine import read_all, run_job_here, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from maxbrod.restore.task import Restored, RestoreItem
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.spark.restore_task import Restored, RestoreItem
 
 PARTITIONS = 6
 HUGE = 2

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backup.engine import back_up, config_of
-from maxbrod.api import restore as engine
-from maxbrod.api import restore_meter
-from maxbrod.api.restore_meter import Expected, RestoreMeter
 from maxbrod.config import KafkaConfig
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import OffsetsMode, Wish
+from maxbrod.restore import meter as restore_meter
+from maxbrod.restore import run as engine
+from maxbrod.restore.meter import Expected, RestoreMeter
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.wish import OffsetsMode, Wish
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import run_job_here, without_spark
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from maxbrod.api.progress import Progress
+    from maxbrod.engine.progress import Progress
+    from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.spark.restore_task import Restored, RestoreItem, RestoreSettings
 
 
 @pytest.mark.parametrize("mode", [OffsetsMode.EXACT, OffsetsMode.APPEND])

@@ -20,15 +20,16 @@ from backup.ledger import NOW_MS, Ledger
 from backup.plain import Record
 from maxbrod.batch import sharing
 from maxbrod.errors import RefusedError
-from maxbrod.kafka.appends import Batch
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.produce import produce_all
+from maxbrod.kafka.produce.appends import Batch
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import OffsetRange, OffsetsMode, Wish
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.wish import OffsetRange, OffsetsMode, Wish
+from maxbrod.restore.repartition import split as repartition_split
+from maxbrod.restore.repartition import task as repartition_task
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from maxbrod.spark import repartition_split, repartition_task
 from restore.engine import Command, put, stand, without_spark
 from restore.faults import KEEP, CrashError, restore
 from restore.oracle import log_of
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.config import Config
-    from maxbrod.kafka.appends import Feed
+    from maxbrod.kafka.produce.appends import Feed
     from maxbrod.sandbox.cluster import Cluster
 
 SOURCES = 3

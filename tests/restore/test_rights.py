@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from backup.engine import back_up, config_of
-from maxbrod.kafka.access import read_acls
-from maxbrod.kafka.access_admin import create_acls
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import Acl, CommittedOffset
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.group_offsets import commit_offsets
+from maxbrod.kafka.admin.access import create_acls
+from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.state.access import read_acls
+from maxbrod.kafka.state.cluster_state import Acl, CommittedOffset
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction

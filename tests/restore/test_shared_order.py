@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
 from maxbrod.errors import CorruptDataError, RefusedError
-from maxbrod.planning.restore.shares import decode_shares, encode_shares, find_position
-from maxbrod.spark import repartition_split, repartition_task
+from maxbrod.restore.repartition import split as repartition_split
+from maxbrod.restore.repartition import task as repartition_task
+from maxbrod.restore.repartition.shares import decode_shares, encode_shares, find_position
 from restore.shared_logs import BASE, Logs, piece, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.spark.repartition_source import Piece
+    from maxbrod.restore.repartition.source import Piece
     from restore.shared_logs import Came, Choice
 
 Read = list[tuple[int, list[tuple[int, bytes | None]]]]

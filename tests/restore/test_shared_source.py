@@ -16,9 +16,9 @@ from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.digest import Digest
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import Codec
-from maxbrod.planning.restore.blocks import Block
-from maxbrod.spark.repartition_source import read_in_order
-from maxbrod.spark.restore_items import SharedSource
+from maxbrod.restore.items import SharedSource
+from maxbrod.restore.repartition.blocks import Block
+from maxbrod.restore.repartition.source import read_in_order
 from maxbrod.storage.opening import open_storage
 from restore.shared_logs import piece
 

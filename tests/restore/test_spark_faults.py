@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maxbrod.api import restore as engine
+from maxbrod.restore import run as engine
 from restore.faults import archive, renamed
 from restore.oracle import assert_restored
 from restore.spark_program import fateful_job

@@ -8,14 +8,14 @@ from unittest.mock import patch
 
 import pytest
 
-from maxbrod.api import restore as engine
-from maxbrod.api.restore_state import store_plan
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import EXIT_REFUSED, RefusedError, TopicGoneError
-from maxbrod.kafka.access_admin import set_quotas
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.cluster_state import Quota, QuotaEntity
-from maxbrod.kafka.connection import Connection
+from maxbrod.kafka.admin.access import set_quotas
+from maxbrod.kafka.state.cluster_state import Quota, QuotaEntity
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.connection import Connection
+from maxbrod.restore import run as engine
+from maxbrod.restore.state import store_plan
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.storage.opening import open_storage
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from backup.plain import Record
     from maxbrod.config import Config
-    from maxbrod.planning.restore.plan import RestorePlan
+    from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.sandbox.cluster import Cluster
 
 MODES = pytest.mark.parametrize("mode", ["exact", "append"])

@@ -15,9 +15,9 @@ from kafka.partitioner.default import murmur2
 
 from backup.engine import back_up
 from backup.ledger import NOW_MS
-from maxbrod.api import restore as engine
-from maxbrod.api.archives import open_archive
-from maxbrod.api.checking import check_archive
+from maxbrod.archive.opening import open_archive
+from maxbrod.check.run import check_archive
+from maxbrod.restore import run as engine
 from maxbrod.sandbox.topics import offsets
 from restore.engine import Command, put, stand
 from restore.faults import archive, renamed
@@ -26,9 +26,9 @@ from restore.transform_program import transforming
 
 if TYPE_CHECKING:
     from backup.plain import Record
-    from maxbrod.api.restore_report import RestoreReport
     from maxbrod.config import Config
-    from maxbrod.planning.restore.wish import Wish
+    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.report import RestoreReport
     from maxbrod.sandbox.cluster import Cluster
 
 PARTITIONS = 2

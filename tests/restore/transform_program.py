@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from maxbrod.api import restore as engine
-from maxbrod.api import staging
 from maxbrod.config import Config
-from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import OffsetsMode, Wish
-from maxbrod.spark.transform import run_transform_job
+from maxbrod.restore import run as engine
+from maxbrod.restore import staging
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.wish import OffsetsMode, Wish
+from maxbrod.transform.job import run_transform_job
 from restore.engine import run_job_here
 from restore.faults import when_acknowledged
 

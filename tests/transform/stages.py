@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from native_logs import NAME
 
-from datasource.archives import write
-from maxbrod.api.archives import open_archive
-from maxbrod.api.progress import silent
-from maxbrod.api.staging import Staging
+from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.config import StorageConfig
+from maxbrod.convert.task import TransferItem
+from maxbrod.engine.progress import silent
 from maxbrod.layouts.reading import read_records
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.sources import Source
-from maxbrod.planning.transform import Transform
-from maxbrod.spark.transfer_task import TransferItem
-from maxbrod.spark.transform_columns import FLAGS, PREFIX
-from maxbrod.spark.transform_task import TransformSettings, read_rows
+from maxbrod.restore.plan.sources import Source
+from maxbrod.restore.staging import Staging
+from maxbrod.transform.columns import FLAGS, PREFIX
+from maxbrod.transform.plan import Transform
+from maxbrod.transform.task import TransformSettings, read_rows
+from table.archives import write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.api.archives import Archive
+    from maxbrod.archive.opening import Archive
 
 WHERE = TopicPartition(topic=NAME.topic, partition=NAME.partition)
 

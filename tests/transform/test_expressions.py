@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from maxbrod.errors import UsageError
-from maxbrod.planning.transform import Transform
-from maxbrod.spark.transform_columns import TABLE, mentioned, shown_for
-from maxbrod.spark.transform_frame import check_transform
+from maxbrod.transform.columns import TABLE, mentioned, shown_for
+from maxbrod.transform.frame import check_transform
+from maxbrod.transform.plan import Transform
 
 WRONG = [
     ({"where": "nokey = 'x'"}, "UNRESOLVED_COLUMN"),

@@ -10,25 +10,25 @@ from hypothesis import Phase, given, settings
 from native_logs import ABORT, batches, data_batch, marker, pack
 from reference import Record
 
-from datasource.archives import write
 from fixtures_storage import s3_options
-from maxbrod.api import staging as engine
-from maxbrod.api.archives import open_archive
-from maxbrod.api.staging import changes_in, remove_staged
+from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.schema import GapReason
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.model import Codec
-from maxbrod.planning.transform import Changes
-from maxbrod.spark.transform import run_transform_job
+from maxbrod.restore import staging as engine
+from maxbrod.restore.staging import changes_in, remove_staged
 from maxbrod.storage.opening import open_storage
+from maxbrod.transform.job import run_transform_job
+from maxbrod.transform.plan import Changes
+from table.archives import write
 from transform.stages import asked, records_in, stage, staging_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.api.archives import Archive
+    from maxbrod.archive.opening import Archive
     from maxbrod.sandbox.s3 import S3Server
 
 FAR = (1 << 62) - 1

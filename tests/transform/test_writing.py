@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from native_logs import data_batch
 
-from maxbrod.spark.transform_columns import PREFIX
-from maxbrod.spark.transform_writing import write_task
+from maxbrod.transform.columns import PREFIX
+from maxbrod.transform.writing import write_task
 from transform.stages import rows_of, task_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.spark.transform_task import Transformed
+    from maxbrod.transform.task import Transformed
 
 CHUNKS = [data_batch(0, 5) + data_batch(7, 5), data_batch(12, 3)]
 

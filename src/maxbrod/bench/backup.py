@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.api.backup import Backup
+from maxbrod.backup.run import Backup
 from maxbrod.bench.bare import BareLoop, Writing
 from maxbrod.bench.cold import measure_cold
 from maxbrod.bench.figures import Figure, seconds, share, speed
@@ -26,15 +26,15 @@ from maxbrod.bench.planning import measure_planning
 from maxbrod.bench.processes import peak_bytes_below
 from maxbrod.bench.race import Lap, race_laps, time_lap
 from maxbrod.config import BackupConfig, Config, KafkaConfig
+from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.spark.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from maxbrod.bench.race import Laps
-    from maxbrod.spark.session import Session
+    from maxbrod.engine.session import Session
 
 A_RECORDS: Final = 1_000_000
 B_RECORDS: Final = 4_000_000

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from maxbrod.config import KafkaConfig, StorageConfig
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.ranges import read_range
+from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import TopicPartition
 from maxbrod.storage.opening import open_storage

@@ -20,11 +20,11 @@ import numpy as np
 from maxbrod.batch.headers import walk
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.appends import stamped
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.produce_request import RecordsTo, produce_body
-from maxbrod.kafka.producer_ids import new_producer_id
+from maxbrod.kafka.produce.appends import stamped
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.request import RecordsTo, produce_body
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.reading import read_log
 from maxbrod.model import TopicPartition
 from maxbrod.storage.opening import open_storage
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from maxbrod.kafka.sending import Piece
+    from maxbrod.kafka.wire.sending import Piece
     from maxbrod.layouts.kafka.slices import Slice
 
 PROCESSES: Final = 2

@@ -16,24 +16,24 @@ from maxbrod.bench.figures import Figure
 from maxbrod.bench.loads import TOPIC_CONFIG, letters
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.appends import Append, Feed, Hole, stamped
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.filling import fillers
-from maxbrod.kafka.log_ends import log_end, log_ends
-from maxbrod.kafka.offsets import EARLIEST, list_offsets
-from maxbrod.kafka.produce import produce_all
-from maxbrod.kafka.producer_ids import new_producer_id
-from maxbrod.kafka.topic_admin import delete_records
+from maxbrod.kafka.admin.topics import delete_records
+from maxbrod.kafka.fetch.log_ends import log_end, log_ends
+from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
+from maxbrod.kafka.produce.appends import Append, Feed, Hole, stamped
+from maxbrod.kafka.produce.filling import fillers
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition
-from maxbrod.planning.restore.mapping import build_map, encode_map
+from maxbrod.restore.plan.mapping import build_map, encode_map
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from maxbrod.kafka.producer_ids import ProducerIdentity
+    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 
 MAP_RECORDS: Final = 100_000_000
 MAP_BYTES_WANTED: Final = 1e6

@@ -5,26 +5,26 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+from maxbrod.backup.job import run_backup_job
+from maxbrod.backup.plan.tasks import PartitionRange, plan_tasks
+from maxbrod.backup.task import TaskSettings
 from maxbrod.bench.race import Lap, race_laps
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.client import PATIENCE_S, KafkaClient
-from maxbrod.kafka.deadline import Deadline
+from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import topic_id_text
-from maxbrod.planning.tasks import PartitionRange, plan_tasks
-from maxbrod.spark.backup import run_backup_job
-from maxbrod.spark.backup_task import TaskSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from maxbrod.backup.plan.items import Task
     from maxbrod.bench.loads import Load
     from maxbrod.bench.race import Laps
-    from maxbrod.planning.items import Task
-    from maxbrod.spark.session import Session
+    from maxbrod.engine.session import Session
 
     TimeLap = Callable[[Callable[[], object]], Lap]
 

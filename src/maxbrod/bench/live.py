@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from maxbrod.bench.loads import Load
-    from maxbrod.spark.session import Session
+    from maxbrod.engine.session import Session
 
 _SCHEMA: Final = "key binary, value binary, partition int, offset bigint, timestampMs bigint"
 _FETCH_BYTES: Final = 8 << 20

@@ -16,9 +16,9 @@ from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.client import KafkaClient
-from maxbrod.kafka.deadline import Deadline
-from maxbrod.kafka.offsets import LATEST, list_offsets
+from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.sandbox.events import FIRST_TIMESTAMP_MS, orders
 from maxbrod.sandbox.topics import create_topic

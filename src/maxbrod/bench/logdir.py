@@ -10,19 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.api.convert import Convert
-from maxbrod.api.foreign_target import TargetWish
-from maxbrod.api.logdir_backup import logdir_wish
+from maxbrod.archive.foreign_target import TargetWish
+from maxbrod.backup.logdir import logdir_wish
 from maxbrod.bench.figures import speed
 from maxbrod.bench.race import race_laps
 from maxbrod.config import SparkConfig, StorageConfig
+from maxbrod.convert.run import Convert
 from maxbrod.errors import MaxbrodError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maxbrod.bench.figures import Figure
-    from maxbrod.spark.session import Session
+    from maxbrod.engine.session import Session
 
 _READERS: Final = 2
 """As many as this benchmark's machine has cores."""

@@ -12,15 +12,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.backup.plan.starts import Earliest
+from maxbrod.backup.plan.states import Held, PartitionPlan, PartitionState, plan_partition
+from maxbrod.backup.plan.tasks import PartitionRange, Wave, plan_tasks
 from maxbrod.bench.figures import Figure
 from maxbrod.bench.processes import peak_bytes
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import PartitionId
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.errors import MaxbrodError
-from maxbrod.planning.starts import Earliest
-from maxbrod.planning.states import Held, PartitionPlan, PartitionState, plan_partition
-from maxbrod.planning.tasks import PartitionRange, Wave, plan_tasks
 from maxbrod.storage.opening import open_storage
 
 PARTITIONS: Final = 100_000

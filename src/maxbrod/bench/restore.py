@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.api.archives import open_archive
-from maxbrod.api.backup import Backup
-from maxbrod.api.restore import Restore
+from maxbrod.archive.opening import open_archive
+from maxbrod.backup.run import Backup
 from maxbrod.batch.headers import walk
 from maxbrod.bench.bare_produce import PROCESSES, BareProducer
 from maxbrod.bench.exact_offsets import measure_offsets
@@ -31,20 +30,21 @@ from maxbrod.bench.race import Lap, race_laps, time_lap
 from maxbrod.bench.restore_planning import measure_restore_planning
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.config import BackupConfig, Config, KafkaConfig, StorageConfig
+from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
-from maxbrod.planning.restore.rename import parse_rename
-from maxbrod.planning.restore.wish import Wish
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.run import Restore
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.spark.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from maxbrod.bench.race import Laps
+    from maxbrod.engine.session import Session
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.spark.session import Session
 
 A_RECORDS: Final = 1_000_000
 A_RECORD_BYTES: Final = 1024

@@ -10,10 +10,10 @@ from maxbrod.bench.figures import Figure
 from maxbrod.bench.planning import write_catalog
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.planning.restore.choosing import Chosen
-from maxbrod.planning.restore.columns import SOURCE_COLUMNS
-from maxbrod.planning.restore.sources import measure_sources, rows_to_read
-from maxbrod.planning.restore.wish import Wish
+from maxbrod.restore.plan.choosing import Chosen
+from maxbrod.restore.plan.columns import SOURCE_COLUMNS
+from maxbrod.restore.plan.sources import measure_sources, rows_to_read
+from maxbrod.restore.plan.wish import Wish
 from maxbrod.storage.opening import open_storage
 
 PARTITIONS: Final = 10_000

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.api.backup import Backup
+from maxbrod.backup.run import Backup
 from maxbrod.bench.figures import Figure, seconds, share, speed
 from maxbrod.bench.groups import TableGroup
 from maxbrod.bench.live import live_frame
@@ -21,21 +21,21 @@ from maxbrod.bench.loads import BATCH_BYTES, write_load
 from maxbrod.bench.logdir import LogDirectory, race_logdir
 from maxbrod.bench.race import race_laps, time_lap
 from maxbrod.config import BackupConfig, Config, KafkaConfig
-from maxbrod.datasource.archive import look_up
-from maxbrod.datasource.counting import count_records
-from maxbrod.datasource.options import parse_options
-from maxbrod.datasource.registering import register
-from maxbrod.datasource.splits import find_portions
+from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.spark.session import open_session
+from maxbrod.table.read.archive import look_up
+from maxbrod.table.read.counting import count_records
+from maxbrod.table.read.options import parse_options
+from maxbrod.table.read.splits import find_portions
+from maxbrod.table.registering import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from maxbrod.bench.loads import Load
     from maxbrod.bench.race import Lap
-    from maxbrod.spark.session import Session
+    from maxbrod.engine.session import Session
 
 B_RECORDS: Final = 4_000_000
 OBJECTS_WANTED: Final = 2

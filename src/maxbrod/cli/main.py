@@ -9,26 +9,24 @@ from typing import Annotated, Any, Final
 import typer
 
 from maxbrod import __version__
-from maxbrod.cli import (
-    backup,
-    bench,
-    check,
-    compare,
-    convert,
-    demo,
-    drill,
-    gc,
-    groups,
-    ls,
-    prune,
-    query,
-    restore,
-    sandbox,
-    show,
-)
+from maxbrod.backup import cli as backup
+from maxbrod.bench import cli as bench
+from maxbrod.check import cli as check
 from maxbrod.cli.log import showing_log, warnings_on_stderr
 from maxbrod.cli.output import print_error, speaking
+from maxbrod.compare import cli as compare
+from maxbrod.convert import cli as convert
+from maxbrod.demo import cli as demo
+from maxbrod.drill import cli as drill
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, UnavailableError, UsageError
+from maxbrod.groups import cli as groups
+from maxbrod.inspect import cli_gc as gc
+from maxbrod.inspect import cli_ls as ls
+from maxbrod.inspect import cli_show as show
+from maxbrod.prune import cli as prune
+from maxbrod.query import cli as query
+from maxbrod.restore import cli as restore
+from maxbrod.sandbox import cli as sandbox
 
 _UsageProblem: Final[type[Exception]] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)

@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from maxbrod.api.reports import verdict_of
+from maxbrod.backup.report import verdict_of
 from maxbrod.errors import EXIT_DONE
 
 if TYPE_CHECKING:

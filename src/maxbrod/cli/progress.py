@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from maxbrod.api.progress import silent
 from maxbrod.cli.output import err, human_bytes
+from maxbrod.engine.progress import silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.api.progress import OnProgress, Progress
+    from maxbrod.engine.progress import OnProgress, Progress
 
 _MEASURED: Final = frozenset({"reading", "restoring", "comparing"})
 

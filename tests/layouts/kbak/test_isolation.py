@@ -14,13 +14,13 @@ from given_records import sample
 from reference import Record
 
 from kbak.archives import FACTS, NOTHING, WHERE, some
+from maxbrod.archive.surveyed import rows_of
 from maxbrod.catalog.rows import Segment
 from maxbrod.layouts.decoding import Skipped
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.kbak.layout import LAYOUT
 from maxbrod.layouts.reading import read_foreign
 from maxbrod.layouts.travelling import describe
-from maxbrod.planning.surveyed import rows_of
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from native_logs import ABORT, batches, data_batch, marker
 
 from backup.oracle import read_archive
 from convert.engine import convert
-from maxbrod.api.archives import open_archive
+from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Gap, decode_rows
+from maxbrod.convert import copy_task
+from maxbrod.convert.plan import parts as convert_parts
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError
 from maxbrod.layouts.logdir import jumping, scanning
 from maxbrod.layouts.reading import read_logs
-from maxbrod.planning import convert_parts
-from maxbrod.spark import copy_task
 from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from native_logs import Batch
 
-    from maxbrod.api.convert_report import ConvertReport
+    from maxbrod.convert.report import ConvertReport
     from maxbrod.layouts.foreign import Survey
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage

@@ -10,7 +10,7 @@ from native_logs import ABORT, COMMIT, data_batch, marker
 from reference import Record
 from test_legacy import message, wrapper
 
-from maxbrod.api.archives import open_archive
+from maxbrod.archive.opening import open_archive
 from maxbrod.batch.headers import BatchHeaders
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions

@@ -10,14 +10,14 @@ from native_logs import ABORT, COMMIT, data_batch, marker
 
 from backup.oracle import read_archive
 from convert.engine import convert, without_spark
-from maxbrod.api.archives import open_archive
+from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.check.foreign_job import _work as check_work
 from maxbrod.cli.main import run as maxbrod
 from maxbrod.config import StorageConfig
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from maxbrod.layouts.reading import read_records
 from maxbrod.layouts.travelling import describe
-from maxbrod.spark.foreign_check import _work as check_work
 
 if TYPE_CHECKING:
     from pathlib import Path

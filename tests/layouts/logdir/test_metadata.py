@@ -33,16 +33,16 @@ from metadata_logs import (
     user_removal,
 )
 
-from maxbrod.api.archives import open_archive
-from maxbrod.api.snapshots import find_moment
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.snapshots import find_moment
 from maxbrod.errors import RefusedError
-from maxbrod.kafka.cluster_state import Acl, Quota, QuotaEntity, ScramUser
+from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity, ScramUser
 from maxbrod.model import topic_id_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.kafka.cluster_state import ClusterState
+    from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.layouts.foreign import Survey
 
 BASE = [topic("orders", ORDERS), partition(ORDERS, 0, 1, 2), config("retention.ms", "5")]

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 from metadata_logs import batch, config, partition, put_metadata, topic
 
-from cold.directories import LOGS, TARGET_ID, put_source, put_target
-from cold.engine import refused, restore
 from maxbrod.model import topic_id_of
+from restore.cold.directories import LOGS, TARGET_ID, put_source, put_target
+from restore.cold.engine import refused, restore
 
 if TYPE_CHECKING:
     from pathlib import Path

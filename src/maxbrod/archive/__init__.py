@@ -1,0 +1,1 @@
+"""An archive opened: objects, catalog, snapshots, topics and their incarnations."""

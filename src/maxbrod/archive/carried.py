@@ -1,0 +1,277 @@
+"""What a cluster has lost and the archive still holds, carried on from snapshot to snapshot. Pure.
+
+Each thing keeps the run that last saw it. A snapshot is made of the cluster and of the snapshot before it, never of
+older ones, so that a run among thousands costs what the first one did, and no older snapshot is needed later.
+
+- A topic is carried while the archive has offsets of its id; a topic of the same name with another id is another one.
+- A group's position is that of one group in one partition of one topic id. A group that is gone, one that has forgotten
+  the partition, and one whose offsets could not be read are all the same here: the position was known once.
+- Rules about a topic are those of the run that last saw the topic, each narrowed to that topic.
+- ACLs, quotas and users as a whole are carried where they could not be read, or are those of another cluster of which
+  the archive has topics. What a cluster shows to have been taken away stays away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from maxbrod.errors import CorruptDataError
+from maxbrod.kafka.state.cluster_state import (
+    Acl,
+    CommittedOffset,
+    Quota,
+    ScramUser,
+    TopicState,
+    decode_acls,
+    decode_quotas,
+    decode_users,
+)
+from maxbrod.restore.plan.access import is_about
+from maxbrod.strict_json import value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from maxbrod.kafka.state.cluster_state import ClusterState, Group
+
+Place: TypeAlias = tuple[str, str, int]
+"""A group, a topic id and a partition."""
+ACCESS: Final = ("acls", "quotas", "users")
+_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "acls": decode_acls,
+    "quotas": decode_quotas,
+    "users": decode_users,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostTopic:
+    """A topic as a run last saw it. Of one that is still there, only its configuration is meant."""
+
+    run_id: str
+    cluster_id: str | None
+    topic: TopicState
+    acls: tuple[Acl, ...] = ()
+    """The rules about it then, each about this topic alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostOffset:
+    """Where a group stood when a run last knew it."""
+
+    run_id: str
+    group_id: str
+    type: str
+    protocol_type: str
+    committed: CommittedOffset
+    """With the id of its topic."""
+
+    @property
+    def place(self) -> Place:
+        return self.group_id, self.committed.topic_id or "", self.committed.partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostAccess:
+    """All ACLs, quotas or users of a cluster, as a run last read them."""
+
+    run_id: str
+    cluster_id: str | None
+    what: str
+    """One of `ACCESS`."""
+    values: tuple[Acl | Quota | ScramUser, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    topics: tuple[LostTopic, ...] = ()
+    """In the order in which the cluster lost them: of one name the last is the newest."""
+    offsets: tuple[LostOffset, ...] = ()
+    access: tuple[LostAccess, ...] = ()
+
+
+NOTHING: Final = Carried()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a run says of its cluster: what it saw, and what it carries on."""
+
+    run_id: str
+    cluster: ClusterState
+    carried: Carried = NOTHING
+
+
+def carry(older: Told, newer: ClusterState, held: Mapping[str, str], carried: Carried = NOTHING) -> Carried:
+    """What `newer`, with what is `carried` beside it already, lacks of an older run's knowledge.
+
+    `held` has the name of each topic id that the archive holds.
+    """
+    topics = _carry_topics(older, newer, held, carried)
+    return Carried(
+        topics=topics,
+        offsets=_carry_offsets(older, newer, held, carried, topics),
+        access=_carry_access(older, newer, carried, {each.cluster_id for each in topics}),
+    )
+
+
+def _carry_topics(older: Told, newer: ClusterState, held: Collection[str], carried: Carried) -> tuple[LostTopic, ...]:
+    there = {each.topic_id: each for each in newer.topics}
+    told = {each.topic.topic_id: each for each in carried.topics}
+    seen = {each.topic_id: each for each in older.cluster.topics}
+    found: dict[str, LostTopic] = {}
+    for known in (*older.carried.topics, *(_lost(older, each) for each in older.cluster.topics)):
+        topic_id = known.topic.topic_id
+        if topic_id not in held or topic_id in told or _is_described(there.get(topic_id)):
+            continue
+        if topic_id in there and not _is_described(known.topic):
+            continue
+        # Seen later, and perhaps without the right to describe it: an earlier run could.
+        before = found.pop(topic_id, None)
+        found[topic_id] = known if before is None or _is_described(known.topic) else before
+    rules = older.cluster.acls
+    for topic_id in found.keys() & seen if rules is not None else ():
+        found[topic_id] = replace(found[topic_id], acls=_rules_about(seen[topic_id].name, rules or ()))
+    return *found.values(), *carried.topics
+
+
+def _lost(older: Told, topic: TopicState) -> LostTopic:
+    return LostTopic(run_id=older.run_id, cluster_id=older.cluster.cluster_id, topic=topic)
+
+
+def _is_described(topic: TopicState | None) -> bool:
+    return topic is not None and topic.configs is not None
+
+
+def _rules_about(topic: str, acls: Iterable[Acl]) -> tuple[Acl, ...]:
+    """Never wider than what they were: a rule about many names may have been taken away for a reason."""
+    about = (each for each in acls if each.resource_type == "TOPIC" and is_about(each, topic))
+    return tuple(sorted({replace(each, resource_name=topic, pattern_type="LITERAL") for each in about}))
+
+
+def _carry_offsets(
+    older: Told,
+    newer: ClusterState,
+    held: Mapping[str, str],
+    carried: Carried,
+    topics: Iterable[LostTopic],
+) -> tuple[LostOffset, ...]:
+    known = {each.place for each in carried.offsets}
+    known.update(place for _, _, place in places_of(newer, _ids_by_name(held, topics)))
+    found: list[LostOffset] = []
+    for group, committed, place in places_of(older.cluster, _ids_by_name(held, older.carried.topics)):
+        if place[1] in held and place not in known:
+            found.append(_lost_offset(older.run_id, group, committed, place[1]))
+        known.add(place)
+    found += [each for each in older.carried.offsets if each.place[1] in held and each.place not in known]
+    return tuple(sorted((*found, *carried.offsets), key=lambda each: each.place))
+
+
+def places_of(cluster: ClusterState, ids: Mapping[str, str]) -> Iterator[tuple[Group, CommittedOffset, Place]]:
+    """Every position that a run has read. `ids` says which topic is meant where Kafka could not tell any more."""
+    for group in cluster.groups:
+        for each in group.offsets or ():
+            yield group, each, (group.group_id, each.topic_id or ids.get(each.topic, ""), each.partition)
+
+
+def _lost_offset(run_id: str, group: Group, committed: CommittedOffset, topic_id: str) -> LostOffset:
+    return LostOffset(
+        run_id=run_id,
+        group_id=group.group_id,
+        type=group.type,
+        protocol_type=group.protocol_type,
+        committed=replace(committed, topic_id=topic_id),
+    )
+
+
+def _ids_by_name(held: Mapping[str, str], lost: Iterable[LostTopic]) -> dict[str, str]:
+    """A group may still stand in a topic that is gone: that is the one which was lost last."""
+    names = {name: topic_id for topic_id, name in held.items()}
+    return {**names, **{each.topic.name: each.topic.topic_id for each in lost}}
+
+
+def _carry_access(
+    older: Told, newer: ClusterState, carried: Carried, clusters: Collection[str | None]
+) -> tuple[LostAccess, ...]:
+    known = {(each.cluster_id, each.what) for each in carried.access}
+    known |= {(newer.cluster_id, what) for what in ACCESS if getattr(newer, what) is not None}
+    found = list(carried.access)
+    for each in (*_access_of(older), *older.carried.access):
+        wanted = each.cluster_id == newer.cluster_id or each.cluster_id in clusters
+        if wanted and (each.cluster_id, each.what) not in known:
+            known.add((each.cluster_id, each.what))
+            found.append(each)
+    return tuple(sorted(found, key=lambda each: (each.cluster_id or "", each.what)))
+
+
+def _access_of(told: Told) -> Iterator[LostAccess]:
+    cluster = told.cluster
+    for what in ACCESS:
+        values = getattr(cluster, what)
+        if values is not None:
+            yield LostAccess(run_id=told.run_id, cluster_id=cluster.cluster_id, what=what, values=values)
+
+
+def encode_carried(carried: Carried) -> dict[str, Any]:
+    """As plain JSON values."""
+    return {
+        "topics": [asdict(each) for each in carried.topics],
+        "groups": [
+            {
+                **dict(zip(("group_id", "type", "protocol_type", "run_id", "topic", "topic_id"), key, strict=True)),
+                "offsets": [_encode_offset(each.committed) for each in group],
+            }
+            for key, group in groupby(sorted(carried.offsets, key=_offset_order), key=_same_topic)
+        ],
+        "access": [asdict(each) for each in carried.access],
+    }
+
+
+def _same_topic(each: LostOffset) -> tuple[str, ...]:
+    topic = each.committed
+    return each.group_id, each.type, each.protocol_type, each.run_id, topic.topic, topic.topic_id or ""
+
+
+def _offset_order(each: LostOffset) -> tuple[tuple[str, ...], int]:
+    return _same_topic(each), each.committed.partition
+
+
+def _encode_offset(committed: CommittedOffset) -> list[Any]:
+    return [committed.partition, committed.offset, committed.leader_epoch, committed.metadata]
+
+
+def decode_carried(fields: Mapping[str, Any]) -> Carried:
+    """What `encode_carried` wrote. Keys that are not known are passed over."""
+    try:
+        return Carried(
+            topics=tuple(value_of(LostTopic, each, "topics") for each in fields["topics"]),
+            offsets=tuple(
+                sorted((one for each in fields["groups"] for one in _decode_group(each)), key=lambda one: one.place)
+            ),
+            access=tuple(
+                replace(
+                    value_of(LostAccess, {**each, "values": []}, "access"),
+                    values=_DECODERS[each["what"]](each["values"]),
+                )
+                for each in fields["access"]
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptDataError(f"what a snapshot carries on cannot be read: {error}") from error
+
+
+def _decode_group(fields: Mapping[str, Any]) -> Iterator[LostOffset]:
+    about = {name: fields[name] for name in ("run_id", "group_id", "type", "protocol_type")}
+    topic, topic_id = fields["topic"], fields["topic_id"]
+    for partition, offset, leader_epoch, metadata in fields["offsets"]:
+        committed = {
+            "topic": topic,
+            "topic_id": topic_id,
+            "partition": partition,
+            "offset": offset,
+            "leader_epoch": leader_epoch,
+            "metadata": metadata,
+        }
+        yield value_of(LostOffset, {**about, "committed": committed}, "groups")

@@ -1,0 +1,195 @@
+"""A place that is written in another tool's layout: what it has already, what it cannot hold, how it is published."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Survey, WriteOptions
+from maxbrod.layouts.registry import layout_of
+from maxbrod.model import TopicPartition
+from maxbrod.storage.opening import open_storage
+from maxbrod.storage.overlay import OWN_FOLDER, without_own
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from maxbrod.config import StorageConfig
+    from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, TopicState
+    from maxbrod.layouts.foreign import ForeignSegment, Layout, Loss
+
+_MEMORY: Final = f"{OWN_FOLDER}/backup.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetWish:
+    """How a tree of another layout is to be written."""
+
+    layout: str
+    codec: str | None = None
+    """A name, or a name and a level: `zstd:9`."""
+    segment_bytes: int | None = None
+    segment_records: int | None = None
+    extra: Mapping[str, str] | None = None
+    accept_loss: bool = False
+
+    def options(self) -> WriteOptions:
+        name, _, level = (self.codec or "").partition(":")
+        if level and not level.isdecimal():
+            raise UsageError(f"{self.codec!r} is no codec", hint="say a name and perhaps a level, such as zstd:9")
+        return WriteOptions(
+            codec=name or None,
+            level=int(level) if level else None,
+            segment_bytes_max=self.segment_bytes,
+            segment_records_max=self.segment_records,
+            extra=dict(self.extra or {}),
+        )
+
+
+class ForeignTarget:
+    """One place, one layout. `survey` is what was there at the last look."""
+
+    def __init__(self, url: str, storage: StorageConfig, wish: TargetWish) -> None:
+        self._layout: Layout = layout_of(wish.layout)
+        self._options = wish.options()
+        self._accept_loss = wish.accept_loss
+        self._storage = open_storage(url, storage)
+        self.url = self._storage.url
+        self.survey = self._look()
+        self.starts, self.topic_ids = self._recall()
+        """Where partitions begin that were met at their end, by a backup that was told to begin there; which topics
+        were backed up, because the next one of the same name is another."""
+
+    @property
+    def options(self) -> WriteOptions:
+        return self._options
+
+    @property
+    def losses(self) -> Sequence[Loss]:
+        """What cannot be written. Those that are real must have been accepted before anything is."""
+        return self._layout.losses_with(self._options)
+
+    def demand_acceptance(self) -> None:
+        """RefusedError where records could lose something that an application may miss, and nobody said it may."""
+        real = [each.what for each in self.losses if each.real]
+        if real and not self._accept_loss:
+            raise RefusedError(
+                f"the layout {self._layout.name} cannot hold {'; '.join(real)}",
+                operation="write another layout",
+                object_name=self.url,
+                hint="say --accept-loss to go on without, or use maxbrod's own layout, which loses nothing",
+            )
+
+    def publish(self, written: Sequence[ForeignSegment], facts: ClusterFacts) -> None:
+        """Make it part of the archive, and look again."""
+        self._layout.publish(self._storage, self.survey, written, self._options, _with_lost(facts, self.survey))
+        self.survey = self._look()
+
+    def remember(self, starts: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> None:
+        """What the layouts themselves have no place for, added to what is remembered already of the same topics."""
+        if starts.items() <= self.starts.items() and topic_ids.items() <= self.topic_ids.items():
+            return
+        others = {name for name, each in topic_ids.items() if self.topic_ids.get(name, each) != each}
+        kept = {each: start for each, start in self.starts.items() if each.topic not in others}
+        self.starts, self.topic_ids = {**kept, **starts}, {**self.topic_ids, **topic_ids}
+        places = sorted([each.topic, each.partition, start] for each, start in self.starts.items())
+        document = {"starts": places, "topic_ids": self.topic_ids}
+        self._storage.replace(_MEMORY, json.dumps(document, sort_keys=True).encode())
+
+    def look_again(self) -> None:
+        """After a failure the tree may have other contents than were thought."""
+        self.survey = self._look()
+
+    def _recall(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+        try:
+            document = json.loads(bytes(self._storage.get(_MEMORY)))
+            starts = {
+                TopicPartition(topic=str(name), partition=int(each)): int(start)
+                for name, each, start in document["starts"]
+            }
+            return starts, {str(name): str(each) for name, each in document["topic_ids"].items()}
+        except ObjectNotFoundError:
+            return {}, {}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptDataError(
+                "it does not say what was backed up",
+                operation="look at the archive",
+                object_name=self._storage.name_of(_MEMORY),
+                hint="without it, nobody knows whether the topics are still the same; delete it if you do",
+            ) from error
+
+    def _look(self) -> Survey:
+        seen = without_own(self._storage)
+        if next(iter(seen.list()), None) is None:
+            return Survey(layout=self._layout.name, segments=())
+        if not self._layout.detect(seen):
+            raise RefusedError(
+                f"there are objects here, but no archive in the layout {self._layout.name}",
+                operation="write another layout",
+                object_name=self._storage.url,
+                hint="name an empty place, or one that the same layout was written to",
+            )
+        survey = self._layout.survey(self._storage)
+        for fault in survey.faults:
+            if fault.fatal:
+                raise CorruptDataError(
+                    fault.message,
+                    operation="look at the archive",
+                    object_name=self._storage.name_of(fault.path),
+                    offset=fault.offset,
+                    hint="see 'maxbrod check', and with --repair what can be made good",
+                )
+        return survey
+
+
+def _with_lost(facts: ClusterFacts, survey: Survey) -> ClusterFacts:
+    """With what the cluster has lost, and the archive holds: topics, and where groups stood in them."""
+    held = {each.topic for each in survey.positions}
+    topics = {name: each for name, each in survey.topics.items() if name in held}
+    offsets: dict[str, dict[TopicPartition, int]] = {}
+    for group in survey.groups:
+        offsets[group.group_id] = {where: each for where, each in group.offsets.items() if where.topic in held}
+    for group in facts.groups:
+        offsets[group.group_id] = {**offsets.get(group.group_id, {}), **group.offsets}
+    return replace(
+        facts,
+        topics={**topics, **facts.topics},
+        groups=tuple(ForeignGroup(group_id=name, offsets=found) for name, found in offsets.items() if found),
+    )
+
+
+def facts_of(state: ClusterState) -> ClusterFacts:
+    """What a layout may keep of a cluster besides its records.
+
+    These layouts know names only: of one name, they get the topic that the cluster had last, which comes first.
+    """
+    topics = {each.name: each for each in reversed(state.topics)}
+    return ClusterFacts(
+        cluster_id=state.cluster_id,
+        brokers=tuple(f"{each.host}:{each.port}" for each in state.brokers),
+        topics={
+            name: ForeignTopic(
+                name=name,
+                partition_count=each.partition_count,
+                replication_factor=each.replication_factor or None,
+                configs={name: value for name, value in (each.configs or {}).items() if value is not None},
+            )
+            for name, each in sorted(topics.items())
+        },
+        groups=tuple(
+            ForeignGroup(
+                group_id=each.group_id,
+                offsets={offset.where: offset.offset for offset in each.offsets if _is_of(offset, topics)},
+            )
+            for each in state.groups
+            if each.offsets
+        ),
+        taken_at_ms=state.taken_at_ms,
+    )
+
+
+def _is_of(offset: CommittedOffset, topics: Mapping[str, TopicState]) -> bool:
+    topic = topics.get(offset.topic)
+    return topic is None or offset.topic_id in {None, topic.topic_id}

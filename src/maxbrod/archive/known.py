@@ -1,0 +1,137 @@
+"""What an archive knows of a cluster as of a run: the newest word on each thing, and the run that spoke it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.archive.carried import ACCESS, NOTHING, Told, decode_carried
+from maxbrod.errors import naming
+from maxbrod.kafka.state.cluster_state import Group, decode_state
+from maxbrod.restore.plan.access import is_about
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from maxbrod.archive.carried import Carried, LostOffset, LostTopic, Place
+    from maxbrod.archive.snapshot_document import Snapshot
+    from maxbrod.kafka.state.cluster_state import Acl, ClusterState, TopicState
+
+GONE: Final = "Dead"
+"""Kafka's own word for the state of a group that does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """`cluster` has what the run saw, and what it carries on: topics of one name may be several, that which was there
+    first. A run is told only of what the run itself did not see.
+    """
+
+    cluster: ClusterState
+    ranks: Mapping[str, int]
+    """Of each topic id the run knows: the higher, the later the cluster had it."""
+    topic_runs: Mapping[str, str] = field(default_factory=dict)
+    """The run that last saw a topic that the cluster had no more, by topic id."""
+    config_runs: Mapping[str, str] = field(default_factory=dict)
+    """The run that last read the configuration of a topic that was there, and could not be described."""
+    offset_runs: Mapping[Place, str] = field(default_factory=dict)
+    """The run that last knew a group's position."""
+    access_runs: Mapping[str, str] = field(default_factory=dict)
+    """The run that last read the ACLs, quotas or users of this cluster, where the run itself could not."""
+
+
+def told_of(snapshot: Snapshot) -> Told:
+    """What a snapshot says of its cluster. CorruptDataError, UnsupportedFormatError: it cannot be read."""
+    with naming(f"snapshots/{snapshot.run_id}.json.zst"):
+        return Told(
+            run_id=snapshot.run_id,
+            cluster=decode_state(snapshot.cluster),
+            carried=NOTHING if snapshot.carried is None else decode_carried(snapshot.carried),
+        )
+
+
+def know(told: Told) -> Known:
+    cluster, carried = told.cluster, told.carried
+    there = {each.topic_id for each in cluster.topics}
+    lost = [each for each in carried.topics if each.topic.topic_id not in there]
+    described = {each.topic.topic_id: each for each in carried.topics if each.topic.topic_id in there}
+    ids = {each.topic.name: each.topic.topic_id for each in lost}
+    return Known(
+        cluster=replace(
+            cluster,
+            topics=(
+                *(_described(each, described.get(each.topic_id)) for each in cluster.topics),
+                *(each.topic for each in reversed(lost)),
+            ),
+            groups=tuple(_groups(cluster, carried.offsets, ids)),
+            **_access(cluster, carried, lost),
+        ),
+        ranks={
+            **{each.topic.topic_id: rank for rank, each in enumerate(lost)},
+            **dict.fromkeys(there, len(lost)),
+        },
+        topic_runs={each.topic.topic_id: each.run_id for each in lost},
+        config_runs={topic_id: each.run_id for topic_id, each in described.items()},
+        offset_runs={each.place: each.run_id for each in carried.offsets},
+        access_runs={each.what: each.run_id for each in carried.access if each.cluster_id == cluster.cluster_id},
+    )
+
+
+def _described(topic: TopicState, carried: LostTopic | None) -> TopicState:
+    if carried is None or topic.configs is not None:
+        return topic
+    return replace(topic, configs=carried.topic.configs, effective=carried.topic.effective)
+
+
+def _groups(cluster: ClusterState, lost: Iterable[LostOffset], ids: Mapping[str, str]) -> Iterator[Group]:
+    """As they are, but for what was lost: there may be many, and most have lost nothing."""
+    more: dict[str, list[LostOffset]] = {}
+    for each in lost:
+        more.setdefault(each.group_id, []).append(each)
+    for group in cluster.groups:
+        own, behind = group.offsets or (), more.pop(group.group_id, ())
+        if behind or any(each.topic_id is None and each.topic in ids for each in own):
+            named = (each if each.topic_id else replace(each, topic_id=ids.get(each.topic)) for each in own)
+            yield replace(group, offsets=(*named, *(each.committed for each in behind)))
+        else:
+            yield group
+    for group_id, gone in more.items():
+        yield Group(
+            group_id=group_id,
+            type=gone[0].type,
+            state=GONE,
+            protocol_type=gone[0].protocol_type,
+            offsets=tuple(each.committed for each in gone),
+        )
+
+
+def _access(cluster: ClusterState, carried: Carried, lost: Sequence[LostTopic]) -> dict[str, Any]:
+    """Of its own cluster first: what others had of the same name does not replace it."""
+    found: dict[str, Any] = {}
+    for what in ACCESS:
+        told = [each for each in carried.access if each.what == what]
+        own = getattr(cluster, what)
+        for each in sorted(told, key=lambda each: each.cluster_id != cluster.cluster_id):
+            known = {_identity(one) for one in own or ()}
+            own = (*(own or ()), *(one for one in each.values if _identity(one) not in known))
+        found[what] = own
+    acls: tuple[Acl, ...] | None = found["acls"]
+    rules = [rule for each in lost for rule in each.acls if not _is_covered(rule, acls or ())]
+    if acls is not None or rules:
+        found["acls"] = (*(acls or ()), *dict.fromkeys(rules))
+    return found
+
+
+def _identity(value: Any) -> object:  # noqa: ANN401 - an ACL, a quota or a user
+    """A quota of the same entities, and a user of the same name, are the same with other values."""
+    return getattr(value, "entities", None) or (getattr(value, "mechanism", None) and value.name) or value
+
+
+def _is_covered(rule: Acl, acls: Iterable[Acl]) -> bool:
+    """Whether there is a rule that says as much of this topic."""
+    return any(
+        is_about(each, rule.resource_name)
+        and replace(each, resource_name=rule.resource_name, pattern_type=rule.pattern_type) == rule
+        for each in acls
+        if each.resource_type == rule.resource_type
+    )

@@ -1,0 +1,191 @@
+"""An archive of another tool as one of ours: rows and a snapshot made of its survey. Pure.
+
+Few know the ids of their topics; the others' get one from their name: the same at every survey. One run stands for all
+that were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from maxbrod.archive.snapshot_document import Snapshot
+from maxbrod.archive.surveyed_cluster import acls_of, brokers_of, gaps_of, quotas_of, topic_state, users_of
+from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
+from maxbrod.catalog.schema import GapReason
+from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, Group, encode_state
+from maxbrod.layouts.coverage import by_partition
+from maxbrod.layouts.foreign import UNCOMMITTED
+from maxbrod.layouts.travelling import describe
+from maxbrod.model import topic_id_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maxbrod.catalog.rows import Row
+    from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignGroup, ForeignSegment, Survey
+    from maxbrod.model import TopicPartition
+
+RUN_ID: Final = "survey"
+SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"
+_NUMBER: Final = re.compile(r"[0-9]+")
+_REASONS: Final = {str(each): each for each in GapReason}
+
+
+def topic_id_for(name: str) -> str:
+    """Of a topic whose archive knows only its name."""
+    digest = hashlib.sha256(f"maxbrod topic {name}".encode()).digest()
+    return topic_id_text(UUID(bytes=digest[:16], version=5))
+
+
+def topic_id_in(survey: Survey, name: str) -> str:
+    """The topic's own id, or the one that its name gives."""
+    known = survey.topics.get(name)
+    return topic_id_for(name) if known is None or known.topic_id is None else known.topic_id
+
+
+def rows_of(survey: Survey) -> list[Row]:
+    """Every segment, every gap between segments, and the run that stands for all."""
+    at = survey.taken_at_ms or 0
+    rows: list[Row] = []
+    segments = by_partition(survey.segments)
+    for where in sorted({*segments, *(each.where for each in survey.gaps if each.reason == GapReason.CORRUPT)}):
+        found = sorted(_partition_rows(survey, where, segments.get(where, []), at), key=lambda row: row.base_offset)
+        rows.extend(found)
+    rows.append(Run(run_id=RUN_ID, started_at=at, finished_at=at, snapshot=SNAPSHOT_PATH, written_at=at))
+    return rows
+
+
+def snapshot_of(survey: Survey) -> Snapshot:
+    """What the archive knows of its cluster, in the form in which our own runs record it."""
+    counts: dict[str, int] = {name: topic.partition_count or 0 for name, topic in survey.topics.items()}
+    for where in (*survey.positions, *(each.where for each in survey.segments)):
+        counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
+    ends = {_id(survey, where): end for where, end in survey.positions.items()}
+    for segment in survey.segments:
+        known = _id(survey, segment.where)
+        ends[known] = max(ends.get(known, 0), segment.end_offset)
+    state = ClusterState(
+        cluster_id=survey.cluster_id,
+        taken_at_ms=survey.taken_at_ms or 0,
+        brokers=brokers_of(survey.cluster),
+        topics=tuple(topic_state(survey, name, topic_id_in(survey, name), count) for name, count in counts.items()),
+        acls=acls_of(survey.cluster),
+        quotas=quotas_of(survey.cluster),
+        users=users_of(survey.cluster),
+        groups=tuple(_group(survey, each) for each in survey.groups),
+        gaps=gaps_of(survey),
+    )
+    return Snapshot(
+        run_id=RUN_ID,
+        taken_at_ms=survey.taken_at_ms or 0,
+        cluster=encode_state(state),
+        ends=ends,
+        topics={topic_id_in(survey, name): name for name in counts},
+    )
+
+
+def _id(survey: Survey, where: TopicPartition) -> PartitionId:
+    return PartitionId(topic_id=topic_id_in(survey, where.topic), partition=where.partition)
+
+
+def _partition_rows(
+    survey: Survey, where: TopicPartition, segments: Sequence[ForeignSegment], at: int
+) -> Iterator[Segment | Gap]:
+    told = [each for each in survey.gaps if each.where == where]
+    lost = [each for each in survey.faults if each.fatal and _is_of(each, where)]
+    # What is lost before the first segment, or behind the last, lies between no two of them.
+    first, last = (segments[0].base_offset, segments[-1].end_offset) if segments else (0, 0)
+    outside = [each for each in told if each.reason == GapReason.CORRUPT and not first < each.base_offset < last]
+    for each in outside:
+        yield _gap(survey, where, each.base_offset, each.end_offset, GapReason.CORRUPT, at)
+    reached = first
+    for segment in segments:
+        if segment.base_offset > reached:
+            damaged = any(each.offset is None or reached <= each.offset < segment.base_offset for each in lost)
+            hole = (reached, segment.base_offset)
+            for low, high, reason in [(*hole, GapReason.CORRUPT)] if damaged else _reasons(told, *hole):
+                yield _gap(survey, where, low, high, reason, at)
+        if segment.end_offset > segment.base_offset:
+            yield _segment(survey, segment, at)
+        reached = max(reached, segment.end_offset)
+
+
+def _is_of(fault: Fault, where: TopicPartition) -> bool:
+    """By its path: in every layout the topic is a folder of it, and the partition a number in it."""
+    return where.topic in fault.path.split("/") and where.partition in map(int, _NUMBER.findall(fault.path))
+
+
+def _reasons(told: Sequence[ForeignGap], first: int, end: int) -> Iterator[tuple[int, int, GapReason]]:
+    """Offsets without records in the parts of which the archive says one thing, or nothing."""
+    reached = first
+    for each in sorted(told, key=lambda gap: gap.base_offset):
+        low, high = max(each.base_offset, reached), min(each.end_offset, end)
+        if low < high:
+            if reached < low:
+                yield reached, low, GapReason.UNRECORDED
+            yield low, high, _REASONS.get(each.reason, GapReason.UNRECORDED)
+            reached = high
+    if reached < end:
+        yield reached, end, GapReason.UNRECORDED
+
+
+def _gap(survey: Survey, where: TopicPartition, first: int, end: int, reason: GapReason, at: int) -> Gap:
+    return Gap(
+        topic=where.topic,
+        topic_id=topic_id_in(survey, where.topic),
+        partition=where.partition,
+        base_offset=first,
+        end_offset=end,
+        reason=reason,
+        run_id=RUN_ID,
+        written_at=at,
+    )
+
+
+def _segment(survey: Survey, segment: ForeignSegment, at: int) -> Segment:
+    offsets = segment.end_offset - segment.base_offset
+    records = offsets if segment.records is None else segment.records
+    return Segment(
+        topic=segment.where.topic,
+        topic_id=topic_id_in(survey, segment.where.topic),
+        partition=segment.where.partition,
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        path=segment.path,
+        position=0,
+        bytes=segment.bytes,
+        raw_bytes=segment.bytes,
+        codec=segment.codec,
+        records=records,
+        min_timestamp=segment.min_timestamp,
+        max_timestamp=segment.max_timestamp,
+        # What other layouts note is the lowest of all records.
+        min_timestamp_exact=segment.min_timestamp is not None,
+        first_leader_epoch=segment.first_leader_epoch,
+        last_leader_epoch=segment.last_leader_epoch,
+        aborted=segment.aborted,
+        digest="",
+        # Of markers that are left out nobody has counted how many there are.
+        reason=_REASONS[segment.reason] if records < offsets or segment.details.get(UNCOMMITTED) else None,
+        details=describe(survey.layout, segment),
+        run_id=RUN_ID,
+        written_at=at,
+    )
+
+
+def _group(survey: Survey, group: ForeignGroup) -> Group:
+    offsets = tuple(
+        CommittedOffset(
+            topic=where.topic,
+            topic_id=topic_id_in(survey, where.topic),
+            partition=where.partition,
+            offset=offset,
+            leader_epoch=-1,
+            metadata=None,
+        )
+        for where, offset in group.offsets.items()
+    )
+    return Group(group_id=group.group_id, type="classic", state="Empty", protocol_type="consumer", offsets=offsets)

@@ -1,0 +1,1 @@
+"""A live cluster, or brokers' disks, into an archive."""

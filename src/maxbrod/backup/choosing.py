@@ -1,0 +1,62 @@
+"""Which backup a configuration means: into an archive of our own, or into one in another tool's layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from maxbrod.archive.foreign_target import TargetWish
+from maxbrod.backup.foreign import ForeignBackup
+from maxbrod.backup.run import Backup
+from maxbrod.engine.progress import silent
+from maxbrod.errors import UsageError
+from maxbrod.layouts.registry import NATIVE
+
+if TYPE_CHECKING:
+    import threading
+
+    from maxbrod.config import Config
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+
+AnyBackup: TypeAlias = Backup | ForeignBackup
+
+
+def open_backup(
+    config: Config,
+    *,
+    session: Session | None = None,
+    on_progress: OnProgress = silent,
+    stop: threading.Event | None = None,
+) -> AnyBackup:
+    """For a `with`. UsageError where options do not go with the layout."""
+    wish = config.backup
+    given = [
+        flag
+        for flag, value in (
+            ("--codec", wish.codec),
+            ("--layout-option", wish.layout_options),
+            ("--accept-loss", wish.accept_loss),
+        )
+        if value
+    ]
+    if config.layout in {None, NATIVE}:
+        if given:
+            raise UsageError(f"{given[0]} is for other layouts than our own", hint="name one with --layout")
+        return Backup(config, session=session, on_progress=on_progress, stop=stop)
+    if wish.roll_age:
+        raise UsageError("--roll-age is for our own layout", hint="choose the interval by --every instead")
+    return ForeignBackup(config, target_wish(config), session=session, on_progress=on_progress, stop=stop)
+
+
+def target_wish(config: Config) -> TargetWish:
+    """How a backup in another layout is written. Sizes of segments are that layout's own, where nobody gave one."""
+    wish = config.backup
+    given = wish.model_fields_set
+    return TargetWish(
+        layout=config.layout or NATIVE,
+        codec=wish.codec,
+        segment_bytes=wish.segment_bytes if "segment_bytes" in given else None,
+        segment_records=wish.segment_records,
+        extra=wish.layout_options,
+        accept_loss=wish.accept_loss,
+    )

@@ -1,0 +1,67 @@
+"""What `maxbrod backup --follow` says: a line for each interval, and each piece of news once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from maxbrod.backup.summary import print_notice
+from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json_line
+from maxbrod.errors import EXIT_DONE
+
+if TYPE_CHECKING:
+    from maxbrod.backup.follow import Interval
+    from maxbrod.backup.report import Notice
+
+
+class IntervalPrinter:
+    """Call it with every interval."""
+
+    def __init__(self, *, quiet: bool, as_json: bool) -> None:
+        self._quiet = quiet
+        self._as_json = as_json
+        self._told: set[tuple[object, ...]] = set()
+
+    def __call__(self, interval: Interval) -> None:
+        if self._as_json:
+            # One line each, so that whoever reads the pipe need not wait for the end.
+            print_json_line(interval.as_dict())
+            return
+        if interval.error is not None:
+            print_error(interval.error, as_json=False)
+        self._print_news(interval)
+        if not self._quiet:
+            out.print(interval_line(interval), soft_wrap=True)
+
+    def _print_news(self, interval: Interval) -> None:
+        notices = () if interval.report is None else interval.report.notices
+        for notice in notices:
+            if _key(notice) not in self._told and (notice.exit_code or not self._quiet):
+                print_notice(notice, err if self._quiet else out)
+        # What is over and comes back is news again.
+        self._told = {_key(notice) for notice in notices} if interval.report is not None else self._told
+
+
+def interval_line(interval: Interval) -> Text:
+    when = human_time(interval.finished_at_ms)
+    took_s = (interval.finished_at_ms - interval.started_at_ms) / 1000
+    report = interval.report
+    done = "" if report is None else f"{report.records:,} records, {human_bytes(report.raw_bytes)} in {took_s:,.1f} s; "
+    word = f"failed, {interval.failures:,} in a row" if interval.failures else interval.verdict
+    return Text.assemble(
+        when,
+        f"  {done}lag {_lag(interval)}; recovery point {human_time(interval.recovery_point_ms) or 'none yet'}; ",
+        (word, "green" if interval.exit_code == EXIT_DONE else "bold red"),
+    )
+
+
+def _lag(interval: Interval) -> str:
+    """In offsets and in time, as far as anybody knows."""
+    offsets = "unknown" if interval.lag_offsets is None else f"{interval.lag_offsets:,} offsets"
+    return offsets if interval.lag_ms is None else f"{offsets}, {interval.lag_ms / 1000:,.0f} s"
+
+
+def _key(notice: Notice) -> tuple[object, ...]:
+    """Not the message, which may tell an age."""
+    return notice.kind, notice.topic, notice.partition, notice.first_offset, notice.exit_code

@@ -1,0 +1,100 @@
+"""What a backup that follows tells Prometheus. A registry of its own: nothing of the process, nothing of others.
+
+The names are documented in docs/operations.md, and people's alerts rest on them.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from maxbrod.errors import EXIT_DONE, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from maxbrod.backup.follow import Interval
+    from maxbrod.backup.report import BackupReport
+
+_DURATIONS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+
+
+class BackupMetrics:
+    """Give it every interval. Times are seconds since 1970, as Prometheus has them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        here = self.registry
+        self._intervals = Counter("maxbrod_backup_intervals", "Runs by how they ended.", ["result"], registry=here)
+        self._failures = Gauge("maxbrod_backup_failures", "Runs that have failed in a row.", registry=here)
+        self._success = Gauge(
+            "maxbrod_backup_last_success_timestamp_seconds", "When the last complete run ended.", registry=here
+        )
+        self._point = Gauge(
+            "maxbrod_backup_recovery_point_timestamp_seconds",
+            "What was written before this can be brought back; 0 while there is none.",
+            registry=here,
+        )
+        self._lag = Gauge(
+            "maxbrod_backup_lag_offsets",
+            "Offsets that the cluster has and the archive has not; NaN while nobody knows.",
+            ["topic"],
+            registry=here,
+        )
+        self._records = Counter("maxbrod_backup_records", "Records archived.", registry=here)
+        self._read = Counter("maxbrod_backup_read_bytes", "Bytes of log read.", registry=here)
+        self._stored = Counter("maxbrod_backup_stored_bytes", "Bytes stored in segments.", registry=here)
+        self._duration = Histogram(
+            "maxbrod_backup_duration_seconds", "How long runs took.", buckets=_DURATIONS_S, registry=here
+        )
+        self._notices = Counter("maxbrod_backup_notices", "What runs had to say.", ["kind"], registry=here)
+        self._topics: tuple[str, ...] = ()
+        for result in ("complete", "incomplete", "failed"):
+            self._intervals.labels(result)
+
+    def observe(self, interval: Interval) -> None:
+        self._failures.set(interval.failures)
+        self._duration.observe((interval.finished_at_ms - interval.started_at_ms) / 1000)
+        self._point.set((interval.recovery_point_ms or 0) / 1000)
+        self._observe_lags(interval.lags)
+        failed, complete = interval.failures > 0, interval.exit_code == EXIT_DONE
+        self._intervals.labels("failed" if failed else "complete" if complete else "incomplete").inc()
+        if complete:
+            self._success.set(interval.finished_at_ms / 1000)
+        if interval.report is not None:
+            self._observe_report(interval.report)
+
+    def _observe_lags(self, lags: Mapping[str, int | None] | None) -> None:
+        # A topic that is gone has no lag, rather than its last one for ever. One of which nothing could be asked has.
+        known = dict.fromkeys(self._topics) if lags is None else lags
+        self._lag.clear()
+        for topic, lag in known.items():
+            self._lag.labels(topic).set(math.nan if lag is None else lag)
+        self._topics = tuple(known)
+
+    def _observe_report(self, report: BackupReport) -> None:
+        self._records.inc(report.records)
+        self._read.inc(report.raw_bytes)
+        self._stored.inc(report.bytes)
+        for notice in report.notices:
+            self._notices.labels(notice.kind).inc()
+
+
+@contextmanager
+def serving(metrics: BackupMetrics, port: int, host: str) -> Iterator[int]:
+    """Serve them for the length of the block; the port, which matters where 0 was asked for."""
+    try:
+        server, thread = start_http_server(port, addr=host, registry=metrics.registry)
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"metrics cannot be served: {error}", object_name=f"{host}:{port}", hint="choose another --metrics-port"
+        ) from error
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,112 @@
+"""What a backup has done, for a person: a table of topics, what wants looking at, and the verdict.
+
+Bounded, however many partitions a cluster has: all of it is in `--json`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from maxbrod.cli.output import human_bytes, human_time, out, print_line, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rich.console import Console
+
+    from maxbrod.backup.report import BackupReport, Notice, TopicReport
+
+TOPICS_SHOWN_MAX: Final = 60
+NOTICES_SHOWN_MAX: Final = 10
+"""Of each kind."""
+
+
+def print_summary(report: BackupReport) -> None:
+    """Everything; see `print_notices` for those who want to hear of trouble only."""
+    _print_topics(report)
+    print_notices(report, out)
+    took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
+    print_line(
+        f"{report.records:,} records, {human_bytes(report.raw_bytes)} read, {human_bytes(report.bytes)} stored in "
+        f"{report.objects:,} object{'s'[: report.objects != 1]}, "
+        f"{took_s:,.1f} s, {human_bytes(report.raw_bytes / took_s)}/s"
+    )
+    print_line(_committed(report))
+    print_line(f"recovery point: {human_time(report.recovery_point_ms) or 'none yet'}")
+    out.print(verdict(report), soft_wrap=True)
+
+
+def _committed(report: BackupReport) -> str:
+    if report.committed:
+        return f"run {report.run_id} in {report.archive}"
+    return f"nothing {'new' if report.complete else 'was stored'}: {report.archive} stays as it is"
+
+
+def _print_topics(report: BackupReport) -> None:
+    # A topic of which not every partition could be asked may have something new.
+    told = [topic for topic in report.topics if topic.records or topic.gaps or topic.waiting != 0]
+    quiet = len(report.topics) - len(told)
+    if told:
+        headings = ["topic", ">parts", ">records", ">read", ">stored"]
+        headings += ["gaps"] if any(topic.gaps for topic in told) else []
+        headings += [">waiting"] if any(topic.waiting != 0 for topic in told) else []
+        shown = table("", *headings)
+        shown.title = None
+        for column in shown.columns[:1]:
+            column.no_wrap, column.overflow = False, "fold"
+        for topic in told[:TOPICS_SHOWN_MAX]:
+            shown.add_row(*_cells(topic, headings))
+        out.print(shown)
+    if len(told) > TOPICS_SHOWN_MAX:
+        print_line(f"and {len(told) - TOPICS_SHOWN_MAX:,} topics more")
+    if quiet:
+        print_line(f"{quiet:,} topic{'s'[: quiet != 1]} without anything new")
+
+
+def _cells(topic: TopicReport, headings: Iterable[str]) -> list[str]:
+    cells = {
+        "topic": topic.topic,
+        ">parts": f"{topic.partitions:,}",
+        ">records": f"{topic.records:,}",
+        ">read": human_bytes(topic.raw_bytes),
+        ">stored": human_bytes(topic.bytes),
+        "gaps": _counted(topic.gaps),
+        ">waiting": "unknown" if topic.waiting is None else f"{topic.waiting:,}" if topic.waiting else "",
+    }
+    return [cells[heading] for heading in headings]
+
+
+def print_notices(report: BackupReport, console: Console, *, grave_only: bool = False) -> None:
+    """The gravest last, next to the verdict, where the eye falls first."""
+    shown: Counter[str] = Counter()
+    told = [notice for notice in report.notices if notice.exit_code or not grave_only]
+    for notice in sorted(told, key=lambda each: each.exit_code):
+        shown[notice.kind] += 1
+        if shown[notice.kind] <= NOTICES_SHOWN_MAX:
+            print_notice(notice, console)
+    for kind, count in shown.items():
+        if count > NOTICES_SHOWN_MAX:
+            console.print(Text(f"{kind}: {count - NOTICES_SHOWN_MAX:,} more, all of them with --json"), soft_wrap=True)
+
+
+def print_notice(notice: Notice, console: Console) -> None:
+    style = "bold red" if notice.exit_code else "yellow"
+    # Text, not markup: a message may quote names with brackets in them.
+    console.print(Text.assemble((f"{notice.kind}: ", style), str(notice)), soft_wrap=True)
+    if notice.hint:
+        console.print(Text(f"  {notice.hint}", style="dim"), soft_wrap=True)
+
+
+def verdict(report: BackupReport) -> Text:
+    if report.complete:
+        text = ": every offset up to the end of this run is archived or explained"
+        return Text.assemble((report.verdict, "bold green"), text)
+    grave = Counter(notice.kind for notice in report.notices if notice.exit_code)
+    return Text.assemble((report.verdict, "bold red"), f": {_counted(grave)}; see above")
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))

@@ -1,0 +1,229 @@
+"""What one task of a backup does, in a Python worker of Spark or anywhere else: fetch, check, write, tell.
+
+A task may be run twice at once (speculation) or again (retry): every attempt writes objects under names of its own, and
+only what the winner tells is ever committed. Clients are opened here, never brought along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.backup.plan.items import Damage, Failure, Outcome, Trouble
+from maxbrod.batch.looking import look_into
+from maxbrod.errors import (
+    AccessDeniedError,
+    CorruptDataError,
+    LogTruncatedError,
+    MaxbrodError,
+    TopicGoneError,
+    UnsupportedFormatError,
+    UsageError,
+    naming,
+)
+from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
+from maxbrod.kafka.fetch.small_ranges import SmallRange, read_small_ranges
+from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
+from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.model import TopicPartition, topic_id_of
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maxbrod.backup.plan.items import RangeItem, Task
+    from maxbrod.config import KafkaConfig, StorageConfig
+    from maxbrod.kafka.fetch.chunks import Chunk
+    from maxbrod.layouts.kafka.compression import Compression
+    from maxbrod.layouts.kafka.partition import PartitionWriter
+    from maxbrod.layouts.kafka.slices import SegmentLimits
+
+_TROUBLES: Final[tuple[tuple[type[MaxbrodError], Trouble], ...]] = (
+    (TopicGoneError, Trouble.DELETED),
+    (LogTruncatedError, Trouble.TRUNCATED),
+    (UnsupportedFormatError, Trouble.UNSUPPORTED),
+    (AccessDeniedError, Trouble.DENIED),
+    # What a broker answers to a user who may see a topic and not read it.
+    (UsageError, Trouble.DENIED),
+)
+"""All others mean that it is not available."""
+
+
+_GATHER_BYTES: Final = 16 << 20
+_GATHER_RANGES: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """What every task of a run needs to know besides its items. Holds secrets."""
+
+    run_id: str
+    archive_url: str
+    kafka: KafkaConfig
+    storage: StorageConfig = field(repr=False)
+    compression: Compression
+    limits: SegmentLimits
+    exact_timestamps: bool = False
+    """Whether every record is looked into for the lowest time; else only as far as that costs next to nothing."""
+    fetch_bytes: int = FETCH_BYTES
+    patience_s: float = PATIENCE_S
+
+
+@dataclass(slots=True)
+class _Reading:
+    """An item while it is read; its slices count only when the task's objects are all durable."""
+
+    item: RangeItem
+    part: PartitionWriter
+    reached: int
+    log_start_offset: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    failure: Failure | None = None
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            item=self.item,
+            slices=self.part.slices,
+            reached=self.reached,
+            log_start_offset=self.log_start_offset,
+            damages=tuple(self.damages),
+            failure=self.failure,
+        )
+
+
+def run_backup_task(settings: TaskSettings, task: Task) -> tuple[Outcome, ...]:
+    """Archive the items of a task. What goes wrong is told, not raised: other partitions have nothing to do with it."""
+    try:
+        storage = open_storage(settings.archive_url, settings.storage)
+        writer = ArchiveWriter(
+            storage,
+            run_id=settings.run_id,
+            compression=settings.compression,
+            limits=settings.limits,
+            exact_timestamps=settings.exact_timestamps,
+            look=look_into(task.bytes_estimate),
+        )
+        with KafkaClient(settings.kafka) as client, writer as archive:
+            readings = [
+                _archive(client, archive, item, settings, chunk)
+                for group in _groups(task.items)
+                for item, chunk in _gathered(client, group)
+            ]
+    except MaxbrodError as error:
+        return _nothing_written(task.items, error)
+    return tuple(reading.outcome() for reading in readings)
+
+
+def _groups(items: Sequence[RangeItem]) -> Iterator[list[RangeItem]]:
+    """Neighbours that are read together: many small ones, up to what may be held in memory, or one large one."""
+    group: list[RangeItem] = []
+    room = _GATHER_BYTES
+    for item in items:
+        cost = item.bytes_estimate if item.packed else _GATHER_BYTES
+        if group and (cost > room or len(group) == _GATHER_RANGES):
+            yield group
+            group, room = [], _GATHER_BYTES
+        group.append(item)
+        room -= cost
+    if group:
+        yield group
+
+
+def _gathered(client: KafkaClient, group: Sequence[RangeItem]) -> Iterator[tuple[RangeItem, Chunk | None]]:
+    """Each item, with all there is of it if it came at once."""
+    small = {
+        SmallRange(
+            where=TopicPartition(topic=item.topic, partition=item.partition),
+            topic_id=topic_id_of(item.topic_id),
+            start=item.start,
+            end=item.end,
+            bytes_estimate=item.bytes_estimate,
+            floor=item.floor,
+        ): item
+        for item in group
+    }
+    came = {small[each]: chunk for each, chunk in read_small_ranges(client, list(small))} if len(group) > 1 else {}
+    for item in group:
+        yield item, came.pop(item, None)
+
+
+def _archive(
+    client: KafkaClient, archive: ArchiveWriter, item: RangeItem, settings: TaskSettings, chunk: Chunk | None
+) -> _Reading:
+    part = archive.partition(
+        topic=item.topic,
+        topic_id=item.topic_id,
+        partition=item.partition,
+        packed=item.packed,
+        every_hole=not item.compacted,
+    )
+    reading = _Reading(item, part, item.start)
+    if chunk is not None:
+        _append(reading, chunk)
+    where = TopicPartition(topic=item.topic, partition=item.partition)
+    with naming(str(where)):
+        while reading.reached < item.end and reading.failure is None:
+            _read_on(client, where, reading, settings)
+        part.close()
+    return reading
+
+
+def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, settings: TaskSettings) -> None:
+    """To the end of the range, or behind the next damaged batch, or to where it cannot go on."""
+    item = reading.item
+    chunks = read_range(
+        client,
+        where,
+        reading.reached,
+        item.end,
+        topic_id=topic_id_of(item.topic_id),
+        floor=item.floor if reading.reached == item.start else None,
+        fetch_bytes=min(settings.fetch_bytes, _fetch_bytes(item)),
+        patience_s=settings.patience_s,
+    )
+    while True:
+        try:
+            chunk = next(chunks, None)
+        except CorruptDataError as error:
+            offset = reading.reached if error.offset is None else max(error.offset, reading.reached)
+            reading.damages.append(Damage(offset=offset, message=error.message))
+            # A row of its own, also in a compacted topic: a later run may read it from a sound replica.
+            reading.part.close()
+            reading.reached = offset + 1
+            return
+        except MaxbrodError as error:
+            # Whatever a broker answers for one partition, the others of the task have nothing to do with it.
+            reading.failure = _failure(error)
+            return
+        if chunk is None:
+            return
+        # An error from here on is the storage's, and ends the task.
+        _append(reading, chunk)
+
+
+def _append(reading: _Reading, chunk: Chunk) -> None:
+    if len(chunk.headers):
+        reading.part.append(chunk.data, chunk.headers, chunk.aborted)
+    elif chunk.start < chunk.log_start_offset:
+        # What retention took is a row of its own, however little it is: no slice may reach over it.
+        reading.part.close()
+    reading.reached = chunk.end
+    reading.log_start_offset = max(reading.log_start_offset, chunk.log_start_offset)
+
+
+def _fetch_bytes(item: RangeItem) -> int:
+    """No more than a small range needs, with room for a wrong estimate: a broker sends all it is allowed to."""
+    return max(4 * item.bytes_estimate, 1 << 20)
+
+
+def _failure(error: MaxbrodError) -> Failure:
+    trouble = next((trouble for kind, trouble in _TROUBLES if isinstance(error, kind)), Trouble.UNAVAILABLE)
+    return Failure(trouble=trouble, message=error.message, offset=error.offset, hint=error.hint)
+
+
+def _nothing_written(items: Sequence[RangeItem], error: MaxbrodError) -> tuple[Outcome, ...]:
+    """The objects of the task are not all there, so none of its items has been archived."""
+    failure = replace(_failure(error), trouble=Trouble.STORAGE, message=str(error))
+    return tuple(
+        Outcome(item=item, slices=(), reached=item.start, log_start_offset=0, failure=failure) for item in items
+    )

@@ -1,0 +1,1 @@
+"""Whether an archive is whole: the quick check and the deep one."""

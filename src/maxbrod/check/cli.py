@@ -1,0 +1,281 @@
+"""`maxbrod check`: whether an archive is whole."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from maxbrod.backup.cli_options import MasterOption  # noqa: TC001 - typer reads the signature
+from maxbrod.check.problems import Verdict
+from maxbrod.cli.options import (
+    ArchiveOption,
+    ConfigOption,
+    LayoutOption,
+    S3EndpointOption,
+    S3PathStyleOption,
+    S3RegionOption,
+    find_place,
+)
+from maxbrod.cli.output import JsonFlag, ending, human_bytes, human_time, print_json, print_line
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.check.deep import DeepCheckReport
+    from maxbrod.check.foreign import ForeignCheckReport
+    from maxbrod.check.problems import Problem
+    from maxbrod.check.run import CheckReport
+    from maxbrod.cli.options import Place
+    from maxbrod.config import SparkConfig
+
+_PROBLEMS_SHOWN: Final = 100
+_RUNS_SHOWN: Final = 10
+_EXPLAINED: Final = "every offset is archived or explained, up to where the archive ends"
+_NOT_READ: Final = "no object was read, which --deep does"
+_NOT_ASKED: Final = "no cluster was asked what it has beyond that"
+
+_DEEP = "Reading every byte"
+
+
+def check(
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC]...", help="Names, globs, or /a regex/ of whole names; all without.", show_default=False
+        ),
+    ] = None,
+    archive: ArchiveOption = None,
+    layout: LayoutOption = None,
+    config: ConfigOption = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
+    s3_path_style: S3PathStyleOption = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read all that is archived, and compare it.", rich_help_panel=_DEEP)
+    ] = False,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PART",
+            help="Read only so much of it, by chance: 5%, or 0.05. Implies --deep.",
+            show_default=False,
+            rich_help_panel=_DEEP,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Draw the sample that this number stands for.", show_default=False, rich_help_panel=_DEEP
+        ),
+    ] = None,
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart", help="Read everything, also what an interrupted check has read.", rich_help_panel=_DEEP
+        ),
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="First make good what can be, in other layouts: indexes wrong or gone."),
+    ] = False,
+    master: MasterOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check that an archive is whole, and with --deep that every byte of it is what was written.
+
+    Every offset of every partition must be archived or explained, every object must be there and long enough, and the
+    last backup's snapshot must agree. With --deep every object is read on Spark: digests, checksums of batches, counts
+    and timestamps of records; a deep check that is interrupted goes on where it was when the same command is run again.
+    No cluster is asked: of what one has beyond the archive, only what the last backup could not archive is named.
+    Ends with 3 if offsets are missing, with 4 if objects are, or are damaged.
+
+    For example:
+
+      maxbrod check -a /backups/kafka
+
+      maxbrod check -a s3://backups/kafka 'orders-*' --json
+
+      maxbrod check -a s3://backups/kafka --deep --sample 5%
+
+      maxbrod check -a /backups/of-another-tool --repair
+    """
+    from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.check.run import check_archive  # noqa: PLC0415
+
+    part = None if sample is None else _part(sample)
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    if repair:
+        _repair(place)
+    opened = open_archive(place.url, place.storage, layout=place.config.layout)
+    if opened.survey is not None:
+        _check_foreign(opened, place, patterns, deep=deep or part is not None, master=master, as_json=as_json)
+        return
+    quick = check_archive(opened, patterns or ())
+    found = None
+    if deep or part is not None:
+        spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
+        found = _check_deep(opened, spark, patterns or (), part=part or 1.0, seed=seed, restart=restart, quiet=as_json)
+    verdict = quick.verdict if found is None else found.verdict_with(quick.problems)
+    if as_json:
+        deep_part = found and {**asdict(found), "verdict": found.verdict}
+        print_json({**asdict(quick), "deep": deep_part, "verdict": verdict, "exit_code": verdict.exit_code})
+    else:
+        _print(quick, found)
+        print_line(_words(verdict, quick, found))
+    if verdict.exit_code:
+        raise typer.Exit(verdict.exit_code)
+
+
+def _repair(place: Place) -> None:
+    from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - as above
+    from maxbrod.check.foreign import repair_foreign  # noqa: PLC0415
+
+    opened = open_archive(place.url, place.storage, layout=place.config.layout)
+    for fault in repair_foreign(opened):
+        print_line(f"{'lost' if fault.fatal else 'repaired'}: {fault.path}: {fault.message}")
+
+
+def _check_foreign(
+    archive: Archive, place: Place, patterns: Sequence[str] | None, *, deep: bool, master: str | None, as_json: bool
+) -> None:
+    from maxbrod.check.foreign import check_foreign  # noqa: PLC0415 - as above
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+
+    if patterns:
+        raise UsageError("an archive in another layout is checked as a whole", hint="name no topics")
+    spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
+    with progress_bar(shown=deep and not as_json) as on_progress:
+        report = check_foreign(archive, spark if deep else None, on_progress=on_progress)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        for fault in report.faults[:_PROBLEMS_SHOWN]:
+            at = "" if fault.offset is None else f" at offset {fault.offset:,}"
+            print_line(f"{'damaged' if fault.fatal else 'made good'}: {fault.path}{at}: {fault.message}")
+        for gap in report.unexplained[:_PROBLEMS_SHOWN]:
+            reach = f"{gap.base_offset:,} to {gap.end_offset - 1:,}"
+            print_line(f"unexplained: {gap.where}: no segment has the offsets {reach}, and nothing says why")
+        for doubt in report.doubts[:_PROBLEMS_SHOWN]:
+            print_line(f"not known: {doubt}")
+        print_line(
+            f"layout {report.layout}: {report.topics:,} topics, {report.partitions:,} partitions, "
+            f"{report.segments:,} segments with {report.records:,} records and {human_bytes(report.bytes)}"
+        )
+        print_line(_foreign_words(report))
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
+def _part(text: str) -> float:
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        return float(number) / (100 if percent else 1)
+    except ValueError:
+        raise UsageError(f"{text!r} is no part of an archive", hint="say --sample 5% or --sample 0.05") from None
+
+
+def _check_deep(
+    archive: Archive,
+    spark: SparkConfig,
+    patterns: Sequence[str],
+    *,
+    part: float,
+    seed: int | None,
+    restart: bool,
+    quiet: bool,
+) -> DeepCheckReport:
+    from maxbrod.check.deep import deep_check  # noqa: PLC0415 - Spark: only for --deep
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
+
+    stop = threading.Event()
+    with stopping_by_signals(stop), progress_bar(shown=not quiet) as on_progress:
+        return deep_check(
+            archive, spark, patterns, sample=part, seed=seed, restart=restart, on_progress=on_progress, stop=stop
+        )
+
+
+def _print(report: CheckReport, found: DeepCheckReport | None) -> None:
+    problems = (*report.problems, *(found.problems if found else ()))
+    for problem in problems[:_PROBLEMS_SHOWN]:
+        _print_problem(problem)
+    if len(problems) > _PROBLEMS_SHOWN:
+        print_line(f"and {len(problems) - _PROBLEMS_SHOWN:,} more: see --json")
+    _print_runs(report)
+    without = f" ({report.partitions_without_rows:,} without any record)" if report.partitions_without_rows else ""
+    print_line(
+        f"{report.topics:,} topics, {report.partitions:,} partitions{without}, {report.objects:,} objects with "
+        f"{human_bytes(report.bytes)}, {report.snapshots:,} snapshots ({report.snapshots_read:,} read)"
+    )
+    if found:
+        _print_read(found)
+    print_line(f"recovery point: {human_time(report.recovery_point) or 'none'}")
+
+
+def _print_runs(report: CheckReport) -> None:
+    for run in report.unfinished_runs[-_RUNS_SHOWN:]:
+        if run.exit_code is None:
+            print_line(f"run {run.run_id} has not ended: it was killed, or is under way; what it committed counts")
+            continue
+        print_line(f"run {run.run_id} ended {ending(run.exit_code)}")
+        for finding in run.findings:
+            print_line(f"  {finding}")
+
+
+def _print_read(report: DeepCheckReport) -> None:
+    drawn = "" if report.seed is None else f" of {report.slices:,}, drawn by --seed {report.seed}"
+    before = f", {report.skipped:,} were read before" if report.skipped else ""
+    print_line(
+        f"read {report.checked:,} slices{drawn} with {report.records_checked:,} records and "
+        f"{human_bytes(report.bytes_checked)}{before}"
+    )
+
+
+def _words(verdict: Verdict, quick: CheckReport, found: DeepCheckReport | None) -> str:
+    """One verdict for all that was looked at, and what was not."""
+    match verdict:
+        case Verdict.WHOLE:
+            return f"{verdict}: {_EXPLAINED}; {_NOT_READ}, {_NOT_ASKED}"
+        case Verdict.SOUND:
+            read = "every byte" if found and found.seed is None else "every byte that was read"
+            return f"{verdict}: {_EXPLAINED}, and {read} is what was written; {_NOT_ASKED}"
+        case Verdict.STOPPED:
+            return f"{verdict} on request, with nothing found so far: the same command goes on from here"
+    wrong = len(quick.problems) + (len(found.problems) if found else 0)
+    return f"{verdict}: {wrong:,} problem{'s'[: wrong != 1]}, see above"
+
+
+def _foreign_words(report: ForeignCheckReport) -> str:
+    fatal = sum(each.fatal for each in report.faults)
+    good, lost = len(report.faults) - fatal, len(report.unexplained)
+    gaps = f"; {lost:,} unexplained gap{'s'[: lost != 1]}, see above" if lost else ""
+    made_good = f"; {good:,} fault{'s'[: good != 1]} made good" if good else ""
+    known = ", as far as can be known" if report.doubts else ""
+    match report.verdict:
+        case Verdict.DAMAGED:
+            return f"{report.verdict}: {fatal:,} fault{'s'[: fatal != 1]}, see above{gaps}{made_good}"
+        case Verdict.INCOMPLETE:
+            return f"{report.verdict}: {gaps.removeprefix('; ')}{made_good}"
+        case Verdict.SOUND:
+            return f"{report.verdict}: every record was read{known}; {_NOT_ASKED}{made_good}"
+    return f"{report.verdict}: objects and metadata agree{known}; {_NOT_READ}, {_NOT_ASKED}{made_good}"
+
+
+def _print_problem(problem: Problem) -> None:
+    where = ""
+    if problem.partition is not None:
+        where = f" {problem.topic or problem.topic_id}-{problem.partition}"
+    if problem.first_offset is not None:
+        known = problem.end_offset is not None
+        where += f" offsets [{problem.first_offset:,}, {problem.end_offset:,})" if known else ""
+        where += "" if known else f" from offset {problem.first_offset:,} on"
+    if problem.object_name is not None:
+        where += f" in {problem.object_name}"
+    print_line(f"{problem.kind}:{where}: {problem.message}")
+    if problem.hint:
+        print_line(f"  {problem.hint}")

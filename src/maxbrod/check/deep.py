@@ -1,0 +1,217 @@
+"""The deep check: every byte of every slice is read again and compared with what the catalog says of it.
+
+It goes in waves and remembers which slices have proved sound: a check that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.archive.incarnations import select_names
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.check.job import verify_slices
+from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
+from maxbrod.check.sound_slices import SoundSlices, slice_name
+from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.session import open_configured, parallelism_of
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.check.job import SliceProblem
+    from maxbrod.config import SparkConfig
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+    from maxbrod.layouts.kafka.slices import Slice
+
+WAVE_BYTES: Final = 8 << 30
+_TASK_BYTES: Final = 256 << 20
+_SLICE_COST_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepCheckReport:
+    """`skipped` were found sound by a check that was interrupted; `chosen` are fewer than all if it was a sample."""
+
+    archive: str
+    version: int
+    slices: int
+    chosen: int
+    skipped: int
+    checked: int
+    bytes_checked: int
+    records_checked: int
+    seed: int | None
+    problems: tuple[Problem, ...]
+    interrupted: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict_of(self.problems, deep=True, interrupted=self.interrupted)
+
+    def verdict_with(self, quick: Iterable[Problem]) -> Verdict:
+        """Of this and of the quick check together."""
+        return verdict_of((*quick, *self.problems), deep=True, interrupted=self.interrupted)
+
+    @property
+    def exit_code(self) -> int:
+        return self.verdict.exit_code
+
+
+def deep_check(
+    archive: Archive,
+    spark: SparkConfig,
+    patterns: Sequence[str] = (),
+    *,
+    sample: float = 1.0,
+    seed: int | None = None,
+    restart: bool = False,
+    session: Session | None = None,
+    on_progress: OnProgress = silent,
+    stop: threading.Event | None = None,
+    wave_bytes: int = WAVE_BYTES,
+) -> DeepCheckReport:
+    """Read the slices of all topics, or of those that match. `sample` is the part of them to read, drawn by `seed`.
+
+    The same command goes on with what an interrupted one has left, unless `restart`; a sample always starts afresh.
+    """
+    if not 0 < sample <= 1:
+        raise UsageError(f"a sample cannot be {sample:g} of an archive", hint="say --sample 5% or --sample 0.05")
+    rows = _segments(archive, patterns)
+    memory = SoundSlices.of(archive.url, patterns)
+    if sample < 1:
+        seed = random.randrange(1 << 32) if seed is None else seed  # noqa: S311 - no secret
+        chosen, sound = _draw(rows, sample, seed), set()
+    else:
+        seed = None
+        chosen, sound = rows, memory.forget() if restart else memory.read()
+    waiting = [row for row in chosen if slice_name(row) not in sound]
+    check = _DeepCheck(archive, _Meter(on_progress, sum(row.raw_bytes for row in waiting)))
+    if waiting:
+        with open_configured(spark, session) as opened:
+            parallelism = parallelism_of(spark.master, opened)
+            for wave in _waves(waiting, wave_bytes):
+                if stop is not None and stop.is_set():
+                    check.interrupted = True
+                    break
+                damaged = check.run(opened, wave, _tasks(wave, parallelism))
+                if sample == 1:
+                    memory.add(row for number, row in enumerate(wave) if number not in damaged)
+    if sample == 1 and not check.interrupted:
+        memory.forget()
+    return DeepCheckReport(
+        archive=archive.url,
+        version=archive.catalog.version,
+        slices=len(rows),
+        chosen=len(chosen),
+        skipped=len(chosen) - len(waiting),
+        checked=len(check.checked),
+        bytes_checked=sum(row.bytes for row in check.checked),
+        records_checked=sum(row.records for row in check.checked),
+        seed=seed,
+        problems=tuple(check.problems),
+        interrupted=check.interrupted,
+    )
+
+
+def _segments(archive: Archive, patterns: Sequence[str]) -> list[Segment]:
+    # As of older runs, what was replaced is read as well.
+    tables = (archive.catalog.rows(), archive.catalog.replaced())
+    rows = [row for table in tables for row in decode_rows(table) if isinstance(row, Segment)]
+    if not patterns:
+        return rows
+    chosen = select_names({row.topic for row in rows}, patterns)
+    return [row for row in rows if row.topic in chosen]
+
+
+def _draw(rows: Sequence[Segment], sample: float, seed: int) -> list[Segment]:
+    """At least one slice, where there is one. The same seed draws the same slices from the same archive."""
+    count = min(len(rows), max(1, round(len(rows) * sample)))
+    drawn = random.Random(seed).sample(range(len(rows)), count)  # noqa: S311 - no secret
+    return [rows[number] for number in sorted(drawn)]
+
+
+def _waves(rows: Sequence[Segment], wave_bytes: int) -> Iterator[list[Segment]]:
+    wave: list[Segment] = []
+    size = 0
+    for row in rows:
+        if wave and size + row.raw_bytes > wave_bytes:
+            yield wave
+            wave, size = [], 0
+        wave.append(row)
+        size += row.raw_bytes + _SLICE_COST_BYTES
+    if wave:
+        yield wave
+
+
+@dataclass(slots=True)
+class _DeepCheck:
+    """A check under way."""
+
+    archive: Archive
+    meter: _Meter
+    checked: list[Segment] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    interrupted: bool = False
+
+    def run(self, session: Session, wave: Sequence[Segment], tasks: Sequence[Sequence[tuple[int, Slice]]]) -> set[int]:
+        """Read the slices of a wave; which of them are damaged."""
+        self.meter.begin(len(tasks), sum(row.raw_bytes for row in wave))
+        archive, name = self.archive, f"check-{uuid.uuid4().hex[:12]}"
+        found = verify_slices(session, archive.url, archive.options, tasks, name=name, on_done=self.meter.hear)
+        self.problems += [self._problem(wave[each.number], each) for each in found]
+        self.checked += wave
+        return {each.number for each in found}
+
+    def _problem(self, row: Segment, found: SliceProblem) -> Problem:
+        return Problem(
+            kind=ProblemKind.DAMAGED,
+            message=f"{found.message}, at offset {found.offset}",
+            topic=row.topic,
+            topic_id=row.topic_id,
+            partition=row.partition,
+            first_offset=row.base_offset,
+            end_offset=row.end_offset,
+            object_name=self.archive.storage.name_of(row.path),
+            hint="read it again; if it stays, bring the object back from a copy or an older object version",
+        )
+
+
+def _tasks(wave: Sequence[Segment], parallelism: int) -> list[list[tuple[int, Slice]]]:
+    """Neighbours together, because they often share an object; a few tasks for each core."""
+    size = sum(row.raw_bytes + _SLICE_COST_BYTES for row in wave)
+    share = min(_TASK_BYTES, max(1, -(-size // (3 * parallelism))))
+    tasks: list[list[tuple[int, Slice]]] = []
+    room = 0
+    for number, row in sorted(enumerate(wave), key=lambda each: (each[1].path, each[1].position)):
+        if room <= 0:
+            tasks.append([])
+            room = share
+        tasks[-1].append((number, slice_of(row)))
+        room -= row.raw_bytes + _SLICE_COST_BYTES
+    return tasks
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Turns tasks that are done into bytes that are done."""
+
+    on_progress: OnProgress
+    total: int
+    before: int = 0
+    tasks: int = 1
+    size: int = 0
+
+    def begin(self, tasks: int, size: int) -> None:
+        self.before, self.tasks, self.size = self.before + self.size, tasks, size
+        self.hear(0)
+
+    def hear(self, count: int) -> None:
+        done = self.before + self.size * min(count, self.tasks) // self.tasks
+        self.on_progress(Progress(phase="checking", bytes_done=done, bytes_total=self.total))

@@ -1,0 +1,111 @@
+"""The check of an archive in another tool's layout: what its own metadata promise, and with `deep` every record."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.catalog.schema import GapReason
+from maxbrod.check.foreign_job import run_foreign_check
+from maxbrod.check.problems import Verdict
+from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.session import open_configured, parallelism_of
+from maxbrod.engine.windows import spread
+from maxbrod.errors import UsageError
+from maxbrod.layouts.registry import layout_of, repair_of
+from maxbrod.layouts.travelling import describe
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from maxbrod.archive.opening import Archive
+    from maxbrod.config import SparkConfig
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+    from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
+
+_TASKS_PER_CORE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignCheckReport:
+    archive: str
+    layout: str
+    topics: int
+    partitions: int
+    segments: int
+    records: int
+    bytes: int
+    deep: bool
+    faults: tuple[Fault, ...]
+    unexplained: tuple[ForeignGap, ...] = ()
+    """Offsets between segments that nothing accounts for: a segment may be lost there."""
+    doubts: tuple[Doubt, ...] = ()
+    """What the archive cannot tell."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was made good, and what nobody can know, is no reason to fail."""
+        if any(each.fatal for each in self.faults):
+            return Verdict.DAMAGED
+        if self.unexplained:
+            return Verdict.INCOMPLETE
+        return Verdict.SOUND if self.deep else Verdict.WHOLE
+
+    @property
+    def exit_code(self) -> int:
+        return self.verdict.exit_code
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "verdict": self.verdict, "exit_code": self.exit_code}
+
+
+def check_foreign(
+    archive: Archive,
+    spark: SparkConfig | None = None,
+    *,
+    session: Session | None = None,
+    on_progress: OnProgress = silent,
+) -> ForeignCheckReport:
+    """With `spark` deep: every segment is read."""
+    survey = archive.survey
+    if survey is None:
+        raise UsageError("this archive is in our own layout", object_name=archive.url)
+    storage = open_storage(archive.url, archive.options)
+    faults = list(layout_of(survey.layout).check(storage, survey, deep=False))
+    if spark is not None:
+        on_progress(Progress(phase="starting Spark"))
+        with open_configured(spark, session) as opened:
+            described = [(each.bytes, describe(survey.layout, each)) for each in survey.segments]
+            tasks = spread(described, _TASKS_PER_CORE * parallelism_of(spark.master, opened))
+            total = sum(each.bytes for each in survey.segments)
+
+            def hear(done: int) -> None:
+                share = total * done // max(len(tasks), 1)
+                on_progress(Progress(phase="checking", bytes_done=share, bytes_total=total))
+
+            known = {(each.path, each.offset) for each in faults}
+            found = run_foreign_check(opened, archive.url, archive.options, tasks, on_done=hear)
+            faults += [each for each in found if (each.path, each.offset) not in known]
+    return ForeignCheckReport(
+        archive=archive.url,
+        layout=survey.layout,
+        topics=len({each.topic for each in survey.positions} | {each.where.topic for each in survey.segments}),
+        partitions=len({*survey.positions, *(each.where for each in survey.segments)}),
+        segments=len(survey.segments),
+        records=sum(each.records or 0 for each in survey.segments),
+        bytes=sum(each.bytes for each in survey.segments),
+        deep=spark is not None,
+        faults=tuple(faults),
+        unexplained=tuple(each for each in survey.gaps if each.reason == GapReason.UNEXPLAINED),
+        doubts=survey.doubts,
+    )
+
+
+def repair_foreign(archive: Archive) -> list[Fault]:
+    """Make good what can be: indexes that are wrong or gone. UsageError where the layout has nothing of the kind."""
+    if archive.survey is None:
+        raise UsageError(
+            "our own layout has nothing to repair: what is damaged must come from a copy, or be backed up again",
+            object_name=archive.url,
+        )
+    return repair_of(archive.survey.layout)(open_storage(archive.url, archive.options))

@@ -1,0 +1,1 @@
+"""Compares an archive or a topic with another topic, record by record."""

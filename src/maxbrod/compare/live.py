@@ -1,0 +1,196 @@
+"""Live topics as a side of a comparison: which there are, and how far their committed records reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from maxbrod.archive.selection import matches_nothing, select_topics
+from maxbrod.compare.plan.pairs import Extent, Match, Pair, Times
+from maxbrod.compare.plan.parts import split_evenly
+from maxbrod.errors import UsageError
+from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.model import TopicPartition, topic_id_text
+from maxbrod.restore.plan.rename import unused_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from maxbrod.compare.plan.pairs import CompareWish
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.metadata import Topic
+    from maxbrod.restore.plan.wish import Wish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveLog:
+    """Committed records stand at offsets [first, stable); from there to `end` nothing is decided yet."""
+
+    first: int
+    stable: int
+    end: int
+
+
+class LiveCluster:
+    """The topics of one cluster, as they are when they are asked for."""
+
+    def __init__(self, client: KafkaClient, *, patience_s: float) -> None:
+        self._client = client
+        self._patience_s = patience_s
+        found = client.metadata(deadline=Deadline.after(patience_s))
+        self.cluster_id = found.cluster_id or ""
+        self.topics = found.topics
+        self._logs: dict[TopicPartition, LiveLog] = {}
+
+    def topic(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
+    def look(self, names: Iterable[str]) -> None:
+        """Ask how far these topics reach, all at once. What is written later is not compared."""
+        wanted = [
+            TopicPartition(topic=name, partition=number)
+            for name in sorted(set(names))
+            if name in self.topics
+            for number in self.topics[name].partitions
+        ]
+        deadline = Deadline.after(self._patience_s)
+        first = list_offsets(self._client, dict.fromkeys(wanted, EARLIEST), deadline=deadline)
+        end = list_offsets(self._client, dict.fromkeys(wanted, LATEST), deadline=deadline)
+        stable = list_offsets(self._client, dict.fromkeys(wanted, LATEST), read_committed=True, deadline=deadline)
+        for where in wanted:
+            log = LiveLog(first=first[where].offset, stable=stable[where].offset, end=end[where].offset)
+            self._logs[where] = log
+
+    def log(self, name: str, partition: int) -> LiveLog | None:
+        """None: there is no such partition."""
+        return self._logs.get(TopicPartition(topic=name, partition=partition))
+
+    def extent(self, name: str, partition: int, first: int, end: int) -> Extent | None:
+        """The part of [first, end) that the log can have; its beginning may be gone."""
+        log = self.log(name, partition)
+        if log is None:
+            return None
+        whole = Extent(topic=name, topic_id=self.id_of(name), partition=partition, first=first, end=max(first, end))
+        return whole.clipped(first, log.stable)
+
+    def id_of(self, name: str) -> str:
+        return topic_id_text(self.topics[name].topic_id)
+
+    def notes(self, name: str, partition: int, *, first: int | None = None, end: int | None = None) -> tuple[str, ...]:
+        """What a reader of the verdict should know of a log. `first`, `end`: of what is compared, if not all is."""
+        log = self.log(name, partition)
+        if log is None:
+            return (f"there is no {TopicPartition(topic=name, partition=partition)} at the target",)
+        found = []
+        if log.stable < log.end:
+            found.append(f"a transaction is not decided: {log.end - log.stable} offsets from {log.stable} on left out")
+        if first is not None and log.first < first:
+            found.append(f"the target begins earlier: {first - log.first} offsets before {first} are not compared")
+        if end is not None and log.stable > end:
+            found.append(f"the target goes on: {log.stable - end} offsets from {end} on are not compared")
+        return tuple(found)
+
+
+def pair_live(source: LiveCluster, target: LiveCluster, wish: CompareWish) -> list[Pair]:
+    """Topics of one cluster with those of another, or with others of the same."""
+    selection = wish.selection
+    if selection.as_of or selection.topic_ids or wish.restore:
+        raise UsageError(
+            "a cluster has neither runs nor restores", hint="--as-of, --topic-id and --restore are for an archive"
+        )
+    names = select_topics(
+        {name: topic.internal for name, topic in source.topics.items()}, selection.topics, selection.exclude
+    )
+    if names.wrong is not None:
+        raise matches_nothing(names.wrong, source.topics, whose="the source")
+    if not names.chosen:
+        raise UsageError("the source has no topic that is asked for")
+    for rule in selection.rename.unused(names.chosen):
+        raise unused_rule(rule, names.chosen)
+    into = {name: selection.rename.apply(name) for name in names.chosen}
+    source.look(into)
+    target.look(into.values())
+    return [pair for name, other in into.items() for pair in _pair_topic(source, target, wish, name, other)]
+
+
+def _pair_topic(source: LiveCluster, target: LiveCluster, wish: CompareWish, name: str, other: str) -> Iterator[Pair]:
+    if target.topic(other) is not None and source.id_of(name) == target.id_of(other):
+        raise UsageError("a topic is compared with itself", object_name=name, hint="say with which, by --rename")
+    selection, there = wish.selection, target.topic(other)
+    match = choose_match(
+        wish, name, len(source.topics[name].partitions), None if there is None else len(there.partitions)
+    )
+    times = Times(since_ms=selection.since_ms, until_ms=selection.until_ms, cut_target=True)
+    for number in sorted(source.topics[name].partitions):
+        mine, its = source.log(name, number), target.log(other, number)
+        if mine is None or not is_wanted(selection, name, number):
+            continue
+        first, end = mine.first, mine.stable
+        if match is Match.EXACT and its is not None:
+            first, end = min(first, its.first), max(end, its.stable)
+        first, end = within_range(selection, name, number, first, end)
+        begin, stop = (first, end) if match is Match.EXACT or its is None else (its.first, its.stable)
+        extent = source.extent(name, number, first, end)
+        yield Pair(
+            source_topic=name,
+            target_topic=other,
+            partition=number,
+            match=match,
+            source=extent,
+            target=None if match is Match.SET else target.extent(other, number, begin, stop),
+            splits=split_evenly(first, end),
+            notes=target.notes(other, number) if match is not Match.SET else (),
+            log_starts=(mine.first, its.first) if match is Match.EXACT and its is not None and not wish.cuts else None,
+            times=times,
+        )
+    if match is Match.SET:
+        yield from whole_target(target, name, other, times)
+
+
+def whole_target(
+    target: LiveCluster, name: str, other: str, times: Times, *, first: Mapping[int, int] | None = None
+) -> Iterator[Pair]:
+    """Every partition of a topic that is compared as a set; from an offset on, where `first` has one."""
+    found = target.topic(other)
+    for number in [] if found is None else sorted(found.partitions):
+        log = target.log(other, number)
+        if log is not None:
+            yield Pair(
+                source_topic=name,
+                target_topic=other,
+                partition=number,
+                match=Match.SET,
+                source=None,
+                target=target.extent(other, number, max(log.first, (first or {}).get(number, 0)), log.stable),
+                notes=target.notes(other, number),
+                times=times,
+            )
+
+
+def choose_match(wish: CompareWish, name: str, mine: int, its: int | None) -> Match:
+    """By offset, unless something else is asked for or needed. UsageError: what is asked for cannot be."""
+    chosen = bool(wish.selection.partitions or wish.selection.ranges)
+    if wish.match is Match.SET or its is None or mine == its or chosen:
+        return Match.EXACT if wish.match is Match.AUTO else wish.match
+    if wish.match is Match.AUTO:
+        return Match.SET
+    raise UsageError(
+        f"it has {mine} partitions, and its counterpart {its}",
+        operation="compare",
+        object_name=name,
+        hint="compare them as sets (--offsets set), or name partitions (--partition)",
+    )
+
+
+def is_wanted(wish: Wish, topic: str, partition: int) -> bool:
+    ranged = {each.where.partition for each in wish.ranges if each.where.topic == topic}
+    return (not ranged or partition in ranged) and (not wish.partitions or partition in wish.partitions)
+
+
+def within_range(wish: Wish, topic: str, partition: int, first: int, end: int) -> tuple[int, int]:
+    for each in wish.ranges:
+        if (each.where.topic, each.where.partition) == (topic, partition):
+            first = first if each.first is None else max(each.first, first)
+            end = end if each.end is None else min(each.end, end)
+    return first, max(first, end)

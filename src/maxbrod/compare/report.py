@@ -1,0 +1,81 @@
+"""What a comparison tells in the end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maxbrod.compare.plan.differences import Difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionComparison:
+    """Two partitions, or with partition -1 all of two topics that were compared as sets."""
+
+    source_topic: str
+    target_topic: str
+    partition: int
+    match: str
+    """exact, mapped, append or set."""
+    source_records: int
+    target_records: int
+    source_digest: str
+    target_digest: str
+    equal: bool
+    source_log_start: int | None = None
+    target_log_start: int | None = None
+    """Where the logs begin, if that is to be the same; None where it need not be."""
+    notes: tuple[str, ...] = ()
+    failure: Mapping[str, Any] | None = None
+    """Why it could not be compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareReport:
+    """`equal`: every record that was to be compared is the same on both sides, and none is missing on either.
+
+    Where offsets are to be the same, the logs begin at the same one, too.
+    """
+
+    source: str
+    target: str
+    started_at_ms: int
+    finished_at_ms: int
+    ignored: tuple[str, ...]
+    partitions: tuple[PartitionComparison, ...]
+    differences: tuple[Difference, ...]
+    """The first ones."""
+
+    @property
+    def equal(self) -> bool:
+        return bool(self.partitions) and all(each.equal and each.failure is None for each in self.partitions)
+
+    @property
+    def source_records(self) -> int:
+        return sum(each.source_records for each in self.partitions)
+
+    @property
+    def target_records(self) -> int:
+        return sum(each.target_records for each in self.partitions)
+
+    @property
+    def exit_code(self) -> int:
+        """0: equal. 3: not. Where something could not be read: the code of that, which 3 does not hide."""
+        codes = [int(each.failure["exit_code"]) for each in self.partitions if each.failure is not None]
+        if EXIT_FAILED in codes:
+            return EXIT_FAILED
+        return max(codes, default=EXIT_DONE if self.equal else EXIT_INCOMPLETE)
+
+    def as_dict(self) -> dict[str, Any]:
+        verdict = {
+            "equal": self.equal,
+            "exit_code": self.exit_code,
+            "source_records": self.source_records,
+            "target_records": self.target_records,
+        }
+        return {**verdict, **asdict(self)}

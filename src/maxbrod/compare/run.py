@@ -1,0 +1,249 @@
+"""Compares an archive with live topics, or live topics with others: every record, every field.
+
+First both sides are digested in parts, on Spark; then only what differs is read once more, for the first differences.
+What the catalog says of an archive's content counts for nothing here: records are read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Self
+
+from maxbrod.archive.opening import open_archive
+from maxbrod.backup.run_state import now_ms
+from maxbrod.compare.archived import ArchivedPair, pair_archived
+from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
+from maxbrod.compare.job import run_difference_job, run_digest_job
+from maxbrod.compare.live import LiveCluster, pair_live
+from maxbrod.compare.plan.pairs import WHOLE_TOPIC, Match, cut_map
+from maxbrod.compare.plan.parts import Part, Side, cut_parts, spread
+from maxbrod.compare.plan.verdicts import find_suspects, judge, judge_set, tell_log_starts
+from maxbrod.compare.report import CompareReport, PartitionComparison
+from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.session import open_configured, parallelism_of
+from maxbrod.errors import UsageError
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.restore.plan.mapping import encode_map
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.compare.items import Digested
+    from maxbrod.compare.plan.differences import Difference
+    from maxbrod.compare.plan.pairs import CompareWish, Extent, Pair
+    from maxbrod.compare.plan.verdicts import Suspect, Verdict
+    from maxbrod.config import Config, KafkaConfig
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+
+
+class Comparison:
+    """`config.kafka` is the target; the source is `config.archive`, or the cluster of `source`. Use it in a `with`."""
+
+    def __init__(
+        self,
+        config: Config,
+        wish: CompareWish,
+        *,
+        source: KafkaConfig | None = None,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+    ) -> None:
+        if config.kafka is None:
+            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+        if config.archive is None and source is None:
+            raise UsageError("nothing is named to compare with", hint="give --archive, or --source HOST:PORT")
+        self._config, self._wish, self._session = config, wish, session
+        self._on_progress = on_progress
+        self._undo = ExitStack()
+        self._patience_s = config.backup.patience
+        self._archive: Archive | None = None
+        if source is None and config.archive is not None:
+            self._archive = open_archive(config.archive, config.storage, layout=config.layout)
+        self._settings = CompareSettings(
+            target=config.kafka,
+            source=source,
+            archive_url=None if self._archive is None else self._archive.url,
+            storage=None if self._archive is None else config.storage,
+            ignored=tuple(sorted(wish.ignored)),
+            patience_s=self._patience_s,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def run(self) -> CompareReport:
+        """Everything that was asked for. What cannot be read is told in the report."""
+        started_at_ms = now_ms()
+        self._on_progress(Progress(phase="planning"))
+        pairs = self._pairs()
+        parts = cut_parts([each.pair for each in pairs])
+        self._on_progress(Progress(phase="starting Spark"))
+        with open_configured(self._config.spark, self._session) as session:
+            digested = self._digest(session, pairs, parts)
+            work = _Judging(pairs, parts, digested)
+            differences = self._look_closer(session, pairs, work)
+        settings = self._settings
+        source = settings.source.bootstrap if settings.source is not None else settings.archive_url or ""
+        return CompareReport(
+            source=source,
+            target=settings.target.bootstrap,
+            started_at_ms=started_at_ms,
+            finished_at_ms=now_ms(),
+            ignored=tuple(map(str, settings.ignored)),
+            partitions=tuple(work.comparisons()),
+            differences=tuple(differences[: self._wish.differences]),
+        )
+
+    def _pairs(self) -> list[ArchivedPair]:
+        target = LiveCluster(self._client(self._settings.target), patience_s=self._patience_s)
+        if self._archive is not None:
+            return pair_archived(self._archive, target, self._wish)
+        if self._settings.source is None:
+            raise AssertionError("there is either an archive or a cluster")
+        source = LiveCluster(self._client(self._settings.source), patience_s=self._patience_s)
+        return [ArchivedPair(pair=pair) for pair in pair_live(source, target, self._wish)]
+
+    def _client(self, config: KafkaConfig) -> KafkaClient:
+        return self._undo.enter_context(KafkaClient(config))
+
+    def _digest(self, session: Session, pairs: Sequence[ArchivedPair], parts: Sequence[Part]) -> list[Digested]:
+        tasks = spread(parts, parallelism_of(self._config.spark.master, session))
+        total = sum(part.cost_bytes for part in parts)
+        items = [[make_item(pairs[part.pair], part.side, part.extent, part=part) for part in task] for task in tasks]
+
+        def hear(done: int) -> None:
+            share = total * done // max(len(tasks), 1)
+            self._on_progress(Progress(phase="comparing", bytes_done=share, bytes_total=total))
+
+        hear(0)
+        name = f"compare-{uuid.uuid4().hex[:12]}"
+        return run_digest_job(session, self._settings, items, name=name, on_done=hear)
+
+    def _look_closer(self, session: Session, pairs: Sequence[ArchivedPair], work: _Judging) -> list[Difference]:
+        limit = self._wish.differences
+        if not limit:
+            return []
+        items = [self._suspect_item(pairs[each.pair], each) for each in work.suspects(limit)[:limit]]
+        self._on_progress(Progress(phase="looking for the first differences"))
+        return run_difference_job(session, self._settings, items, name=f"differences-{uuid.uuid4().hex[:12]}")
+
+    def _suspect_item(self, pair: ArchivedPair, suspect: Suspect) -> SuspectItem:
+        source, target = (
+            make_item(pair, side, extent) for side, extent in zip(Side, (suspect.source, suspect.target), strict=True)
+        )
+        return SuspectItem(
+            source=source,
+            target=target,
+            source_topic=pair.pair.source_topic,
+            target_topic=pair.pair.target_topic,
+            limit=self._wish.differences,
+        )
+
+
+class _Judging:
+    """From digests of parts to a verdict for each pair."""
+
+    def __init__(self, pairs: Sequence[ArchivedPair], parts: Sequence[Part], digested: Sequence[Digested]) -> None:
+        self._pairs = [each.pair for each in pairs]
+        self._digests = {(each.pair, Side(each.side), each.number): each.digest for each in digested}
+        self._failures = {each.pair: each.failure for each in digested if each.failure is not None}
+        self._parts: dict[int, list[Part]] = {}
+        for part in parts:
+            self._parts.setdefault(part.pair, []).append(part)
+        self._verdicts = [
+            judge(number, pair, self._parts.get(number, []), self._digests) for number, pair in enumerate(self._pairs)
+        ]
+
+    def suspects(self, limit: int) -> list[Suspect]:
+        return [
+            suspect
+            for number, (pair, verdict) in enumerate(zip(self._pairs, self._verdicts, strict=True))
+            if not verdict.equal and number not in self._failures
+            for suspect in find_suspects(number, pair, self._parts.get(number, []), self._digests, limit)
+        ]
+
+    def comparisons(self) -> list[PartitionComparison]:
+        """One for each pair; one for each topic that was compared as a set."""
+        found = []
+        numbered = list(enumerate(self._pairs))
+        by_topic = groupby(numbered, key=lambda each: (each[1].source_topic, each[1].target_topic, _is_set(each[1])))
+        for (_, _, as_set), group in by_topic:
+            numbers = [number for number, _ in group]
+            if as_set:
+                found.append(self._set(numbers))
+            else:
+                found += [self._comparison(number, self._verdicts[number]) for number in numbers]
+        return found
+
+    def _set(self, numbers: Sequence[int]) -> PartitionComparison:
+        first = self._comparison(numbers[0], judge_set([self._verdicts[number] for number in numbers]))
+        failures = [self._failures[number] for number in numbers if number in self._failures]
+        notes = dict.fromkeys(note for number in numbers for note in self._pairs[number].notes)
+        return replace(first, partition=WHOLE_TOPIC, notes=tuple(notes), failure=failures[0] if failures else None)
+
+    def _comparison(self, number: int, verdict: Verdict) -> PartitionComparison:
+        pair: Pair = self._pairs[number]
+        texts = ((each.set_text if _is_set(pair) else each.sequence_text) for each in (verdict.source, verdict.target))
+        source_digest, target_digest = texts
+        failure: Mapping[str, object] | None = self._failures.get(number)
+        elsewhere = tell_log_starts(pair)
+        source_start, target_start = pair.log_starts or (None, None)
+        return PartitionComparison(
+            source_topic=pair.source_topic,
+            target_topic=pair.target_topic,
+            partition=pair.partition,
+            match=str(pair.match),
+            source_records=verdict.source.records,
+            target_records=verdict.target.records,
+            source_digest=source_digest,
+            target_digest=target_digest,
+            equal=verdict.equal and failure is None and not elsewhere,
+            source_log_start=source_start,
+            target_log_start=target_start,
+            notes=(*elsewhere, *pair.notes),
+            failure=failure,
+        )
+
+
+def make_item(archived: ArchivedPair, side: Side, extent: Extent, *, part: Part | None = None) -> CompareItem:
+    """What a task needs to read offsets of one side. Without a part they are read to find differences."""
+    pair, is_source = archived.pair, side is Side.SOURCE
+    times = pair.times
+    cuts = is_source or times.cut_target
+    mapped = is_source and pair.offset_map is not None
+    found = None
+    if mapped and pair.offset_map is not None:
+        found = encode_map(cut_map(pair.offset_map, extent.first, extent.end))
+    overlapping = (each for each in archived.slices if each.end_offset > extent.first and each.base_offset < extent.end)
+    return CompareItem(
+        pair=0 if part is None else part.pair,
+        side=side,
+        number=0 if part is None else part.number,
+        topic=extent.topic,
+        topic_id=extent.topic_id,
+        partition=extent.partition,
+        first=extent.first,
+        end=extent.end,
+        split=part is not None and part.split,
+        by_offset=pair.match in {Match.EXACT, Match.MAPPED},
+        since_ms=times.since_ms if cuts else None,
+        until_ms=times.until_ms if cuts else None,
+        restored=is_source and pair.restored,
+        map=found,
+        slices=tuple(overlapping) if is_source else (),
+    )
+
+
+def _is_set(pair: Pair) -> bool:
+    return pair.match is Match.SET

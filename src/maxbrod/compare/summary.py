@@ -1,0 +1,102 @@
+"""What a comparison has found, for a person. Bounded: all of it is in `--json`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from maxbrod.cli.output import human_count, out, print_line, table
+from maxbrod.compare.plan.pairs import WHOLE_TOPIC
+from maxbrod.errors import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+
+    from maxbrod.compare.plan.differences import Difference
+    from maxbrod.compare.report import CompareReport, PartitionComparison
+
+LINES_SHOWN_MAX: Final = 60
+NOTES_SHOWN_MAX: Final = 20
+_DIGEST_LETTERS: Final = 12
+
+
+def print_comparison(report: CompareReport) -> None:
+    """Those that differ first."""
+    lines = sorted(report.partitions, key=lambda each: each.equal)
+    renamed = any(each.source_topic != each.target_topic for each in lines)
+    names = ("*source", "*target") if renamed else ("*partition",)
+    shown = table("", *names, "how", ">records", ">at target", "digest", "verdict")
+    shown.title = None
+    for each in lines[:LINES_SHOWN_MAX]:
+        topics = (each.source_topic, each.target_topic)[: len(names)]
+        shown.add_row(*(_name(topic, each.partition) for topic in topics), *_cells(each))
+    out.print(shown)
+    if len(lines) > LINES_SHOWN_MAX:
+        print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} lines more, all of them with --json")
+    _print_notes(lines)
+    print_differences(report, out)
+    took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
+    ignored = f", without {', '.join(report.ignored)}" if report.ignored else ""
+    print_line(f"{human_count(report.source_records)} records of {report.source}{ignored}, {took_s:,.1f} s")
+    out.print(verdict(report), soft_wrap=True)
+
+
+def print_differences(report: CompareReport, console: Console) -> None:
+    """And what could not be compared."""
+    for each in report.differences:
+        _print_difference(each, console)
+    for failed in (each for each in report.partitions if each.failure is not None):
+        words = failed.failure or {}
+        where = _name(failed.target_topic, failed.partition)
+        console.print(Text.assemble((f"{where}: ", "bold red"), str(error_of(words))), soft_wrap=True)
+        if words.get("hint"):
+            console.print(Text(f"  {words['hint']}", style="dim"), soft_wrap=True)
+
+
+def verdict(report: CompareReport) -> Text:
+    count = f"{human_count(report.source_records)} records"
+    if report.equal:
+        fields = f"every field of each but {', '.join(report.ignored)}" if report.ignored else "every field of each"
+        return Text.assemble(("equal", "bold green"), f": {count}, {fields}, and nothing more")
+    if not report.partitions:
+        return Text.assemble(("not compared", "bold red"), ": there was nothing to compare")
+    if any(each.failure is not None for each in report.partitions):
+        return Text.assemble(("not compared", "bold red"), ": something could not be read")
+    differing = sum(not each.equal for each in report.partitions)
+    return Text.assemble(("not equal", "bold red"), f": {differing:,} of {len(report.partitions):,} differ")
+
+
+def _cells(each: PartitionComparison) -> list[str]:
+    digests = [each.source_digest[:_DIGEST_LETTERS], each.target_digest[:_DIGEST_LETTERS]]
+    return [
+        each.match,
+        human_count(each.source_records),
+        human_count(each.target_records),
+        digests[0] if digests[0] == digests[1] else f"{digests[0]} ≠",
+        "equal" if each.equal else "unknown" if each.failure is not None else "differs",
+    ]
+
+
+def _name(topic: str, partition: int) -> str:
+    return topic if partition == WHOLE_TOPIC else f"{topic}-{partition}"
+
+
+def _print_notes(lines: Iterable[PartitionComparison]) -> None:
+    notes = [f"{_name(each.target_topic, each.partition)}: {note}" for each in lines for note in each.notes]
+    for note in notes[:NOTES_SHOWN_MAX]:
+        print_line(note)
+    if len(notes) > NOTES_SHOWN_MAX:
+        print_line(f"and {len(notes) - NOTES_SHOWN_MAX:,} notes more, all of them with --json")
+
+
+def _print_difference(each: Difference, console: Console) -> None:
+    source, target = ("none" if offset is None else str(offset) for offset in (each.source_offset, each.target_offset))
+    where = f"{each.source_topic}-{each.partition} offset {source}"
+    if (each.source_topic, source) != (each.target_topic, target):
+        where += f" / {each.target_topic}-{each.partition} offset {target}"
+    console.print(Text.assemble((f"{where}: {each.field}", "bold red")), soft_wrap=True)
+    console.print(Text(f"  source {each.source}"), soft_wrap=True)
+    console.print(Text(f"  target {each.target}"), soft_wrap=True)

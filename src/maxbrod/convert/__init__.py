@@ -1,0 +1,1 @@
+"""An archive of any layout into another of any layout, with a proof."""

@@ -1,0 +1,1 @@
+"""Decides what a conversion copies at once, and which rows the new archive gets. Pure."""

@@ -1,0 +1,93 @@
+"""What a conversion tells when it is done."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.backup.report import Notice, verdict_of, worst_exit_code
+from maxbrod.errors import EXIT_FAILED, error_of
+
+if TYPE_CHECKING:
+    from maxbrod.convert.task import Transferred
+    from maxbrod.transform.plan import Changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertedTopic:
+    topic: str
+    partitions: int
+    records: int
+    """That this run has written; others were there before."""
+    bytes: int
+    source_records: int | None = None
+    target_records: int | None = None
+    """Of both sides as they were read again afterwards; None where nobody did."""
+    source_digest: str | None = None
+    target_digest: str | None = None
+
+    @property
+    def equal(self) -> bool | None:
+        if self.source_digest is None:
+            return None
+        return (self.source_digest, self.source_records) == (self.target_digest, self.target_records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertReport:
+    run_id: str
+    source: str
+    source_layout: str
+    target: str
+    target_layout: str
+    started_at_ms: int
+    finished_at_ms: int
+    topics: tuple[ConvertedTopic, ...]
+    losses: tuple[str, ...]
+    """What the target's layout cannot hold."""
+    notices: tuple[Notice, ...]
+    changes: tuple[Changes, ...] = ()
+    """What expressions have changed, of what this run has written."""
+
+    @property
+    def exit_code(self) -> int:
+        return worst_exit_code(self.notices)
+
+    @property
+    def verdict(self) -> str:
+        return verdict_of(self.exit_code)
+
+    def as_dict(self) -> dict[str, Any]:
+        topics = [{**asdict(each), "equal": each.equal} for each in self.topics]
+        return {**asdict(self), "topics": topics, "verdict": self.verdict, "exit_code": self.exit_code}
+
+
+@dataclass(slots=True)
+class TopicCounts:
+    """Of one topic, while it is converted."""
+
+    partitions: int = 0
+    records: int = 0
+    bytes: int = 0
+    verified: dict[str, Any] = field(default_factory=dict)
+
+    def report(self, name: str) -> ConvertedTopic:
+        return ConvertedTopic(
+            topic=name, partitions=self.partitions, records=self.records, bytes=self.bytes, **self.verified
+        )
+
+
+def failed(each: Transferred) -> Notice:
+    """Of a partition that could not be converted, or not to its end."""
+    failure = each.failure or {}
+    offset = failure.get("offset")
+    return Notice(
+        kind="failed",
+        message=str(error_of(failure)) if failure else "it could not be converted",
+        topic=each.where.topic,
+        partition=each.where.partition,
+        first_offset=each.start if offset is None else int(offset),
+        end_offset=each.end if offset is None else int(offset) + 1,
+        hint=failure.get("hint"),
+        exit_code=int(failure.get("exit_code", EXIT_FAILED)) or EXIT_FAILED,
+    )

@@ -1,0 +1,291 @@
+"""Converts an archive into another one, of any layout into any layout, and proves that the records are the same.
+
+What the target has already is not copied again, so a conversion that was interrupted goes on, and one that is repeated
+brings over what is new.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from maxbrod.archive.opening import open_archive
+from maxbrod.backup.report import Notice
+from maxbrod.backup.run_state import new_run_id, now_ms
+from maxbrod.catalog.rows import PartitionId, Segment, slice_of
+from maxbrod.convert.job import run_transfer_job
+from maxbrod.convert.plan.parts import Part, shares, waves
+from maxbrod.convert.proof import prove
+from maxbrod.convert.report import ConvertReport, TopicCounts, failed
+from maxbrod.convert.source import ConvertSource
+from maxbrod.convert.targets import NativeTarget, OtherTarget
+from maxbrod.convert.task import TransferItem, Transferred, TransferSettings
+from maxbrod.convert.transforming import as_transferred, refuse_layout, settings_of
+from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.session import open_configured, parallelism_of
+from maxbrod.engine.windows import spread
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
+from maxbrod.layouts.registry import NATIVE
+from maxbrod.transform.frame import check_transform
+from maxbrod.transform.job import run_transform_job
+from maxbrod.transform.plan import add_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from maxbrod.archive.foreign_target import TargetWish
+    from maxbrod.config import SparkConfig, StorageConfig
+    from maxbrod.convert.targets import Target
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+    from maxbrod.transform.plan import Changes, Transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertWish:
+    """From where to where, and how. `source_layout` None: looked for."""
+
+    source_url: str
+    source: StorageConfig
+    target_url: str
+    target: StorageConfig
+    to: TargetWish
+    source_layout: str | None = None
+    source_extra: Mapping[str, str] = field(default_factory=dict)
+    """Options of the source's layout, for reading."""
+    topics: tuple[str, ...] = ()
+    transform: Transform | None = None
+    """What records go through on their way; into our own layout only."""
+    verify: bool = True
+    commit_bytes: int = 4 << 30
+
+
+class Convert:
+    """One source, one target. Use it in a `with`."""
+
+    def __init__(
+        self,
+        wish: ConvertWish,
+        spark: SparkConfig,
+        *,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._wish, self._spark_config = wish, spark
+        self._source = ConvertSource(wish)
+        self._run_id = new_run_id()
+        refuse_layout(wish.transform, wish.to.layout)
+        self._given_session = session
+        self._on_progress = on_progress
+        self.stop = stop or threading.Event()
+        self._undo = ExitStack()
+        self._target = self._open_target()
+        self._notices: list[Notice] = []
+        self._failures: list[Notice] = []
+        self._counts: dict[str, TopicCounts] = defaultdict(TopicCounts)
+        self._changes: list[Changes] = []
+        self._stuck: set[PartitionId] = set()
+        """Partitions of which a part failed: what follows it would hide that it is missing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    @property
+    def target(self) -> Target:
+        return self._target
+
+    @property
+    def source_layout(self) -> str:
+        return self._source.layout
+
+    def run(self) -> ConvertReport:
+        """Copy what the target lacks. What cannot be read is told, and the other partitions go on."""
+        self._source.demand_acceptance(accepted=self._wish.to.accept_loss)
+        if isinstance(self._target, OtherTarget):
+            self._target.demand_acceptance()
+        started_at_ms = now_ms()
+        self._on_progress(Progress(phase="planning"))
+        whole = list(self._source.parts())
+        ended = self._bring(whole)
+        if ended and self._source.unchecked and any(each.exit_code == EXIT_CORRUPT for each in self._failures):
+            whole = self._look_again()
+            ended = self._bring(whole)
+        for part in whole:
+            self._counts[part.topic].partitions += 1
+        for topic, count in self._source.topics().items():
+            self._counts[topic].partitions = max(self._counts[topic].partitions, count)
+        if ended:
+            self._target.finish(self._source.told(whole), self._source.empty(whole), started_at_ms=started_at_ms)
+            self._notices += self._vanished()
+            # What was changed on purpose is not the same.
+            if self._wish.verify and whole and self._wish.transform is None:
+                self._prove(whole)
+        return ConvertReport(
+            run_id=self._run_id,
+            source=self._source.archive.url,
+            source_layout=self.source_layout,
+            target=self._target.url,
+            target_layout=self._wish.to.layout,
+            started_at_ms=started_at_ms,
+            finished_at_ms=now_ms(),
+            topics=tuple(each.report(name) for name, each in sorted(self._counts.items())),
+            losses=tuple(each.what for each in self._target.losses),
+            changes=add_changes(self._changes),
+            notices=(*self._source.faults(), *self._source.notices, *self._notices, *self._failures),
+        )
+
+    # What there is to do
+
+    def _open_target(self) -> NativeTarget | OtherTarget:
+        wish = self._wish
+        if wish.transform is not None:
+            self._check(wish.transform)
+        if wish.to.layout == NATIVE:
+            return NativeTarget(
+                wish.target_url, wish.target, wish.to.options(), run_id=self._run_id, transform=wish.transform
+            )
+        committed = self._source.is_committed
+        return OtherTarget(
+            wish.target_url,
+            wish.target,
+            wish.to,
+            self._source.moment,
+            topics=self._source.topics(),
+            committed=committed,
+        )
+
+    def _check(self, transform: Transform) -> None:
+        """Before there is anything at the target."""
+        try:
+            check_transform(self._spark(), transform)
+        except BaseException:
+            self._undo.close()
+            raise
+
+    def _look_again(self) -> list[Part]:
+        """Damage was met that nobody knew of. What was written of such partitions may begin otherwise by then."""
+        self._on_progress(Progress(phase="looking for damage"))
+        self._source.look_again()
+        self._target.take_back(self._stuck)
+        self._stuck.clear()
+        self._failures.clear()
+        return list(self._source.parts())
+
+    # Doing it
+
+    def _bring(self, whole: Sequence[Part]) -> bool:
+        """Copy what the target lacks; whether nobody has stopped it."""
+        parts = [part.after(self._target.position(part)) for part in whole]
+        parts = [part for part in parts if part.rows]
+        total, done = sum(part.bytes for part in parts), 0
+        for wave in waves(parts, self._wish.commit_bytes):
+            if self.stop.is_set():
+                self._notices.append(_stopped())
+                return False
+            self._on_progress(Progress(phase="converting", bytes_done=done, bytes_total=total))
+            self._transfer([part for part in wave if part.id not in self._stuck])
+            done += sum(part.bytes for part in wave)
+        return True
+
+    def _transfer(self, wave: Sequence[Part]) -> None:
+        if not wave:
+            return
+        settings = TransferSettings(
+            run_id=self._run_id,
+            layout=self._wish.to.layout,
+            options=self._target.options,
+            target_url=self._target.url,
+            target=self._wish.target,
+            source_url=self._source.archive.url,
+            source=self._wish.source,
+        )
+        session = self._spark()
+        parallelism = parallelism_of(self._spark_config.master, session)
+        # Only in our own layout can two tasks write one partition.
+        parts = shares(wave, parallelism) if self._wish.to.layout == NATIVE else wave
+        items = [(part, self._item(part)) for part in parts]
+        tasks = spread([(part.bytes, item) for part, item in items], parallelism)
+        if self._wish.transform is None:
+            answers = {_key(each): each for each in run_transfer_job(session, settings, tasks)}
+        else:
+            transform = self._wish.transform
+            transformed = run_transform_job(session, settings_of(settings, transform), transform, tasks)
+            answers = {_key(each): each for each in as_transferred([item for _, item in items], transformed)}
+            self._changes += [each.changes for each in transformed if each.failure is None]
+        self._take([(part, answers[_key(item)]) for part, item in items])
+
+    def _take(self, answered: Sequence[tuple[Part, Transferred]]) -> None:
+        """What was written, in order: behind a part that failed, nothing of its partition counts."""
+        done = []
+        for part, each in answered:
+            if each.failure is not None:
+                self._failures.append(failed(each))
+                self._stuck.add(part.id)
+            elif part.id not in self._stuck:
+                done.append((part, each))
+        self._target.take(done)
+        for _, each in done:
+            counts = self._counts[each.where.topic]
+            counts.records += each.records
+            counts.bytes += sum(int(fields["bytes"]) for fields in each.segments)
+
+    def _vanished(self) -> Iterator[Notice]:
+        """Partitions without records that the target's layout has no place for."""
+        for topic, count in self._source.topics().items():
+            known = self._target.partition_count(topic)
+            if known is not None and known < count:
+                message = f"{count - known} partitions without records are not kept: the layout has no place for them"
+                yield Notice(kind="empty", message=message, topic=topic)
+
+    def _prove(self, parts: Sequence[Part]) -> None:
+        self._on_progress(Progress(phase="comparing both sides"))
+        wish, session = self._wish, self._spark()
+        self._notices += prove(
+            session,
+            self._source.archive,
+            open_archive(wish.target_url, wish.target, layout=wish.to.layout),
+            # What failed is told already, and would look like damage.
+            [part for part in parts if part.id not in self._stuck],
+            self._counts,
+            ignored=[each.field for each in self._target.losses if each.field is not None],
+            parallelism=parallelism_of(self._spark_config.master, session),
+            run_id=self._run_id,
+        )
+        for topic in {part.topic for part in parts if part.id in self._stuck}:
+            self._counts[topic].verified = {}
+
+    def _item(self, part: Part) -> TransferItem:
+        held = self._target.position(part)
+        return TransferItem(
+            where=part.where,
+            topic_id=part.topic_id,
+            start=part.rows[0].base_offset if held is None else max(held, part.rows[0].base_offset),
+            end=part.end,
+            survey=self._target.survey_of(part),
+            slices=tuple(slice_of(row) for row in part.rows if isinstance(row, Segment)),
+        )
+
+    def _spark(self) -> Session:
+        if self._given_session is None:
+            self._on_progress(Progress(phase="starting Spark"))
+            works = {} if self._wish.transform is None else {"jvm_works": True}
+            self._given_session = self._undo.enter_context(open_configured(self._spark_config, None, **works))
+        return self._given_session
+
+
+def _key(either: TransferItem | Transferred) -> tuple[str, int, int]:
+    return either.topic_id, either.where.partition, either.start
+
+
+def _stopped() -> Notice:
+    return Notice(kind="stopped", message="stopped on request: the same command goes on", exit_code=EXIT_INCOMPLETE)

@@ -1,0 +1,172 @@
+"""The archive that a conversion reads: what of it is meant, and what is wrong with it. Looks at it again if need be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.backup.report import Notice
+from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
+from maxbrod.catalog.schema import GapReason
+from maxbrod.convert.plan.parts import Part
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, RefusedError
+from maxbrod.layouts.foreign import UNCOMMITTED
+from maxbrod.layouts.logdir.layout import CHECK_CRC
+from maxbrod.layouts.registry import NATIVE
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from maxbrod.archive.snapshots import Moment
+    from maxbrod.convert.run import ConvertWish
+
+
+class ConvertSource:
+    """Stands at the state in which it was found when it was opened, or looked at again."""
+
+    def __init__(self, wish: ConvertWish) -> None:
+        self._wish = wish
+        self.unchecked = wish.source_extra.get(CHECK_CRC) == "false"
+        """Whether damage may be met that nobody knows of yet."""
+        self._open(wish.source_extra)
+
+    def _open(self, extra: Mapping[str, str]) -> None:
+        wish = self._wish
+        self.archive = open_archive(wish.source_url, wish.source, layout=wish.source_layout, extra=extra)
+        self.moment: Moment = find_moment(self.archive.storage, self.archive.catalog.runs(), None)
+        self.notices: list[Notice] = []
+
+    def look_again(self) -> None:
+        """With every checksum: what is damaged is a gap then, or taken from another copy."""
+        self.unchecked = False
+        self._open({**self._wish.source_extra, CHECK_CRC: "true"})
+
+    @property
+    def layout(self) -> str:
+        return NATIVE if self.archive.survey is None else self.archive.survey.layout
+
+    @property
+    def is_committed(self) -> bool:
+        """False: records of aborted transactions may be among the others."""
+        return self.archive.survey is None or not self.archive.survey.details.get(UNCOMMITTED)
+
+    def faults(self) -> Iterator[Notice]:
+        """What the source had lost, could make good, or cannot tell, before anybody converted it."""
+        survey = self.archive.survey
+        if survey is None:
+            return
+        for fault in survey.faults:
+            yield Notice(
+                kind="damaged" if fault.fatal else "repaired",
+                message=f"{fault.path}: {fault.message}",
+                first_offset=fault.offset,
+                end_offset=fault.offset,
+                exit_code=EXIT_CORRUPT if fault.fatal else EXIT_DONE,
+            )
+        for gap in survey.gaps:
+            if gap.reason == GapReason.UNEXPLAINED:
+                yield Notice(
+                    kind="unexplained",
+                    message="no segment has them, and nothing says why",
+                    topic=gap.where.topic,
+                    partition=gap.where.partition,
+                    first_offset=gap.base_offset,
+                    end_offset=gap.end_offset,
+                    exit_code=EXIT_INCOMPLETE,
+                )
+        for doubt in survey.doubts:
+            yield Notice(
+                kind="unproved", message=doubt.what, topic=doubt.topic, partition=doubt.partition, hint=doubt.hint
+            )
+
+    def demand_acceptance(self, *, accepted: bool) -> None:
+        """RefusedError: the archive cannot tell something that an application may trip over, and nobody accepts it."""
+        refused = [each for each in (self.archive.survey.doubts if self.archive.survey else ()) if each.refused]
+        if refused and not accepted:
+            raise RefusedError(
+                str(refused[0]),
+                operation="convert",
+                object_name=self.archive.url,
+                hint="say --accept-loss to convert it as it is",
+            )
+
+    def parts(self) -> Iterator[Part]:
+        """Every chosen partition of the source. Names are all that other layouts have: of one name, one topic."""
+        rows = [row for row in decode_rows(self.archive.catalog.rows()) if isinstance(row, Segment | Gap)]
+        names = {row.topic_id: row.topic for row in rows}
+        chosen = self._chosen(names.values())
+        wanted = {topic_id for topic_id, name in names.items() if name in chosen}
+        if self._wish.to.layout != NATIVE:
+            wanted &= self._newest(rows)
+        for row_id, group in groupby(rows, key=lambda row: (row.topic_id, row.partition)):
+            found = tuple(group)
+            if row_id[0] in wanted:
+                first = found[0]
+                yield Part(topic=first.topic, topic_id=first.topic_id, partition=first.partition, rows=found)
+
+    def _chosen(self, archived: Iterable[str]) -> Collection[str]:
+        """Of the topics with rows, and of those that the snapshot knows to be empty."""
+        snapshot = self.moment.snapshot
+        known = () if snapshot is None else snapshot.topics.values()
+        return select_names({*archived, *known}, self._wish.topics)
+
+    def topics(self) -> dict[str, int]:
+        """How many partitions each chosen topic has of which the source knows it, with records or not."""
+        snapshot, cluster = self.moment.snapshot, self.moment.cluster
+        if snapshot is None or cluster is None:
+            return {}
+        chosen = set(self._chosen(())) & set(snapshot.topics.values())
+        return {each.name: each.partition_count for each in cluster.topics if each.name in chosen}
+
+    def empty(self, parts: Sequence[Part]) -> tuple[TopicPartition, ...]:
+        """Partitions of these topics that have no rows, and whose log never had a record as far as is known."""
+        snapshot = self.moment.snapshot
+        ends = {} if snapshot is None else snapshot.ends
+        ids = {} if snapshot is None else {name: topic_id for topic_id, name in snapshot.topics.items()}
+        held = {part.where for part in parts}
+        every = (
+            TopicPartition(topic=name, partition=each) for name, count in self.topics().items() for each in range(count)
+        )
+        return tuple(
+            where
+            for where in every
+            if where not in held and not ends.get(PartitionId(topic_id=ids[where.topic], partition=where.partition), 0)
+        )
+
+    def told(self, parts: Sequence[Part]) -> Moment:
+        """The moment without the ends of what is not converted: a backup would go on from there, and miss it.
+
+        Of partitions with rows the target knows itself how far it has come. Those without can have an end all the same.
+        """
+        snapshot = self.moment.snapshot
+        if snapshot is None:
+            return self.moment
+        held, names = self.archive.catalog.positions(), self.topics()
+        chosen = {part.topic_id for part in parts} | {key for key, name in snapshot.topics.items() if name in names}
+        ends = {
+            each: end
+            for each, end in snapshot.ends.items()
+            if each not in held and (each.topic_id in chosen or not self._wish.topics)
+        }
+        # No cluster is asked by a conversion, so that it moves no recovery point on, and a part of it may fail.
+        return replace(self.moment, snapshot=replace(snapshot, ends=ends, recovery_points={}, behind={}))
+
+    def _newest(self, rows: Sequence[Segment | Gap]) -> set[str]:
+        first: dict[str, Incarnation] = {}
+        for row in rows:
+            known = first.get(row.topic_id)
+            if known is None or row.written_at < known.first_written_at:
+                first[row.topic_id] = Incarnation(
+                    topic=row.topic, topic_id=row.topic_id, first_written_at=row.written_at
+                )
+        newest = newest_ids(first.values(), self.moment.ranks)
+        for each in first.values():
+            if each.topic_id not in newest:
+                message = f"an older topic of this name ({each.topic_id}) is left out: the layout knows names only"
+                self.notices.append(Notice(kind="incarnation", message=message, topic=each.topic))
+        return newest

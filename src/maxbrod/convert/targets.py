@@ -1,0 +1,237 @@
+"""What a conversion writes to: an archive of our own layout, or a tree of another tool's. One interface for both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from maxbrod.archive.carried import carry, encode_carried
+from maxbrod.archive.foreign_target import ForeignTarget, facts_of
+from maxbrod.archive.opening import open_for_writing
+from maxbrod.archive.snapshot_document import encode
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.backup.job import decode_slice
+from maxbrod.backup.run_state import new_run_id, now_ms
+from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows
+from maxbrod.catalog.schema import GapReason
+from maxbrod.convert.plan.rows import convert_rows
+from maxbrod.convert.transforming import refuse_other, run_of_wave
+from maxbrod.errors import RefusedError
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, WriteOptions
+from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from maxbrod.archive.carried import Carried, Told
+    from maxbrod.archive.foreign_target import TargetWish
+    from maxbrod.archive.snapshots import Moment
+    from maxbrod.catalog.rows import Row
+    from maxbrod.config import StorageConfig
+    from maxbrod.convert.plan.parts import Part
+    from maxbrod.convert.task import Transferred
+    from maxbrod.layouts.foreign import Loss
+    from maxbrod.model import TopicPartition
+    from maxbrod.transform.plan import Transform
+
+
+class Target(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def options(self) -> WriteOptions: ...
+
+    @property
+    def losses(self) -> Sequence[Loss]: ...
+
+    def position(self, part: Part) -> int | None:
+        """Up to where it has the partition; None: nothing of it."""
+
+    def survey_of(self, part: Part) -> str:
+        """What the writer of the partition has to know, as text."""
+
+    def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
+        """Make what was written part of the archive: nothing that failed, and of a partition nothing behind that."""
+
+    def take_back(self, ids: Collection[PartitionId]) -> None:
+        """Forget what this conversion has written of these partitions, where that can be done."""
+
+    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
+        """Write down what is known of the cluster. The ends of the snapshot are those of partitions without rows.
+
+        `empty`: partitions that never had a record.
+        """
+
+    def partition_count(self, topic: str) -> int | None:
+        """Of how many partitions of a topic the target knows, with records or not; None: of any."""
+
+
+class NativeTarget:
+    """An archive of our own. Every wave is a commit; the run's row and its snapshot come last."""
+
+    def __init__(
+        self,
+        url: str,
+        storage: StorageConfig,
+        options: WriteOptions,
+        *,
+        run_id: str,
+        transform: Transform | None = None,
+    ) -> None:
+        self._archive = open_for_writing(url, storage)
+        refuse_other(self._archive, transform)
+        self._transform = transform
+        self._run_id = run_id
+        self.url = self._archive.url
+        self.options = options
+        self.losses: tuple[Loss, ...] = ()
+        found = self._archive.catalog.positions()
+        self._positions = {each: position.end_offset for each, position in found.items()}
+        self._names = {each.topic_id: position.topic for each, position in found.items()}
+        self._before = find_moment(self._archive.storage, self._archive.catalog.runs(), None)
+        self._committed = self._lacks_snapshot()
+        """Whether no snapshot tells all: there is none, or rows came after it, of this run or of a killed one."""
+
+    def _lacks_snapshot(self) -> bool:
+        snapshot = self._before.snapshot
+        return snapshot is None or any(snapshot.ends.get(each) != end for each, end in self._positions.items())
+
+    def position(self, part: Part) -> int | None:
+        found = self._positions.get(part.id)
+        if found is not None and any(row.base_offset < found < row.end_offset for row in part.rows):
+            raise RefusedError(
+                f"the target ends at {found}, within a row of the source: it was not converted from there",
+                operation="convert",
+                object_name=str(part.where),
+                offset=found,
+                hint="name an empty place",
+            )
+        return found
+
+    def survey_of(self, part: Part) -> str:
+        del part
+        return ""
+
+    def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
+        rows: list[Row] = []
+        for part, each in done:
+            slices = [decode_slice(fields) for fields in each.segments]
+            otherwise = None if self._transform is None else GapReason.PRUNED
+            rows += convert_rows(part.rows, slices, run_id=self._run_id, written_at=now_ms(), otherwise=otherwise)
+            self._positions[part.id] = part.end
+            self._names[part.topic_id] = part.topic
+        if rows:
+            if self._transform is not None:
+                rows.append(run_of_wave(new_run_id(), self._transform))
+            self._archive.catalog.commit(rows)
+            self._committed = True
+
+    def take_back(self, ids: Collection[PartitionId]) -> None:
+        rows = decode_rows(self._archive.catalog.rows())
+        mine = [
+            row
+            for row in rows
+            if isinstance(row, Segment | Gap)
+            and row.run_id == self._run_id
+            and PartitionId(topic_id=row.topic_id, partition=row.partition) in ids
+        ]
+        self._archive.catalog.commit([], replaced=mine)
+        found = self._archive.catalog.positions()
+        for each in ids:
+            self._positions.pop(each, None)
+            if each in found:
+                self._positions[each] = found[each].end_offset
+
+    def partition_count(self, topic: str) -> int | None:
+        del topic
+        return None
+
+    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
+        """Other ends are those of the target: the source may have more."""
+        del empty
+        snapshot = moment.snapshot
+        if snapshot is None or not self._committed:
+            return
+        path = f"snapshots/{self._run_id}.json.zst"
+        ends, topics = {**snapshot.ends, **self._positions}, {**snapshot.topics, **self._names}
+        carried = None if moment.told is None else encode_carried(self._carried(moment.told, topics))
+        told = replace(
+            snapshot,
+            run_id=self._run_id,
+            ends=ends,
+            topics=topics,
+            carried=carried,
+            # How often rows were replaced is the source's own affair.
+            revisions=self._archive.catalog.revisions(),
+        )
+        self._archive.storage.put(path, encode(told))
+        at = now_ms()
+        run = Run(run_id=self._run_id, started_at=started_at_ms, finished_at=at, snapshot=path, written_at=at)
+        self._archive.catalog.commit([run])
+
+    def _carried(self, source: Told, topics: Mapping[str, str]) -> Carried:
+        """What the source carries on, and what the target knew of topics that the source has no more."""
+        before = self._before.told
+        return source.carried if before is None else carry(before, source.cluster, topics, source.carried)
+
+
+class OtherTarget:
+    """A tree of another tool's layout. Every wave is published."""
+
+    def __init__(
+        self,
+        url: str,
+        storage: StorageConfig,
+        wish: TargetWish,
+        moment: Moment,
+        *,
+        topics: Collection[str],
+        committed: bool = True,
+    ) -> None:
+        """`topics` are those that are converted; `committed`: no record of an aborted transaction is among theirs."""
+        self._target = ForeignTarget(url, storage, wish)
+        self.url = self._target.url
+        facts = ClusterFacts() if moment.cluster is None else facts_of(moment.cluster)
+        known = {name: each for name, each in facts.topics.items() if name in topics}
+        self._facts = replace(facts, topics=known, committed=committed)
+
+    @property
+    def options(self) -> WriteOptions:
+        return self._target.options
+
+    @property
+    def losses(self) -> Sequence[Loss]:
+        return self._target.losses
+
+    def demand_acceptance(self) -> None:
+        self._target.demand_acceptance()
+
+    def position(self, part: Part) -> int | None:
+        return self._target.survey.positions.get(part.where)
+
+    def survey_of(self, part: Part) -> str:
+        return encode_survey(of_partition(self._target.survey, part.where))
+
+    def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
+        segments = [decode_segment(fields) for _, each in done for fields in each.segments]
+        gaps = [
+            ForeignGap(where=part.where, base_offset=row.base_offset, end_offset=row.end_offset, reason=str(row.reason))
+            for part, _ in done
+            for row in part.rows
+            if isinstance(row, Gap)
+        ]
+        self._target.publish(segments, replace(self._facts, gaps=tuple(gaps)))
+
+    def take_back(self, ids: Collection[PartitionId]) -> None:
+        """What is published stays: it goes on behind that."""
+
+    def partition_count(self, topic: str) -> int | None:
+        known = self._target.survey.topics.get(topic)
+        held = [each.partition + 1 for each in self._target.survey.positions if each.topic == topic]
+        return max([0 if known is None else known.partition_count or 0, *held])
+
+    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
+        """Records were published with the waves; groups may still be new, and empty partitions are."""
+        del moment, started_at_ms
+        self._target.publish((), replace(self._facts, empty=tuple(empty)))

@@ -1,0 +1,95 @@
+"""What a conversion does about `--where` and `--select`: a cleaned archive, whose waves say what they went through.
+
+So nobody adds to it what went through something else: neither a second conversion, nor one that goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.backup.run_state import now_ms
+from maxbrod.catalog.rows import Run
+from maxbrod.convert.task import Transferred
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.layouts.registry import NATIVE
+from maxbrod.transform.columns import shown_for
+from maxbrod.transform.task import TransformSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.convert.task import TransferItem, TransferSettings
+    from maxbrod.transform.plan import Transform
+    from maxbrod.transform.task import Transformed
+
+_TRANSFORM: Final = "transform"
+
+
+def refuse_layout(transform: Transform | None, layout: str) -> None:
+    if transform is not None and layout != NATIVE:
+        raise UsageError(
+            f"records cannot be transformed on their way into the layout {layout}",
+            operation="convert",
+            hint=f"convert them --to {NATIVE} with --where and --select first, and that into {layout}",
+        )
+
+
+def refuse_other(target: Archive, transform: Transform | None) -> None:
+    """RefusedError: what is there went through other expressions, or through none."""
+    mine = None if transform is None else asdict(transform)
+    known = [run.statistics.get(_TRANSFORM) for run in target.catalog.runs()]
+    # Runs that tell of no expressions end a conversion, or had none.
+    said = [each for each in known if each is not None]
+    if target.catalog.positions() and (any(each != mine for each in said) or (mine is not None and not said)):
+        raise RefusedError(
+            "what the target has went through other expressions, or through none",
+            operation="convert",
+            object_name=target.url,
+            hint="name an empty place, or give --where and --select as they were",
+        )
+
+
+def run_of_wave(run_id: str, transform: Transform) -> Run:
+    """It goes into the commit of the wave's rows."""
+    at = now_ms()
+    statistics: dict[str, Any] = {_TRANSFORM: asdict(transform)}
+    return Run(run_id=run_id, started_at=at, finished_at=at, snapshot=None, statistics=statistics, written_at=at)
+
+
+def settings_of(settings: TransferSettings, transform: Transform) -> TransformSettings:
+    if settings.source_url is None or settings.source is None:
+        raise UsageError("records of an archive are transformed, not those of a cluster")
+    return TransformSettings(
+        run_id=settings.run_id,
+        source_url=settings.source_url,
+        source=settings.source,
+        target_url=settings.target_url,
+        target=settings.target,
+        shown=tuple(shown_for(transform.text)),
+        compression=settings.options.codec or "auto",
+        segment_bytes_max=settings.options.segment_bytes_max,
+        segment_records_max=settings.options.segment_records_max,
+    )
+
+
+def as_transferred(items: Iterable[TransferItem], answers: Sequence[Transformed]) -> list[Transferred]:
+    """The same in the words of a conversion. Of a task that failed before its first row, nothing else is known."""
+    found = {(each.topic_id, each.partition, each.start): each for each in answers}
+    lost = next((each.failure for each in answers if each.failure is not None), None)
+    done = []
+    for item in items:
+        each = found.get((item.topic_id, item.where.partition, item.start))
+        done.append(
+            Transferred(
+                where=item.where,
+                topic_id=item.topic_id,
+                segments=() if each is None else each.segments,
+                records=0 if each is None else each.kept,
+                start=item.start,
+                end=item.end,
+                failure=lost if each is None else each.failure,
+            )
+        )
+    return done

@@ -1,0 +1,158 @@
+"""`maxbrod demo`: the main job, start to end, on a real cluster in a box that is gone afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from maxbrod.backup.summary import print_notices
+from maxbrod.cli.output import JsonFlag, err, human_bytes, out, print_json, print_line, table
+from maxbrod.demo import story
+from maxbrod.errors import IncompleteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.table import Table
+
+    from maxbrod.backup.report import BackupReport
+    from maxbrod.compare.report import CompareReport
+    from maxbrod.demo.story import Archived, Resumed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """All that the demo has seen."""
+
+    archived: list[Archived]
+    run: BackupReport
+    compared: CompareReport
+    resumed: list[Resumed]
+
+    def restored(self, topic: str) -> int:
+        """How many records of the restored topic are as they were, at their own offsets; -1 if one is not."""
+        mine = [each for each in self.compared.partitions if each.source_topic == topic]
+        return sum(each.target_records for each in mine) if mine and all(each.equal for each in mine) else -1
+
+    @property
+    def lacking(self) -> list[str]:
+        """Topics of which a record is missing, is not as it was, or was read twice or never."""
+        lost = [
+            each.inventory.topic
+            for each in self.archived
+            if not each.complete or self.restored(each.inventory.topic) != each.acknowledged
+        ]
+        return [*lost, *(each.topic for each in self.resumed if not each.exact and each.topic not in lost)]
+
+    @property
+    def complete(self) -> bool:
+        return self.run.complete and self.compared.equal and not self.lacking
+
+
+def demo(
+    records: Annotated[int, typer.Option(min=100, help="About how many records to produce.")] = 300_000,
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers.")] = 1,
+    as_json: JsonFlag = False,
+) -> None:
+    """Start a real Kafka cluster, fill it, back it up, lose every topic, restore them, and account for every record.
+
+    A consumer group reads a part before and the rest after, and nothing twice. Cluster and archive live in a temporary
+    folder and are removed at the end. The first run downloads Kafka.
+    """
+    from maxbrod.config import SparkConfig  # noqa: PLC0415
+    from maxbrod.engine.session import open_configured  # noqa: PLC0415
+    from maxbrod.functions import backup  # noqa: PLC0415 - kafka-python and numba: not for `--help`
+    from maxbrod.sandbox.cluster import Cluster  # noqa: PLC0415
+    from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release  # noqa: PLC0415
+    from maxbrod.sandbox.topics import delete_topic  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="maxbrod-demo-") as folder:
+        with _step(f"get Kafka {KAFKA_VERSION} (the first time it is downloaded)"):
+            kafka_release()
+        with _step(f"start {brokers} broker{'s'[: brokers > 1]}"):
+            cluster = Cluster.start(Path(folder) / "cluster", brokers=brokers)
+        archive = Path(folder) / "archive"
+        with cluster, ExitStack() as undo:
+            with _step("produce"):
+                acknowledged = story.fill(cluster, records)
+            with _step(f"a consumer group, {story.GROUP}, reads a part of it"):
+                before = story.read_a_part(cluster, acknowledged)
+            with _step("start Spark"):
+                session = undo.enter_context(open_configured(SparkConfig()))
+            with _step("back up"):
+                report = backup(bootstrap=cluster.bootstrap, archive=archive, session=session)
+            with _step("read the archive, and the brokers' own logs"):
+                found = story.look(cluster, archive, acknowledged)
+            with _step("lose every topic, and with them what the group had read"):
+                for topic in story.PARTITIONS:
+                    delete_topic(cluster, topic)
+            with _step("restore topics and group from the archive"):
+                story.restore(cluster, archive, session)
+            with _step("compare every record with the archive"):
+                compared = story.compare(cluster, archive, session)
+            with _step(f"{story.GROUP} reads on"):
+                resumed = story.read_on(cluster, before, acknowledged)
+    _report(_Told(archived=found, run=report, compared=compared, resumed=resumed), as_json=as_json)
+
+
+@contextmanager
+def _step(name: str) -> Iterator[None]:
+    """Say on standard error what goes on and how long it took; standard output is for the result."""
+    started = time.monotonic()
+    with err.status(f"{name} …"):
+        yield
+    err.print(f"[green]✓[/green] {name} [dim]{time.monotonic() - started:.1f} s[/dim]", highlight=False, markup=True)
+
+
+def _report(told: _Told, *, as_json: bool) -> None:
+    if as_json:
+        topics = [{**each.as_dict(), "restored": told.restored(each.inventory.topic)} for each in told.archived]
+        group = [{**asdict(each), "exact": each.exact} for each in told.resumed]
+        print_json(
+            {
+                "complete": told.complete,
+                "topics": topics,
+                "group": group,
+                "run": told.run.as_dict(),
+                "comparison": told.compared.as_dict(),
+            }
+        )
+    else:
+        out.print(_table(told))
+        for each in told.resumed:
+            print_line(
+                f"{story.GROUP} had read {each.before:,} of {each.topic}, went on at offset {each.went_on_at:,}, "
+                f"and read {each.after:,} more"
+            )
+        print_notices(told.run, out)
+    if not told.complete:
+        what = f"records are missing or not as they were: {', '.join(told.lacking) or 'see the notices'}"
+        raise IncompleteError(what, hint="this is a bug in maxbrod: please report it")
+    if not as_json:
+        total = sum(each.acknowledged for each in told.archived)
+        text = f": all {total:,} acknowledged records were archived byte for byte, lost, and restored at their offsets"
+        out.print(f"[bold green]complete[/bold green]{text}", highlight=False, markup=True, soft_wrap=True)
+        print_line("equal in every field; the group read each record once")
+
+
+def _table(told: _Told) -> Table:
+    numbers = (">parts", ">acknowledged", ">archived", ">aborted", ">log", ">stored", ">restored")
+    shown = table("Backed up, lost, restored, compared", "topic", *numbers)
+    for each in told.archived:
+        held = each.inventory
+        counts = (held.partitions, each.acknowledged, held.records, held.aborted)
+        sizes = (held.bytes, each.stored_bytes)
+        back = told.restored(held.topic)
+        shown.add_row(
+            held.topic,
+            *(f"{count:,}" for count in counts),
+            *map(human_bytes, sizes),
+            f"{back:,}" if back >= 0 else "differs",
+        )
+    return shown

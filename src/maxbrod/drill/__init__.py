@@ -1,0 +1,1 @@
+"""Restores a sample, compares it, cleans up, and signs a report."""

@@ -1,0 +1,163 @@
+"""What a drill tells in the end, as a value, as a document, and as files."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod import strict_json
+from maxbrod.drill.html import render
+from maxbrod.drill.signing import signed
+from maxbrod.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INCOMPLETE,
+    CorruptDataError,
+    UnsupportedFormatError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from maxbrod.drill.signing import Key
+    from maxbrod.restore.plan.sources import Source
+
+VERSION_FIELD: Final = "maxbrod.drill"
+VERSION: Final = 1
+NOT_COMPARED: Final = "not compared"
+
+
+class DrillVerdict(StrEnum):
+    PROVEN = "proven"
+    """Every record that was drawn came back, and equals the archive's."""
+    DIFFERS = "differs"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """A partition that was drawn: what the archive answers for, and what it lacks."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+    gaps: Mapping[str, int]
+    """Offsets without data, by reason."""
+    lacking: int
+    """How many ranges of offsets the catalog knows to be damaged, or neither archived nor explained."""
+    outcome: str = NOT_COMPARED
+    """What became of it: equal, differs, failed, or not compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillReport:
+    drill_id: str
+    verdict: DrillVerdict
+    archive: str
+    run_id: str | None
+    """The backup that the archive was taken as of."""
+    cluster: str
+    """Its brokers, or `sandbox`."""
+    cluster_id: str
+    started_at_ms: int
+    finished_at_ms: int
+    sample: str
+    seed: int | None
+    """Draws the same partitions again; None where all were taken."""
+    partitions_known: int
+    """With records."""
+    covered: tuple[Covered, ...]
+    durations_s: Mapping[str, float]
+    versions: Mapping[str, str]
+    restore: Mapping[str, Any] | None = None
+    comparison: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+    """What ended it; of several failures the gravest."""
+    failures: tuple[Mapping[str, Any], ...] = ()
+    """Everything that failed, by where: the topic or partition, the offset, the object, the error."""
+    leftovers: tuple[str, ...] = ()
+    """Topics of earlier drills that were killed, which were removed."""
+    remains: tuple[str, ...] = field(default=())
+    """Topics of this drill that could not be removed."""
+
+    @property
+    def exit_code(self) -> int:
+        if self.verdict is DrillVerdict.PROVEN:
+            return EXIT_FAILED if self.remains else EXIT_DONE
+        if self.verdict is DrillVerdict.FAILED and self.error is not None:
+            return int(self.error["exit_code"])
+        return EXIT_INCOMPLETE
+
+    @property
+    def lacking(self) -> int:
+        """Ranges of offsets that the archive is known to lack, of what was drawn."""
+        return sum(each.lacking for each in self.covered)
+
+    @property
+    def records(self) -> int:
+        return 0 if self.comparison is None else int(self.comparison["source_records"])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "exit_code": self.exit_code, "records": self.records, "lacking": self.lacking}
+
+
+def covered_of(source: Source) -> Covered:
+    return Covered(
+        topic=source.topic,
+        partition=source.partition,
+        first_offset=source.asked_first,
+        end_offset=source.asked_end,
+        gaps=dict(source.gaps),
+        lacking=source.troubles_total,
+    )
+
+
+def write_report(report: DrillReport, folder: Path, key: Key | None) -> tuple[Path, Path]:
+    """As JSON with its signature, and as a page for people. Both names carry time and id, so none is replaced."""
+    time = datetime.fromtimestamp(report.started_at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+    document = sign_report(report, key)
+    data, page = (folder / f"drill-{time}-{report.drill_id}.{kind}" for kind in ("json", "html"))
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write_private(data, json.dumps(document, indent=2, sort_keys=True) + "\n")
+        _write_private(page, render(document))
+    except OSError as error:
+        raise UsageError(f"the report cannot be written: {error.strerror}", object_name=str(folder)) from error
+    return data, page
+
+
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def sign_report(report: DrillReport, key: Key | None) -> dict[str, Any]:
+    # Through JSON once, so that what is signed is what a reader will see.
+    values = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    return signed({VERSION_FIELD: VERSION, "report": values}, key)
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """The document of a report, whose signature nobody has looked at yet."""
+    try:
+        document = strict_json.parse(path.read_bytes(), unique=True)
+    except OSError as error:
+        raise UsageError(f"the report cannot be read: {error.strerror}", object_name=str(path)) from error
+    except ValueError as error:
+        raise CorruptDataError(f"this is no report of a drill: {error}", object_name=str(path)) from error
+    if not isinstance(document, dict) or not isinstance(document.get("report"), dict):
+        raise CorruptDataError("this is no report of a drill", object_name=str(path))
+    if document.get(VERSION_FIELD) != VERSION:
+        raise UnsupportedFormatError(
+            f"a report of version {document.get(VERSION_FIELD)!r}", object_name=str(path), hint="use a newer release"
+        )
+    return document

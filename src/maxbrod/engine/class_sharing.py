@@ -1,0 +1,136 @@
+"""The class-data-sharing archive: Spark's classes as a JVM holds them in memory, mapped instead of loaded.
+
+It halves the start of a session (`maxbrod bench start`), and nothing depends on it: where it
+cannot be made, is missing, of another Java or damaged, the JVM loads its classes from the jars.
+`maxbrod.engine.prepare` makes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.cache import cache_dir, cache_path, filled
+from maxbrod.engine.gateway import spark_home
+from maxbrod.private_files import is_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from maxbrod.java import Java
+
+UNUSED_DAYS_MAX: Final = 30
+
+_CLASSES: Final = "classes.jsa"
+_COMMAND: Final = "command.json"
+_REASON: Final = "unavailable.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """A complete archive, and the launcher's command that it was made with."""
+
+    folder: Path
+    command: list[str]
+
+    @property
+    def options(self) -> list[str]:
+        # The checksum costs 0.2 s and turns a damaged archive from a crash into one that is not used.
+        return ["-Xshare:auto", f"-XX:SharedArchiveFile={self.folder / _CLASSES}", "-XX:+VerifySharedSpaces"]
+
+    def discard(self) -> None:
+        """It made a JVM fail: the next session shall not try it again."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def find_archive(java: Java) -> Archive | None:
+    folder = cache_path() / _name(java)
+    try:
+        # It says what is run: one that others can write to is not believed.
+        if not (is_private(folder) and is_private(folder.parent)):
+            return None
+        command = json.loads((folder / _COMMAND).read_text())
+    except (OSError, ValueError):
+        return None
+    if not os.access(folder / _CLASSES, os.R_OK):
+        return None
+    # Says that it is in use; a cache that is read-only will do as well.
+    with suppress(OSError):
+        os.utime(folder)
+    return Archive(folder=folder.resolve(), command=command)
+
+
+def build_archive(java: Java, command: list[str], train: Callable[[Path], None]) -> Archive | None:
+    """Make the archive by `train`, which runs a JVM that leaves its classes in the given file. None if it cannot be."""
+
+    def fill(folder: Path) -> None:
+        classes = folder / _CLASSES
+        train(classes)
+        if _usable(command, classes):
+            (folder / _COMMAND).write_text(json.dumps(command))
+        else:
+            classes.unlink(missing_ok=True)
+            (folder / _REASON).write_text(f"{java.home} made no archive that it can read\n")
+
+    if _known_unavailable(java):
+        shutil.rmtree(cache_dir() / _name(java), ignore_errors=True)
+    filled(_name(java), fill)
+    _forget_unused()
+    return find_archive(java)
+
+
+def build_archive_later(java: Java) -> None:
+    """Build it in a process of its own that outlives this one, at the lowest priority and without a word.
+
+    Only for a person at a terminal, whose next command it makes faster: nobody waits for a scheduled
+    command, and whoever runs one in a pipe, a test or a container wants no process to stay behind.
+    """
+    if not sys.stderr.isatty() or find_archive(java) is not None or _known_unavailable(java):
+        return
+    with suppress(OSError):
+        subprocess.Popen(
+            ["nice", "-n", "19", sys.executable, "-m", "maxbrod.engine.prepare"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _known_unavailable(java: Java) -> bool:
+    return (cache_path() / _name(java) / _REASON).exists()
+
+
+def _name(java: Java) -> str:
+    jars = spark_home() / "jars"
+    # The JVM refuses an archive whose jars have moved or changed, and would refuse it for ever.
+    made_of = (java.identity, platform.machine(), str(jars), str(jars.stat().st_mtime_ns))
+    return f"spark-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:16]}"
+
+
+def _usable(command: list[str], classes: Path) -> bool:
+    # -Xshare:on makes of an unusable archive an error instead of a slow start.
+    ran = subprocess.run(
+        [*command, "-Xshare:on", f"-XX:SharedArchiveFile={classes}", "-XX:+VerifySharedSpaces", "-version"],
+        capture_output=True,
+        check=False,
+    )
+    return ran.returncode == 0
+
+
+def _forget_unused() -> None:
+    # 165 MB each, one for each Java and each PySpark that ever met.
+    oldest = time.time() - UNUSED_DAYS_MAX * 86_400
+    for folder in cache_dir().glob("spark-*/"):
+        if folder.stat().st_mtime < oldest:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,56 @@
+"""Makes the next start of Spark fast: `python -m maxbrod.engine.prepare`, run by `make setup`.
+
+It runs Spark once, through what every job does, and keeps the classes that this took (see `archive`).
+Failing is no error: Spark then starts as fast as it did before.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.engine import gateway
+from maxbrod.engine.class_sharing import Archive, build_archive, find_archive
+from maxbrod.engine.session import open_session
+from maxbrod.errors import MaxbrodError
+from maxbrod.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def prepare() -> Archive | None:
+    """The archive for this Java and this PySpark, made now if it is missing; None where there can be none."""
+    java = find_java()
+    return find_archive(java) or build_archive(java, gateway.launcher_command(java, {}), train)
+
+
+def train(classes: Path) -> None:
+    """Run what every job runs, in a JVM that leaves its classes in `classes` when it ends."""
+    options = f"-XX:ArchiveClassesAtExit={classes} -Xlog:disable"
+    with open_session(conf={"spark.driver.extraJavaOptions": options}) as session:
+        items = session.createDataFrame([(number, b"work") for number in range(4)], "id long, item binary")
+        items.repartition(2).mapInArrow(_same, items.schema).collect()
+        items.mapInArrow(_same, items.schema).toArrow()
+        items.groupBy("id").count().orderBy("id").collect()
+        session.range(4).selectExpr("id % 2 AS k", "id AS v").createOrReplaceTempView("numbers")
+        session.sql("SELECT k, sum(v) FROM numbers WHERE v > 0 GROUP BY k").collect()
+
+
+def _same(batches: Iterable[Any]) -> Iterable[Any]:
+    return batches
+
+
+def main() -> int:
+    try:
+        archive = prepare()
+    except (MaxbrodError, OSError) as error:
+        sys.stdout.write(f"Spark will start without a class archive: {error}\n")
+        return 1
+    sys.stdout.write(f"Spark starts from {archive.folder}\n" if archive else "This Java cannot share classes.\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

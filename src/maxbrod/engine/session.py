@@ -1,0 +1,360 @@
+"""Opens the Spark session that every job runs in, and closes what it opened.
+
+Three kinds: a JVM of our own on this machine (`local[*]`, the default), a cluster (any other master, or
+`sc://` for Spark Connect), or a session that the caller already has, which is used as it is and never stopped.
+A local session is sealed: it listens on loopback only and answers nobody else there, leaves no file behind and writes
+nothing on the screen.
+`$MAXBROD_SPARK_LOG` names a file that keeps Spark's log.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from maxbrod.config import SparkConfig
+from maxbrod.engine import gateway
+from maxbrod.engine.class_sharing import build_archive_later, find_archive
+from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError, UsageError
+from maxbrod.java import Java, find_java
+from maxbrod.private_files import is_private, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from pyspark.sql import SparkSession
+
+Session: TypeAlias = "SparkSession"
+"""For those who hand a session on and know nothing else of Spark."""
+
+APP_NAME: Final = "maxbrod"
+TASK_FAILURES_MAX: Final = 4
+_PARALLELISM_UNKNOWN: Final = 16
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_SCRATCH: Final = "maxbrod-spark-"
+_ABANDONED_SECONDS: Final = 60.0
+_SOCKET_PATH_BYTES_MAX: Final = 103
+"""What every Unix takes; Linux takes four more."""
+_SOCKET_NAME_BYTES: Final = len("/.00000000-0000-0000-0000-000000000000.sock")
+_LOG_VARIABLE: Final = "MAXBROD_SPARK_LOG"
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+
+# Changing any of these needs another launcher command than the one that was stored with the archive.
+_LAUNCH_KEYS: Final = (
+    "spark.driver.memory",
+    "spark.driver.defaultJavaOptions",
+    "spark.driver.extraJavaOptions",
+    "spark.driver.extraClassPath",
+    "spark.driver.extraLibraryPath",
+)
+
+# What holds wherever the session runs.
+_EVERY_CONF: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.session.timeZone": "UTC",
+    }
+)
+
+# Spark Connect speaks Arrow always, and warns whoever asks for it.
+_CLASSIC_CONF: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Falling back from Arrow would be slow and lossy without a word.
+        "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+    }
+)
+
+_LOCAL_CONF: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # Every user of the machine reaches loopback, and what they send would be deserialised by Java. For a local
+        # session Spark draws the secret itself and tells nobody.
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.saslFallback": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.eventLog.enabled": "false",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.catalogImplementation": "in-memory",
+        # Jobs are a few tasks over a few rows: there is nothing to adapt to.
+        "spark.sql.adaptive.enabled": "false",
+    }
+)
+
+
+@contextmanager
+def open_session(
+    *,
+    master: str | None = None,
+    app_name: str = APP_NAME,
+    conf: Mapping[str, str] = _NOTHING,
+    session: SparkSession | None = None,
+    task_failures_max: int = TASK_FAILURES_MAX,
+    jvm_works: bool = False,
+) -> Iterator[SparkSession]:
+    """A Spark session for the length of a `with` block.
+
+    Args:
+        master: `local[N]`, `local[*]` (the default), a cluster's URL, or `sc://…` for Spark Connect.
+        app_name: what a cluster's own pages show.
+        conf: Spark settings; they win over ours.
+        session: an open session to use instead; no other argument applies, and it stays open.
+        task_failures_max: how often one task may fail before its job does; a cluster has its own setting.
+        jvm_works: the JVM itself will touch the data (SQL, Parquet), so it compiles fully. Otherwise it
+            only hands out work to Python, and starts faster with its quick compiler alone.
+
+    Raises:
+        EnvironmentMissingError: no Java, or no Spark Connect client.
+        UnavailableError: Spark did not start; the hint has the end of its log.
+        UsageError: another session is open in this process, and these arguments ask for a different one.
+    """
+    if session is None:
+        session = _open_already(wanted=master is not None or bool(conf))
+    if session is not None:
+        yield session
+        return
+    master = master or "local[*]"
+    conf = {**_EVERY_CONF, "spark.app.name": app_name, **conf}
+    if master.startswith("sc://"):
+        opening = _connect(master, conf)
+    elif local := _local_master(master, task_failures_max):
+        opening = _open_local({**_local_conf(local), **conf}, jvm_works=jvm_works)
+    else:
+        opening = _open_cluster({**_CLASSIC_CONF, "spark.master": master, **conf})
+    with opening as opened:
+        yield opened
+
+
+def open_configured(
+    config: SparkConfig, session: SparkSession | None = None, *, jvm_works: bool = False
+) -> AbstractContextManager[SparkSession]:
+    """The session that was handed in, or one as configured. With nothing configured, one that is open will do."""
+    if session is not None or config == SparkConfig():
+        return open_session(session=session, jvm_works=jvm_works)
+    return open_session(master=config.master, conf=config.conf, jvm_works=jvm_works)
+
+
+def parallelism_of(master: str, session: SparkSession | None = None) -> int:
+    """How many tasks run at once, also before Spark has started where that can be known."""
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
+    if session is None and local:
+        return os.cpu_count() or 1 if local[1] == "*" else int(local[1] or 1)
+    try:
+        return int(session.sparkContext.defaultParallelism) if session is not None else _PARALLELISM_UNKNOWN
+    except Exception as error:
+        # A session of Spark Connect has no context; its server's size is its own. If a JVM died, the job will tell.
+        if isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j")):
+            return _PARALLELISM_UNKNOWN
+        raise
+
+
+def _open_already(*, wanted: bool) -> SparkSession | None:
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext  # noqa: PLC0415  not before the JVM starts, beside which it costs nothing
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    if SparkContext._active_spark_context is None:  # noqa: SLF001  the active session is per thread, the context is not
+        return None
+    if wanted:
+        raise UsageError(
+            "a Spark session with other settings is open in this process, and there can be only one",
+            hint="hand it in with session=…, or stop it first",
+        )
+    return SparkSession.builder.getOrCreate()
+
+
+def _local_master(master: str, task_failures_max: int) -> str | None:
+    """`master` with its number of failures, or None if it is no local one. A number that is given stays."""
+    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*(\d+))?\])?", master)
+    return found and f"local[{found[1] or 1},{found[2] or task_failures_max}]"
+
+
+def _local_conf(master: str) -> dict[str, str]:
+    threads = re.split(r"[\[,]", master)[1]
+    partitions = os.cpu_count() or 1 if threads == "*" else int(threads)
+    return {**_CLASSIC_CONF, **_LOCAL_CONF, "spark.master": master, "spark.sql.shuffle.partitions": str(partitions)}
+
+
+@contextmanager
+def _open_local(conf: Mapping[str, str], *, jvm_works: bool) -> Iterator[SparkSession]:
+    java = find_java()
+    with _scratch_folder() as scratch, ExitStack() as undo:
+        own = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch)}
+        conf = {**own, **_sockets_in(scratch), **conf}
+        env = {**_variables(java, conf), "SPARK_LOCAL_IP": "127.0.0.1"}
+        with gateway.environment(env):
+            jvm = undo.enter_context(closing(_launch_local(java, conf, scratch, jvm_works=jvm_works)))
+            session = _attach(jvm, conf, undo)
+        yield session
+    build_archive_later(java)
+
+
+def _sockets_in(folder: Path) -> dict[str, str]:
+    """Between the JVM and Python, sockets in a folder that only this user can enter, instead of ports with a secret."""
+    if len(os.fsencode(folder)) + _SOCKET_NAME_BYTES > _SOCKET_PATH_BYTES_MAX:
+        return {}
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
+
+
+def _launch_local(java: Java, conf: Mapping[str, str], scratch: Path, *, jvm_works: bool) -> gateway.Gateway:
+    archive = find_archive(java)
+    own_command = any(key in conf for key in _LAUNCH_KEYS)
+    command = gateway.launcher_command(java, conf) if archive is None or own_command else archive.command
+    # The second compiler costs 5 s of processor time at the start; without it Parquet took 1.4 to 2 times as long.
+    quick = [] if jvm_works else ["-XX:TieredStopAtLevel=1"]
+    options = [*quick, "-XX:-UsePerfData", f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={_LOG4J}"]
+    submit = [gateway.MAIN_CLASS, *gateway.submit_arguments(conf)]
+    log = _log_file(scratch)
+    if archive is not None:
+        with suppress(UnavailableError):
+            return gateway.launch([*command, *options, *archive.options, *submit], scratch=scratch, log=log)
+    jvm = gateway.launch([*command, *options, *submit], scratch=scratch, log=log)
+    if archive is not None:
+        # It starts without and did not with it.
+        archive.discard()
+    return jvm
+
+
+@contextmanager
+def _open_cluster(conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """As `spark-submit` would: the installation, the configuration and the jars of whoever runs the cluster."""
+    home = os.environ.get("SPARK_HOME") or str(gateway.spark_home())
+    configured = {name: os.environ[name] for name in ("SPARK_CONF_DIR",) if name in os.environ}
+    with _scratch_folder() as scratch, ExitStack() as undo:
+        with gateway.environment({**_variables(find_java(), conf), **configured, "SPARK_HOME": home}):
+            command = [f"{home}/bin/spark-submit", *gateway.submit_arguments(conf)]
+            jvm = undo.enter_context(closing(gateway.launch(command, scratch=scratch, log=_log_file(scratch))))
+            session = _attach(jvm, conf, undo)
+        yield session
+
+
+@contextmanager
+def _connect(url: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    try:
+        # Looked for here, because PySpark 4.3 ends the whole process with exit code 0 where one is missing.
+        for module in ("grpc", "grpc_status", "google.rpc", "zstandard"):
+            importlib.import_module(module)
+    except ImportError as error:
+        raise EnvironmentMissingError(
+            f"Spark Connect needs more Python packages: {error}", hint="pip install 'pyspark[connect]'"
+        ) from error
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    # PySpark marks the process as a client of Spark Connect, and would for ever.
+    with gateway.environment({}):
+        session = SparkSession.builder.remote(url).config(map=dict(conf)).getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def _variables(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
+    # Workers run what the driver runs, whatever PYSPARK_PYTHON the shell has: another Python has no maxbrod.
+    return {
+        "JAVA_HOME": str(java.home),
+        "PYSPARK_PYTHON": conf.get("spark.pyspark.python", sys.executable),
+        "PYTHONHASHSEED": "0",
+        **({"MAXBROD_SPARK_LOG_LEVEL": "info"} if _LOG_VARIABLE in os.environ else {}),
+    }
+
+
+def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], undo: ExitStack) -> SparkSession:
+    """Make the session in `jvm`; `undo` gets what takes every trace of it out of this process."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    os.environ.update(PYSPARK_GATEWAY_PORT=str(jvm.port), PYSPARK_GATEWAY_SECRET=jvm.secret)
+    undo.callback(_disconnect)
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread:
+        undo.callback(signal.signal, signal.SIGINT, on_interrupt)
+    try:
+        session = SparkSession.builder.config(map=dict(conf)).getOrCreate()
+    except Py4JError as error:
+        # Java's message is one line, and then its stack.
+        reason = next((line for line in str(error).splitlines() if "Exception: " in line), str(error))
+        raise UnavailableError(f"Spark did not start: {reason}", object_name=conf["spark.master"]) from error
+    if in_main_thread and on_interrupt is not signal.default_int_handler:
+        # PySpark has put its own handler there, which cancels all jobs. Who has one has other plans.
+        signal.signal(signal.SIGINT, on_interrupt)
+    # It would print that the JVM has hung up, at the end or when the JVM dies.
+    session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
+    undo.callback(_stop, session)
+    return session
+
+
+def _stop(session: SparkSession) -> None:
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    context = session.sparkContext
+    # Its thread looks up once a second, and stop() would wait for that: 0.9 s of every command. So it ends by itself.
+    counters, context._accumulatorServer = context._accumulatorServer, None  # noqa: SLF001
+    try:
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+            session.stop()
+    except (OSError, Py4JError):
+        # The JVM is gone already: nothing is left of it but what PySpark remembers.
+        SparkContext._active_spark_context = None  # noqa: SLF001
+        SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+    threading.Thread(target=counters.shutdown, daemon=True).start()
+
+
+def _disconnect() -> None:
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    # PySpark keeps one JVM for the life of the process; a later session shall get the JVM that it asks for.
+    opened, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None  # noqa: SLF001
+    if opened is not None:
+        opened.shutdown()
+
+
+def _log_file(scratch: Path) -> Path:
+    return Path(os.environ.get(_LOG_VARIABLE) or scratch / "spark.log")
+
+
+@contextmanager
+def _scratch_folder() -> Iterator[Path]:
+    """A folder for all that Spark writes. A later session removes it if this process is killed."""
+    for abandoned in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*/lock"):
+        _remove_if_abandoned(abandoned)
+    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+    try:
+        with opened(folder / "lock", create=True) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_if_abandoned(lock: Path) -> None:
+    # Anyone can make a folder of this name in the temporary one: whatever is no lock of this user's is left alone.
+    with suppress(OSError, RefusedError), opened(lock, create=False) as file:
+        if lock.parent.is_symlink() or not is_private(lock.parent):
+            return
+        # A held lock is an OSError: that session lives. A new one may be about to take it.
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if time.time() - os.fstat(file).st_mtime > _ABANDONED_SECONDS:
+            shutil.rmtree(lock.parent, ignore_errors=True)

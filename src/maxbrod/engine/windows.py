@@ -1,0 +1,50 @@
+"""Cuts what is to be transferred into waves, each of which is published as a whole, and spreads a wave over tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from maxbrod.backup.plan.states import estimate_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from maxbrod.model import TopicPartition
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Offsets [start, end) of a partition that are still to be transferred."""
+
+    topic_id: str
+    start: int
+    end: int
+    bytes_per_offset: float | None = None
+
+    @property
+    def bytes(self) -> int:
+        return estimate_bytes(self.end - self.start, self.bytes_per_offset)
+
+
+def next_windows(windows: Mapping[TopicPartition, Window], *, bytes_max: int) -> dict[TopicPartition, Window]:
+    """The first part of each, so that all together have about `bytes_max`; every one goes on by an offset at least."""
+    total = sum(each.bytes for each in windows.values())
+    share = 1.0 if total <= bytes_max else bytes_max / total
+    return {
+        where: replace(each, end=min(each.end, each.start + max(int((each.end - each.start) * share), 1)))
+        for where, each in windows.items()
+    }
+
+
+def spread(items: Sequence[tuple[int, Item]], parallelism: int) -> list[list[Item]]:
+    """Items with their sizes over as many tasks as can run at once, the largest first."""
+    tasks: list[list[Item]] = [[] for _ in range(min(parallelism, len(items)))]
+    loads = [0] * len(tasks)
+    for size, item in sorted(items, key=lambda each: -each[0]):
+        number = loads.index(min(loads))
+        tasks[number].append(item)
+        loads[number] += size + 1
+    return tasks

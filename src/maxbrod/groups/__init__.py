@@ -1,0 +1,1 @@
+"""Consumer groups of a restore: planned, moved, rolled back."""

@@ -1,0 +1,171 @@
+"""Where groups go at the target of a restore, and what stands in their way. To put them there: `group_movement`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.archive.selection import matches_nothing
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.groups.plan import ExactLog, MovedLog, RestoredTopic, translate_groups
+from maxbrod.kafka.state.groups import CLASSIC
+from maxbrod.restore.plan.choosing import choose_groups
+from maxbrod.restore.plan.mapping import decode_map
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
+from maxbrod.restore.plan.wish import OffsetsMode
+from maxbrod.restore.repartition.shares import decode_shares
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Sequence
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.snapshots import Moment
+    from maxbrod.groups.plan import GroupOffset
+    from maxbrod.kafka.state.cluster_state import ClusterState, Group
+    from maxbrod.restore.plan.plan import RestorePlan
+    from maxbrod.restore.report import PartitionReport
+
+WITHOUT_MEMBERS: Final = frozenset({"empty", "dead"})
+"""The states, in small letters, of groups that take offsets from outside."""
+_STOP: Final = "stop them before the restore ends"
+_FORCE: Final = "say --force-groups to have them removed for a moment"
+_HINT: Final = "see the groups of a run with 'maxbrod show'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPosition:
+    """Of one group in one partition of the target. `refused` says why it was not put there."""
+
+    group: str
+    topic: str
+    partition: int
+    source_offset: int | None
+    offset: int | None
+    move: str
+    why: str | None = None
+    refused: str | None = None
+    seen_twice_max: int = 0
+    """Records from there on that the group had processed before: they have changed their partition."""
+    forced: bool = False
+    """Its members were removed for it. They come back by themselves, and go on from here."""
+    run_id: str | None = None
+    """The run that last knew where it stood; None: nobody asked an archive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingGroup:
+    """A group that was asked for and cannot be put anywhere."""
+
+    group: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMoves:
+    offsets: tuple[GroupOffset, ...]
+    missing: tuple[MissingGroup, ...]
+
+
+def missing_groups(patterns: Sequence[str], snapshot: ClusterState | None) -> Iterator[Obstacle]:
+    """Groups that are named, and patterns, of which the archive knows none."""
+    known = () if snapshot is None else snapshot.groups or ()
+    for name in choose_groups(patterns, known)[1]:
+        error = matches_nothing(name, [group.group_id for group in known], what="group")
+        hint = _HINT if error.hint is None or "maxbrod ls" in error.hint else error.hint
+        yield Obstacle(kind=ObstacleKind.GROUP_MISSING, where=None, what=error.message, hint=hint, fatal=True)
+
+
+def active_groups(
+    patterns: Sequence[str], snapshot: ClusterState | None, target: ClusterState, *, forced: bool
+) -> Iterator[Obstacle]:
+    """Groups that have members at the target now."""
+    known = () if snapshot is None else snapshot.groups or ()
+    for name in (group.group_id for group in choose_groups(patterns, known)[0]):
+        group = target.group(name)
+        if group is None or group.state.lower() in WITHOUT_MEMBERS:
+            continue
+        removable = forced and group.type == CLASSIC
+        what = "it has members, which are removed for a moment" if removable else "it has members: it is left alone"
+        hint = _STOP if forced or group.type != CLASSIC else f"{_STOP}, or {_FORCE}"
+        yield Obstacle(kind=ObstacleKind.GROUPS, where=name, what=what, hint=None if removable else hint, fatal=False)
+
+
+def unplaced_groups(
+    patterns: Sequence[str], snapshot: ClusterState | None, plan: RestorePlan, *, strict: bool
+) -> Iterator[Obstacle]:
+    """Groups that are asked for, and of which it is clear already that they will stand nowhere."""
+    chosen = choose_groups(patterns, () if snapshot is None else snapshot.groups)[0]
+    restored = {
+        (each.source.topic, each.source.topic_id, each.source.partition)
+        for topic in plan.topics
+        for each in topic.partitions
+    }
+    names = {topic: topic_id for topic, topic_id, _ in restored}
+    placed = {
+        group.group_id
+        for group in chosen
+        for each in group.offsets or ()
+        if (each.topic, each.topic_id or names.get(each.topic), each.partition) in restored
+    }
+    for missing in _missing(patterns, chosen, placed):
+        yield Obstacle(kind=ObstacleKind.GROUPS, where=missing.group, what=missing.why, hint=_HINT, fatal=strict)
+
+
+def _missing(patterns: Sequence[str], chosen: Iterable[Group], placed: Container[str]) -> Iterator[MissingGroup]:
+    """Whoever names a group counts on it; a pattern is about whatever there is, as far as it can be read."""
+    for group in chosen:
+        if group.group_id in placed:
+            continue
+        if group.offsets is None:
+            yield MissingGroup(group=group.group_id, why="nobody could read where it stood when it was backed up")
+        elif group.group_id in patterns:
+            yield MissingGroup(group=group.group_id, why="the archive knows no position of it in what is restored")
+
+
+def plan_moves(
+    archive: Archive, plan: RestorePlan, partitions: Iterable[PartitionReport], patterns: Sequence[str]
+) -> PlannedMoves:
+    """Where groups go, as the run knew them that the restore was made from."""
+    moment = _moment_of(archive, plan)
+    known = () if moment.cluster is None else moment.cluster.groups
+    chosen, missing = choose_groups(patterns, known)
+    for name in missing:
+        raise matches_nothing(name, [group.group_id for group in known], what="group")
+    runs = {} if moment.known is None else moment.known.offset_runs
+    found = translate_groups(chosen, restored_topics(plan, partitions), runs).offsets
+    offsets = tuple(each if each.run_id else replace(each, run_id=plan.archive.run_id) for each in found)
+    placed = {each.group_id for each in offsets if each.offset is not None}
+    return PlannedMoves(offsets=offsets, missing=tuple(_missing(patterns, chosen, placed)))
+
+
+def archived_groups(archive: Archive, plan: RestorePlan) -> Sequence[Group]:
+    """As the run knew them that the restore was made from."""
+    cluster = _moment_of(archive, plan).cluster
+    return () if cluster is None else cluster.groups
+
+
+def _moment_of(archive: Archive, plan: RestorePlan) -> Moment:
+    return find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
+
+
+def restored_topics(plan: RestorePlan, partitions: Iterable[PartitionReport]) -> dict[str, RestoredTopic]:
+    """By the source's name: what became of each of its partitions."""
+    told = {(each.target, each.partition): each for each in partitions}
+    found = {}
+    for topic in plan.topics:
+        target = topic.target
+        if target.repartitioned:
+            shares = {each: decode_shares(told[target.name, each].map) for each in range(target.partition_count)}
+            found[target.source_topic] = RestoredTopic(topic_id=target.topic_id, target=target.name, shares=shares)
+            continue
+        logs: dict[int, ExactLog | MovedLog] = {}
+        for each in topic.partitions:
+            report = told[target.name, each.source.partition]
+            exact = each.offsets.mode is OffsetsMode.EXACT
+            logs[each.source.partition] = (
+                ExactLog(start=each.source.first_offset, end=report.end)
+                if exact
+                else MovedLog(map=decode_map(dict(report.map)))
+            )
+        found[target.source_topic] = RestoredTopic(topic_id=target.topic_id, target=target.name, logs=logs)
+    return found

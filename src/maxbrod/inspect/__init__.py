@@ -1,0 +1,1 @@
+"""Looks at an archive: `ls`, `show`, `gc`."""

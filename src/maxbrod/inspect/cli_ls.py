@@ -1,0 +1,162 @@
+"""`maxbrod ls`: what an archive holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from maxbrod.cli.options import (
+    ArchiveOption,
+    ConfigOption,
+    LayoutOption,
+    S3EndpointOption,
+    S3PathStyleOption,
+    S3RegionOption,
+    find_place,
+)
+from maxbrod.cli.output import (
+    JsonFlag,
+    ending,
+    human_bytes,
+    human_count,
+    human_time,
+    out,
+    print_json,
+    print_line,
+    stored_bytes,
+    table,
+)
+from maxbrod.layouts.registry import NATIVE
+
+_GONE_SHOWN: Final = 10
+
+if TYPE_CHECKING:
+    from maxbrod.archive.runs import RunSummary
+    from maxbrod.inspect.listing import Listing, TopicSummary
+
+
+def ls(
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC]...", help="Names, globs, or /a regex/ of whole names; all without.", show_default=False
+        ),
+    ] = None,
+    runs: Annotated[bool, typer.Option("--runs", help="List the runs instead of the topics.")] = False,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", metavar="RUN", help="As it was after that run.", show_default=False)
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="With topics that were deleted and created again since.")
+    ] = False,
+    archive: ArchiveOption = None,
+    layout: LayoutOption = None,
+    config: ConfigOption = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
+    s3_path_style: S3PathStyleOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the topics of an archive, or its runs.
+
+    For example:
+
+      maxbrod ls -a /backups/kafka
+
+      maxbrod ls -a s3://backups/kafka 'orders-*' --as-of latest
+
+      maxbrod ls -c maxbrod.yaml --runs --json
+    """
+    from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.archive.runs import list_runs  # noqa: PLC0415
+    from maxbrod.inspect.listing import list_topics  # noqa: PLC0415
+
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    opened = open_archive(place.url, place.storage, layout=place.config.layout)
+    if runs:
+        _show_runs(list_runs(opened), as_json=as_json)
+        return
+    listing = list_topics(opened, patterns or (), as_of=as_of)
+    if as_json:
+        print_json(asdict(listing))
+    else:
+        _show_topics(listing, every=every)
+
+
+def _show_topics(listing: Listing, *, every: bool) -> None:
+    title = listing.archive if listing.as_of is None else f"{listing.archive} as of {listing.as_of}"
+    shown = table(title, "*topic", ">parts", ">records", "from", "to", ">stored", ">gaps")
+    chosen = [topic for topic in listing.topics if topic.newest or every]
+    for topic in chosen:
+        shown.add_row(
+            topic.topic if topic.newest else f"{topic.topic} ({topic.topic_id})",
+            f"{topic.partitions:,}",
+            human_count(topic.records),
+            human_time(topic.min_timestamp, to="day"),
+            human_time(topic.max_timestamp, to="minute"),
+            human_bytes(topic.bytes),
+            human_count(sum(topic.gaps.values())) if topic.gaps else "",
+        )
+    out.print(shown)
+    _show_foot(listing, chosen)
+
+
+def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
+    stored, raw = sum(topic.bytes for topic in chosen), sum(topic.raw_bytes for topic in chosen)
+    print_line(f"{len(chosen):,} topics, {stored_bytes(stored, raw)}")
+    gone = [f"{topic.topic} (last seen by run {topic.last_seen})" for topic in chosen if topic.last_seen is not None]
+    for line in gone[:_GONE_SHOWN]:
+        print_line(f"not seen in the cluster any more: {line}")
+    if len(gone) > _GONE_SHOWN:
+        print_line(f"and {len(gone) - _GONE_SHOWN:,} topics more that are not: see --json")
+    past = len(listing.topics) - len(chosen)
+    if past:
+        print_line(f"{past:,} more were deleted and created again since: see --all")
+    if listing.layout != NATIVE:
+        print_line(f"layout {listing.layout}: of another tool, which does not say which runs there were")
+        return
+    last = listing.last_run
+    if last is None:
+        print_line("no run yet")
+    else:
+        print_line(
+            f"last of {listing.runs:,} runs: {last.run_id}, ended {human_time(last.finished_at)}, {_ending(last)}"
+        )
+    _show_recovery_point(listing, chosen)
+
+
+def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:
+    """With the topic that it is owed to, if others are newer."""
+    if listing.recovery_point is None:
+        print_line("recovery point: none: no backup of a cluster has archived all of this to its end")
+    else:
+        known = {topic.recovery_point: topic.topic for topic in chosen if topic.recovery_point is not None}
+        oldest = known.get(listing.recovery_point)
+        because = f", owed to {oldest}" if len(known) > 1 and oldest is not None else ""
+        print_line(f"recovery point: {human_time(listing.recovery_point)}, or later{because}")
+    if listing.behind:
+        print_line(f"{listing.behind:,} partitions are not archived as far as the last backup was to: see check")
+
+
+def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(run) for run in runs])
+        return
+    shown = table(
+        "Runs, in the order of commits", "*run, by its begin", ">took", ">topics", ">records", ">size", "ended"
+    )
+    for run in runs:
+        shown.add_row(
+            run.run_id,
+            f"{(run.finished_at - run.started_at) / 1000:,.1f} s",
+            *("" if count is None else human_count(count) for count in (run.topics, run.records)),
+            "" if run.bytes is None else human_bytes(run.bytes),
+            _ending(run),
+        )
+    out.print(shown)
+
+
+def _ending(run: RunSummary) -> str:
+    return "committed" if run.exit_code is None else ending(run.exit_code)

@@ -1,0 +1,189 @@
+"""`maxbrod show`: one topic in detail, or what one run did."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.text import Text
+
+from maxbrod.cli.options import (
+    ArchiveOption,
+    ConfigOption,
+    LayoutOption,
+    S3EndpointOption,
+    S3PathStyleOption,
+    S3RegionOption,
+    find_place,
+)
+from maxbrod.cli.output import (
+    JsonFlag,
+    human_bytes,
+    human_count,
+    human_time,
+    out,
+    print_json,
+    print_line,
+    stored_bytes,
+    table,
+)
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from maxbrod.archive.runs import RunReport
+    from maxbrod.inspect.extents import PartitionExtent
+    from maxbrod.inspect.showing import TopicDetails, TopicReport
+
+_BAR_WIDTH: Final = 64
+_GAPS_SHOWN: Final = 10
+
+_TOLD: Final = {"command", "complete"}
+"""Of a run's statistics: what stands in another line already."""
+
+
+def show(
+    topic: Annotated[str | None, typer.Argument(help="The topic's name.", show_default=False)] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="RUN", help="Show what that run did, instead of a topic.", show_default=False),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="This partition only.", show_default=False)
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", metavar="RUN", help="As it was after that run.", show_default=False)
+    ] = None,
+    topic_id: Annotated[
+        str | None,
+        typer.Option("--topic-id", metavar="ID", help="An older topic of the same name.", show_default=False),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All topics that ever had this name.")] = False,
+    archive: ArchiveOption = None,
+    layout: LayoutOption = None,
+    config: ConfigOption = None,
+    s3_endpoint: S3EndpointOption = None,
+    s3_region: S3RegionOption = None,
+    s3_path_style: S3PathStyleOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what is archived of a topic, partition by partition, with its gaps, configuration and consumer groups.
+
+    A run is named by its id, the beginning of it, or 'latest'.
+
+    For example:
+
+      maxbrod show -a /backups/kafka orders
+
+      maxbrod show -a s3://backups/kafka orders --partition 3 --as-of 20260801T0300
+
+      maxbrod show -a /backups/kafka --run latest --json
+    """
+    from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.archive.runs import show_run  # noqa: PLC0415
+    from maxbrod.inspect.showing import EVERY, show_topic  # noqa: PLC0415
+
+    if (topic is None) == (run is None):
+        raise UsageError("name a topic, or a run with --run", hint="see 'maxbrod ls' and 'maxbrod ls --runs'")
+    if every and topic_id is not None:
+        raise UsageError("--all and --topic-id do not go together")
+    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
+    opened = open_archive(place.url, place.storage, layout=place.config.layout)
+    if run is not None:
+        _print_run(show_run(opened, run), as_json=as_json)
+    elif topic is not None:
+        wanted = EVERY if every else topic_id
+        report = show_topic(opened, topic, partition=partition, as_of=as_of, topic_id=wanted)
+        _print_topics(report, as_json=as_json)
+
+
+def _print_topics(report: TopicReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(report))
+        return
+    for details in report.topics:
+        age = "" if details.newest else ", since deleted and created again"
+        moment = "" if report.as_of is None else f" as of {report.as_of}"
+        print_line(f"{details.topic}{moment} (topic id {details.topic_id}{age})")
+        if details.last_seen is not None:
+            print_line(f"not seen in the cluster any more: last seen by run {details.last_seen}")
+        for extent in details.partitions:
+            _print_partition(extent)
+        _print_legend(details)
+        if details.configs:
+            print_line(f"configuration at {details.described_by or report.snapshot}:")
+            for name, value in sorted(details.configs.items()):
+                print_line(f"  {name}={'' if value is None else value}")
+        if details.groups:
+            _print_groups(details, report.snapshot)
+
+
+def _print_partition(extent: PartitionExtent) -> None:
+    from maxbrod.inspect.coverage import coverage_bar  # noqa: PLC0415 - the catalog's words: not for `--help`
+
+    most = "" if extent.exact else "at most "
+    packed = stored_bytes(extent.bytes, extent.raw_bytes)
+    print_line("")
+    print_line(f"partition {extent.partition}: offsets [{extent.first_offset:,}, {extent.end_offset:,})")
+    out.print(Text("  [").append(coverage_bar(extent.spans, _BAR_WIDTH)).append("]"), highlight=False)
+    print_line(f"  {most}{extent.records:,} records in {extent.segments:,} segments, {packed}")
+    if extent.log_start is not None and extent.log_start != extent.first_offset:
+        print_line(f"  the log itself began at offset {extent.log_start:,} then")
+    if extent.min_timestamp is not None:
+        print_line(f"  {human_time(extent.min_timestamp)} to {human_time(extent.max_timestamp)}")
+    if extent.first_leader_epoch is not None:
+        print_line(f"  leader epochs {extent.first_leader_epoch} to {extent.last_leader_epoch}")
+    if extent.aborted:
+        print_line(f"  {len(extent.aborted):,} aborted transactions")
+    _print_gaps(extent)
+
+
+def _print_gaps(extent: PartitionExtent) -> None:
+    from maxbrod.inspect.extents import DATA  # noqa: PLC0415 - as above
+
+    gaps = [span for span in extent.spans if span.cover != DATA]
+    for span in gaps[:_GAPS_SHOWN]:
+        count = span.end_offset - span.first_offset
+        print_line(f"  {span.cover}: [{span.first_offset:,}, {span.end_offset:,}), {count:,} offsets")
+    if len(gaps) > _GAPS_SHOWN:
+        print_line(f"  and {len(gaps) - _GAPS_SHOWN:,} more gaps: see --json")
+
+
+def _print_legend(details: TopicDetails) -> None:
+    from maxbrod.inspect.coverage import legend  # noqa: PLC0415 - as above
+
+    line = legend(span for extent in details.partitions for span in extent.spans)
+    print_line("")
+    out.print(line, highlight=False)
+
+
+def _print_groups(details: TopicDetails, snapshot: str | None) -> None:
+    shown = table(
+        f"Consumer groups at {snapshot}", "*group", "state", ">partition", ">committed", ">lag in the archive"
+    )
+    for each in details.groups:
+        ahead = " (ahead)" if each.lag < 0 else ""
+        state = each.state if each.last_known is None else f"last known by run {each.last_known}"
+        shown.add_row(each.group_id, state, str(each.partition), f"{each.offset:,}", f"{each.lag:,}{ahead}")
+    out.print(shown)
+
+
+def _print_run(report: RunReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(report))
+        return
+    run = report.run
+    print_line(f"{run.command or 'run'} {run.run_id}")
+    print_line(f"from {human_time(run.started_at)} to {human_time(run.finished_at)}")
+    print_line(f"snapshot: {run.snapshot or 'none'}")
+    for name, value in run.statistics.items():
+        if name in _TOLD or value in ([], {}):
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            print_line(f"{name.replace('_', ' ')}: {each:,}" if isinstance(each, int) else f"{name}: {each}")
+    shown = table("What is in the archive from this run", "*topic", ">parts", ">records", ">stored", ">objects", "gaps")
+    for topic in report.topics:
+        gaps = ", ".join(f"{count:,} {reason}" for reason, count in topic.gaps.items())
+        counts = (f"{topic.partitions:,}", human_count(topic.records), human_bytes(topic.bytes), f"{topic.objects:,}")
+        shown.add_row(topic.topic, *counts, gaps)
+    out.print(shown)

@@ -1,0 +1,123 @@
+"""Finds and deletes objects that no row of the catalog names: the work of `maxbrod gc`.
+
+A run writes its objects first and names them in one commit at the end, so garbage looks like the objects of a run
+under way. Only age tells them apart. What keeps a run's objects safe, in this order: objects are listed before the
+catalog is read, so that whatever was committed by then is named; nothing younger than the grace time is touched; ages
+are measured with the clock of the store that stamped the objects or with our own, whichever makes them younger; and
+the catalog must stand still from when it was read until the last object is gone. Objects that a commit has put out of
+use stay for the grace time as well: somebody may be reading them. What a truncated log has lost is still named, by rows
+that were replaced, and is no garbage.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.restore.staged_objects import stagings_left
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.storage.interface import ObjectInfo, Storage
+
+FOLDERS: Final = ("packs", "probes", "segments", "snapshots")
+"""Where a killed run leaves objects. The catalog's own folder is swept by its commits."""
+GRACE_S: Final = 24 * 3600
+GRACE_S_MIN: Final = 3600
+_DELETED_AT_ONCE: Final = 1000
+"""S3 takes as many in one request; before each the catalog is looked at again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageReport:
+    archive: str
+    version: int
+    """Of the catalog that was compared with."""
+    grace_s: int
+    objects: tuple[ObjectInfo, ...]
+    bytes: int
+    deleted: bool
+    young_objects: int
+    """Named by no row either, but written or still named within the grace time."""
+    young_bytes: int
+    named_objects: int
+
+
+def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = False) -> GarbageReport:
+    """What is garbage, and with `delete` nothing of it afterwards.
+
+    `grace_s` must be longer than any run takes from its first object to its commit. RefusedError: somebody committed
+    meanwhile; some of the garbage may be gone, nothing else is.
+    """
+    if archive.survey is not None:
+        raise RefusedError(
+            f"what is garbage in the layout {archive.survey.layout}, only its own tool knows",
+            operation="gc",
+            object_name=archive.url,
+        )
+    if grace_s < GRACE_S_MIN:
+        raise UsageError(
+            f"a grace time of {grace_s} s is shorter than a run may take",
+            hint=f"give at least {GRACE_S_MIN} s; younger objects may belong to a run that has not committed yet",
+        )
+    now_ms = min(_own_clock_ms(), _store_clock_ms(archive.storage)) if delete else _own_clock_ms()
+    listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]
+    listed += stagings_left(archive.storage)
+    archive.catalog.refresh()
+    named = archive.catalog.paths()
+    unnamed = [found for found in listed if found.path not in named]
+    garbage = [found for found in unnamed if found.modified_ms < now_ms - grace_s * 1000]
+    if garbage:
+        recent = archive.catalog.recent_paths(now_ms - grace_s * 1000)
+        garbage = [found for found in garbage if found.path not in recent]
+    version = archive.catalog.version
+    if delete:
+        _delete(archive, [found.path for found in garbage])
+    return GarbageReport(
+        archive=archive.url,
+        version=version,
+        grace_s=grace_s,
+        objects=tuple(garbage),
+        bytes=_bytes(garbage),
+        deleted=delete,
+        young_objects=len(unnamed) - len(garbage),
+        young_bytes=_bytes(unnamed) - _bytes(garbage),
+        named_objects=len(listed) - len(unnamed),
+    )
+
+
+def _delete(archive: Archive, paths: Sequence[str]) -> None:
+    version = archive.catalog.version
+    for start in range(0, len(paths), _DELETED_AT_ONCE):
+        archive.catalog.refresh()
+        if archive.catalog.version != version:
+            raise RefusedError(
+                f"somebody committed to the archive meanwhile; {start} objects are gone, the other garbage stays",
+                operation="gc",
+                object_name=archive.url,
+                hint="try again when no run is under way",
+            )
+        archive.storage.delete(paths[start : start + _DELETED_AT_ONCE])
+
+
+def _own_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _store_clock_ms(storage: Storage) -> int:
+    """When the store says that an object written now was written."""
+    name = f"probes/{uuid.uuid4().hex}"
+    try:
+        storage.put(name, b"what time is it?")
+        return storage.head(name).modified_ms
+    finally:
+        storage.delete([name])
+
+
+def _bytes(objects: Iterable[ObjectInfo]) -> int:
+    return sum(found.size for found in objects)

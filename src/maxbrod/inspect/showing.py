@@ -1,0 +1,207 @@
+"""One topic in all detail, now or as of any run: the answers of `maxbrod show`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.archive.incarnations import Incarnation, newest_ids
+from maxbrod.archive.selection import matches_nothing
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
+from maxbrod.errors import UsageError
+from maxbrod.inspect.extents import PartitionExtent, measure_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from maxbrod.archive.known import Known
+    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.snapshot_document import Snapshot
+    from maxbrod.archive.snapshots import Moment
+    from maxbrod.kafka.state.cluster_state import ClusterState
+
+EVERY: Final = "*"
+"""Instead of a topic id: every incarnation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """Where a group goes on. `lag` counts from there to the archive's end: negative if the archive is behind."""
+
+    group_id: str
+    type: str
+    state: str
+    partition: int
+    offset: int
+    lag: int
+    metadata: str | None
+    last_known: str | None = None
+    """The run that last knew it, where the cluster knows it no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDetails:
+    """One incarnation of a topic."""
+
+    topic: str
+    topic_id: str
+    newest: bool
+    partitions: tuple[PartitionExtent, ...]
+    configs: Mapping[str, str | None] | None
+    """What is set on the topic itself, as the snapshot has it; None where it does not say."""
+    groups: tuple[GroupOffset, ...]
+    last_seen: str | None = None
+    """The run that last saw the topic, where the cluster has it no more."""
+    described_by: str | None = None
+    """The run that `configs` are from, if it is not the snapshot's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReport:
+    archive: str
+    as_of: str | None
+    snapshot: str | None
+    """The run whose snapshot gave configurations and groups; None where none could be read."""
+    topics: tuple[TopicDetails, ...]
+    """Newest first; more than one only where old incarnations were asked for."""
+
+
+def show_topic(
+    archive: Archive,
+    topic: str,
+    *,
+    partition: int | None = None,
+    as_of: str | None = None,
+    topic_id: str | None = None,
+) -> TopicReport:
+    """The newest incarnation of a topic, or that of `topic_id`. UsageError: there is no such thing."""
+    moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
+    snapshot = moment.snapshot
+    rows = [
+        row
+        for row in decode_rows(archive.catalog.rows(topic=topic, as_of=moment.ends, revisions=moment.revisions))
+        if isinstance(row, (Segment, Gap))  # what it returns are no others
+    ]
+    partitions = _by_partition(rows, snapshot, topic)
+    if not partitions:
+        raise matches_nothing(topic, _names(archive, snapshot))
+    newest = _newest(topic, rows, moment.ranks, partitions)
+    chosen = _chosen_ids(topic, {each.topic_id for each in partitions}, newest, topic_id)
+    details = [_details(topic, each, partitions, moment, newest=each == newest) for each in chosen]
+    return TopicReport(
+        archive=archive.url,
+        as_of=moment.as_of,
+        snapshot=None if snapshot is None else snapshot.run_id,
+        topics=tuple(details if partition is None else (_only(each, partition) for each in details)),
+    )
+
+
+def _by_partition(
+    rows: Iterable[Segment | Gap], snapshot: Snapshot | None, topic: str
+) -> dict[PartitionId, list[Segment | Gap]]:
+    """The rows of each partition, and none for those of the topic that are still empty."""
+    found: dict[PartitionId, list[Segment | Gap]] = {}
+    for row in rows:
+        found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(row)
+    if snapshot is not None:
+        for each in snapshot.ends:
+            if snapshot.topics.get(each.topic_id) == topic:
+                found.setdefault(each, [])
+    return dict(sorted(found.items()))
+
+
+def _newest(
+    topic: str, rows: Sequence[Segment | Gap], ranks: Mapping[str, int], partitions: Iterable[PartitionId]
+) -> str:
+    born = dict.fromkeys((each.topic_id for each in partitions), 0)
+    for topic_id in born:
+        born[topic_id] = min((row.written_at for row in rows if row.topic_id == topic_id), default=0)
+    incarnations = [Incarnation(topic=topic, topic_id=each, first_written_at=at) for each, at in born.items()]
+    (newest,) = newest_ids(incarnations, ranks)
+    return newest
+
+
+def _chosen_ids(topic: str, known: set[str], newest: str, wanted: str | None) -> list[str]:
+    if wanted is None:
+        return [newest]
+    if wanted == EVERY:
+        return [newest, *sorted(known - {newest})]
+    if wanted not in known:
+        raise UsageError(f"no topic {topic!r} has the id {wanted}", hint=f"there are {', '.join(sorted(known))}")
+    return [wanted]
+
+
+def _details(
+    topic: str,
+    topic_id: str,
+    partitions: Mapping[PartitionId, Sequence[Segment | Gap]],
+    moment: Moment,
+    *,
+    newest: bool,
+) -> TopicDetails:
+    mine = {each: rows for each, rows in partitions.items() if each.topic_id == topic_id}
+    extents = _with_log_starts(measure_partitions(mine, _ends(mine, moment)), topic_id, moment.snapshot)
+    return TopicDetails(
+        topic=topic,
+        topic_id=topic_id,
+        newest=newest,
+        partitions=extents,
+        configs=_configs(moment.cluster, topic_id),
+        groups=() if moment.known is None else tuple(_groups(moment.known, topic, topic_id, extents)),
+        last_seen=moment.lost.get(topic_id),
+        described_by=moment.topic_runs.get(topic_id),
+    )
+
+
+def _with_log_starts(
+    extents: Iterable[PartitionExtent], topic_id: str, snapshot: Snapshot | None
+) -> tuple[PartitionExtent, ...]:
+    known = {} if snapshot is None else snapshot.log_starts
+    return tuple(
+        replace(each, log_start=known.get(PartitionId(topic_id=topic_id, partition=each.partition))) for each in extents
+    )
+
+
+def _ends(mine: Mapping[PartitionId, Sequence[object]], moment: Moment) -> dict[PartitionId, int]:
+    """Where to stop, as of a run; and where partitions stand that have no row yet."""
+    ends = {} if moment.snapshot is None else moment.snapshot.ends
+    return {each: ends[each] for each, rows in mine.items() if each in ends and (moment.as_of is not None or not rows)}
+
+
+def _configs(cluster: ClusterState | None, topic_id: str) -> Mapping[str, str | None] | None:
+    topics = () if cluster is None else cluster.topics
+    return next((topic.configs for topic in topics if topic.topic_id == topic_id), None)
+
+
+def _groups(known: Known, topic: str, topic_id: str, extents: Iterable[PartitionExtent]) -> Iterator[GroupOffset]:
+    ends = {each.partition: each.end_offset for each in extents}
+    for group in known.cluster.groups:
+        for committed in group.offsets or ():
+            if (committed.topic, committed.topic_id) == (topic, topic_id) and committed.partition in ends:
+                yield GroupOffset(
+                    group_id=group.group_id,
+                    type=group.type,
+                    state=group.state,
+                    partition=committed.partition,
+                    offset=committed.offset,
+                    lag=ends[committed.partition] - committed.offset,
+                    metadata=committed.metadata,
+                    last_known=known.offset_runs.get((group.group_id, topic_id, committed.partition)),
+                )
+
+
+def _only(details: TopicDetails, partition: int) -> TopicDetails:
+    chosen = tuple(each for each in details.partitions if each.partition == partition)
+    if not chosen:
+        raise UsageError(
+            f"the topic {details.topic!r} has no partition {partition}",
+            hint=f"it has {', '.join(str(each.partition) for each in details.partitions)}",
+        )
+    groups = tuple(each for each in details.groups if each.partition == partition)
+    return replace(details, partitions=chosen, groups=groups)
+
+
+def _names(archive: Archive, snapshot: Snapshot | None) -> set[str]:
+    names = set(archive.catalog.rows(columns=["topic"])["topic"].unique().to_pylist())
+    return names | set(() if snapshot is None else snapshot.topics.values())

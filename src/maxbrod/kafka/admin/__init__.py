@@ -1,0 +1,1 @@
+"""Changes topics, rights, quotas and groups; each change has its own outcome."""

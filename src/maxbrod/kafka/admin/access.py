@@ -1,0 +1,86 @@
+"""Gives rights and quotas back: creates ACLs, sets client quotas. Each has its own outcome. To read them: `access`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.admin import AlterClientQuotasRequest, CreateAclsRequest
+
+from maxbrod.errors import UnsupportedFormatError
+from maxbrod.kafka.admin.outcomes import Outcome, change_each
+from maxbrod.kafka.state.access_names import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES
+from maxbrod.kafka.state.cluster_state import Acl, QuotaEntity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from maxbrod.kafka.state.cluster_state import Quota
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.deadline import Deadline
+
+    Entities = tuple[QuotaEntity, ...]
+
+
+def create_acls(client: KafkaClient, acls: Iterable[Acl], *, deadline: Deadline | None = None) -> dict[Acl, Outcome]:
+    """One that exists already is done. SECURITY_DISABLED is what a cluster without an authorizer says."""
+
+    def request(portion: Sequence[Acl]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        return CreateAclsRequest(creations=[_creation(acl) for acl in portion])
+
+    def read(answer: Any, portion: Sequence[Acl]) -> Iterator[tuple[Acl, Outcome]]:  # noqa: ANN401 - untyped
+        for acl, each in zip(portion, answer.results, strict=True):
+            yield acl, Outcome(code=each.error_code, details=each.error_message or None)
+
+    return change_each(client, acls, request, read, deadline=deadline)
+
+
+def _creation(acl: Acl) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    return CreateAclsRequest.AclCreation(
+        resource_type=_number(RESOURCE_TYPES, acl.resource_type, acl),
+        resource_name=acl.resource_name,
+        resource_pattern_type=_number(PATTERN_TYPES, acl.pattern_type, acl),
+        principal=acl.principal,
+        host=acl.host,
+        operation=_number(OPERATIONS, acl.operation, acl),
+        permission_type=_number(PERMISSIONS, acl.permission, acl),
+    )
+
+
+def _number(names: Mapping[int, str], name: str, acl: Acl) -> int:
+    """Kafka's number; a number that had no name when it was captured is refused, as nobody knows what it allows."""
+    for number, known in names.items():
+        if known == name:
+            return number
+    raise UnsupportedFormatError(
+        f"an ACL has {name!r}, which this release does not know",
+        operation="create ACLs",
+        object_name=f"{acl.resource_type} {acl.resource_name}",
+        hint="create it with Kafka's own tools",
+    )
+
+
+def set_quotas(
+    client: KafkaClient, quotas: Iterable[Quota], *, deadline: Deadline | None = None
+) -> dict[Entities, Outcome]:
+    """By whom they are for. Values that a quota does not name stay as they are."""
+    wanted = {quota.entities: quota.values for quota in quotas}
+
+    def request(portion: Sequence[Entities]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        entries = [_entry(entities, wanted[entities]) for entities in portion]
+        return AlterClientQuotasRequest(entries=entries, validate_only=False)
+
+    def read(answer: Any, portion: Sequence[Entities]) -> Iterator[tuple[Entities, Outcome]]:  # noqa: ANN401 - untyped
+        known = {frozenset(entities): entities for entities in portion}
+        for each in answer.entries:
+            who = frozenset(QuotaEntity(type=one.entity_type, name=one.entity_name) for one in each.entity)
+            yield known[who], Outcome(code=each.error_code, details=each.error_message or None)
+
+    return change_each(client, wanted, request, read, deadline=deadline)
+
+
+def _entry(entities: Entities, values: Mapping[str, float]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    entry = AlterClientQuotasRequest.EntryData
+    return entry(
+        entity=[entry.EntityData(entity_type=each.type, entity_name=each.name) for each in entities],
+        ops=[entry.OpData(key=key, value=value, remove=False) for key, value in values.items()],
+    )

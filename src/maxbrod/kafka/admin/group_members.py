@@ -1,0 +1,60 @@
+"""Removes the members of a group from outside, so that it takes offsets. They come back by themselves.
+
+Kafka allows it for groups of the classic protocol. A member that was removed learns so with its next heartbeat, joins
+anew, and reads on from where the group stands then. Members of the newer protocols only leave by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.consumer import LeaveGroupRequest
+
+from maxbrod.errors import UnavailableError
+from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.coordination import GROUP, find_coordinator
+from maxbrod.kafka.wire.error_codes import Code, answered_with
+
+if TYPE_CHECKING:
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.deadline import Deadline
+
+_OPERATION: Final = "remove the members of a group"
+_REASON: Final = "maxbrod moves the group"
+
+
+def remove_members(client: KafkaClient, group_id: str, *, deadline: Deadline | None = None) -> int:
+    """How many there were. Of a group that is not of the classic protocol, or is not there, none."""
+
+    def once(limit: Deadline) -> int:
+        node_id = find_coordinator(client, group_id, GROUP, deadline=limit)
+        members = _members(client, node_id, group_id, limit)
+        if members:
+            answer = client.ask_broker(node_id, _leave(group_id, members), deadline=limit)
+            for code in (answer.error_code, *(each.error_code for each in answer.members)):
+                # One that has left by itself meanwhile is gone, too.
+                if code and code != Code.UNKNOWN_MEMBER_ID:
+                    raise answered_with(code, operation=_OPERATION, object_name=group_id)
+        return len(members)
+
+    return retry(once, deadline=deadline, what=f"the coordinator of the group {group_id}", stop=client.stop)
+
+
+def _members(client: KafkaClient, node_id: int, group_id: str, deadline: Deadline) -> list[tuple[str, str | None]]:
+    request = DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False)
+    (found,) = client.ask_broker(node_id, request, deadline=deadline).groups
+    if found.error_code:
+        raise answered_with(found.error_code, operation=_OPERATION, object_name=group_id)
+    if not found.members and found.group_state == "PreparingRebalance":
+        raise UnavailableError("members are joining just now", operation=_OPERATION, object_name=group_id)
+    return [(each.member_id, each.group_instance_id) for each in found.members]
+
+
+def _leave(group_id: str, members: list[tuple[str, str | None]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    identity = LeaveGroupRequest.MemberIdentity
+    leaving = [
+        identity(member_id=member_id, group_instance_id=instance_id, reason=_REASON)
+        for member_id, instance_id in members
+    ]
+    return LeaveGroupRequest(group_id=group_id, member_id="", members=leaving)

@@ -1,0 +1,93 @@
+"""What this user may do with a cluster, its topics and its groups, as its brokers tell.
+
+Operations have Kafka's own names (WRITE, ALTER_CONFIGS), as in ACLs. Brokers tell them also of topics and groups that
+are not there yet, to whoever may Describe those; who may not is allowed nothing else that would help.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import DescribeClusterRequest, DescribeGroupsRequest
+
+from maxbrod.errors import MaxbrodError
+from maxbrod.kafka.state.access_names import OPERATIONS
+from maxbrod.kafka.wire.coordinators import ask_coordinators
+from maxbrod.kafka.wire.error_codes import Code, code_name
+from maxbrod.kafka.wire.metadata import metadata_request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.deadline import Deadline
+
+    Operations = frozenset[str]
+
+NOTHING: Final[Operations] = frozenset()
+_CLUSTER_ACTION: Final = "CLUSTER_ACTION"
+
+
+def cluster_operations(client: KafkaClient, *, deadline: Deadline) -> Operations | None:
+    """None where nobody tells: who may not Describe the cluster is told of no operation, whatever else is allowed."""
+
+    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+        return DescribeClusterRequest(include_cluster_authorized_operations=True)
+
+    try:
+        answer = client.ask_any(request, deadline=deadline)
+    except MaxbrodError:
+        return None
+    return None if answer.error_code else _named(answer.authorized_operations) or None
+
+
+def topic_operations(client: KafkaClient, names: Iterable[str], *, deadline: Deadline) -> dict[str, Operations]:
+    """Of those whose brokers tell, there or not."""
+    wanted = sorted(set(names))
+
+    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+        asked = metadata_request(wanted)
+        asked.include_topic_authorized_operations = True
+        return asked
+
+    if not wanted:
+        return {}
+    try:
+        answer = client.ask_any(request, deadline=deadline)
+    except MaxbrodError:
+        return {}
+    found = {}
+    for each in answer.topics:
+        if each.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
+            found[each.name] = NOTHING
+        elif each.authorized_operations is not None:
+            found[each.name] = _named(each.authorized_operations)
+    return found
+
+
+def group_operations(client: KafkaClient, group_ids: Iterable[str], *, deadline: Deadline) -> dict[str, Operations]:
+    """Of those whose coordinators tell, there or not."""
+    wanted = set(group_ids)
+    answers = ask_coordinators(client, wanted, _describe_groups_request, _group_operations, deadline=deadline)
+    denied = code_name(Code.GROUP_AUTHORIZATION_FAILED)
+    refused = {group_id: NOTHING for group_id, why in answers.refused.items() if why == denied}
+    return {group_id: told for group_id, told in answers.found.items() if told is not None} | refused
+
+
+def may_write_markers(client: KafkaClient, *, deadline: Deadline) -> bool:
+    """Whether ClusterAction is allowed; False where nobody tells."""
+    return _CLUSTER_ACTION in (cluster_operations(client, deadline=deadline) or NOTHING)
+
+
+def _describe_groups_request(group_ids: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    return DescribeGroupsRequest(groups=list(group_ids), include_authorized_operations=True)
+
+
+def _group_operations(answer: Any) -> Iterator[tuple[str, int, Operations | None]]:  # noqa: ANN401 - untyped
+    for each in answer.groups:
+        told = each.authorized_operations
+        yield each.group_id, each.error_code, None if told is None else _named(told)
+
+
+def _named(operations: Iterable[int] | None) -> Operations:
+    return frozenset(OPERATIONS.get(each, str(each)) for each in operations or ())

@@ -1,0 +1,195 @@
+"""Changes to topics: creates and deletes them, adds partitions, sets configurations, moves the start of a log.
+
+Each change has its own outcome, all told at once: one that is refused does not hide the others. To read topics and
+configurations, see `topics`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+)
+
+from maxbrod.kafka.admin.outcomes import REQUEST_TIMEOUT_MS, Outcome, change_each
+from maxbrod.kafka.fetch.offsets import ask_leaders
+from maxbrod.kafka.wire.error_codes import Code
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from uuid import UUID
+
+    from maxbrod.errors import MaxbrodError
+    from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.deadline import Deadline
+
+UP_TO_NOW: Final = -1
+"""As an offset for `delete_records`: all that consumers may see."""
+_TOPICS_PER_REQUEST: Final = 500
+_TOPIC: Final = 2  # a type of resource
+_SET: Final = 0  # what to do with a value
+_DELETE: Final = 1
+# The controller has the last word on which topics there are, so that there is none will not pass.
+_NOT_THERE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to be created: with so many partitions and replicas, or with `assignment`, the brokers of each partition.
+
+    -1 leaves a number to the cluster's default.
+    """
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: Sequence[Sequence[int]] | None = None
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def create_topics(
+    client: KafkaClient, topics: Iterable[NewTopic], *, validate_only: bool = False, deadline: Deadline | None = None
+) -> dict[str, Outcome]:
+    """By name. With `validate_only` nothing is created, and the outcome is what it would be."""
+    wanted = {topic.name: topic for topic in topics}
+
+    def request(names: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        creatable = [_creatable(wanted[name]) for name in names]
+        return CreateTopicsRequest(topics=creatable, timeout_ms=REQUEST_TIMEOUT_MS, validate_only=validate_only)
+
+    return change_each(
+        client,
+        wanted,
+        request,
+        lambda answer, _: ((each.name, _outcome(each)) for each in answer.topics),
+        as_good_as_done=() if validate_only else {Code.TOPIC_ALREADY_EXISTS},
+        per_request=_TOPICS_PER_REQUEST,
+        deadline=deadline,
+    )
+
+
+def _creatable(topic: NewTopic) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    kind = CreateTopicsRequest.CreatableTopic
+    assigned = topic.assignment is not None
+    return kind(
+        name=topic.name,
+        num_partitions=-1 if assigned else topic.partitions,
+        replication_factor=-1 if assigned else topic.replication_factor,
+        assignments=[
+            kind.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+            for index, brokers in enumerate(topic.assignment or ())
+        ],
+        configs=[kind.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def delete_topics(
+    client: KafkaClient, topic_ids: Iterable[UUID], *, deadline: Deadline | None = None
+) -> dict[UUID, Outcome]:
+    """By id, so that never another topic of the same name is deleted."""
+
+    def request(ids: Sequence[UUID]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        state = DeleteTopicsRequest.DeleteTopicState
+        states = [state(name=None, topic_id=each) for each in ids]
+        return DeleteTopicsRequest(topics=states, timeout_ms=REQUEST_TIMEOUT_MS)
+
+    return change_each(
+        client,
+        topic_ids,
+        request,
+        lambda answer, _: ((each.topic_id, _outcome(each)) for each in answer.responses),
+        as_good_as_done=_NOT_THERE,
+        final=_NOT_THERE,
+        per_request=_TOPICS_PER_REQUEST,
+        deadline=deadline,
+    )
+
+
+def create_partitions(
+    client: KafkaClient, counts: Mapping[str, int], *, deadline: Deadline | None = None
+) -> dict[str, Outcome]:
+    """So many partitions shall each topic have in all."""
+
+    def request(names: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        topic = CreatePartitionsRequest.CreatePartitionsTopic
+        topics = [topic(name=name, count=counts[name], assignments=None) for name in names]
+        return CreatePartitionsRequest(topics=topics, timeout_ms=REQUEST_TIMEOUT_MS, validate_only=False)
+
+    return change_each(
+        client,
+        counts,
+        request,
+        lambda answer, _: ((each.name, _outcome(each)) for each in answer.results),
+        as_good_as_done={Code.INVALID_PARTITIONS},
+        final=_NOT_THERE,
+        per_request=_TOPICS_PER_REQUEST,
+        deadline=deadline,
+    )
+
+
+def alter_configs(
+    client: KafkaClient, changes: Mapping[str, Mapping[str, str | None]], *, deadline: Deadline | None = None
+) -> dict[str, Outcome]:
+    """Of each topic, set these values and leave all others; None takes one away, and the cluster's default is in force.
+
+    A topic's changes are made together or not at all.
+    """
+
+    def request(names: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        resources = [_altered(name, changes[name]) for name in names]
+        return IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+
+    return change_each(
+        client,
+        changes,
+        request,
+        lambda answer, _: ((each.resource_name, _outcome(each)) for each in answer.responses),
+        final=_NOT_THERE,
+        per_request=_TOPICS_PER_REQUEST,
+        deadline=deadline,
+    )
+
+
+def _altered(name: str, values: Mapping[str, str | None]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    configs = [
+        resource.AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+        for key, value in values.items()
+    ]
+    return resource(resource_type=_TOPIC, resource_name=name, configs=configs)
+
+
+def delete_records(
+    client: KafkaClient, before: Mapping[TopicPartition, int], *, deadline: Deadline | None = None
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MaxbrodError]]:
+    """Move the start of each log up to this offset; returns where it is now, and for those that stayed, why."""
+
+    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        topic = DeleteRecordsRequest.DeleteRecordsTopic
+        topics: dict[str, list[Any]] = {}
+        for where, (offset, _) in asked.items():
+            partition = topic.DeleteRecordsPartition(partition_index=where.partition, offset=offset)
+            topics.setdefault(where.topic, []).append(partition)
+        named = [topic(name=name, partitions=each) for name, each in topics.items()]
+        return DeleteRecordsRequest(topics=named, timeout_ms=REQUEST_TIMEOUT_MS)
+
+    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:  # noqa: ANN401 - kafka-python is untyped
+        for topic in answer.topics:
+            for each in topic.partitions:
+                where = TopicPartition(topic=topic.name, partition=each.partition_index)
+                yield where, each.error_code, each.low_watermark
+
+    failed: dict[TopicPartition, MaxbrodError] = {}
+    done = ask_leaders(client, before, request, read, operation="delete records", deadline=deadline, failed=failed)
+    return done, failed
+
+
+def _outcome(answer: Any) -> Outcome:  # noqa: ANN401 - kafka-python is untyped
+    return Outcome(code=answer.error_code, details=answer.error_message or None)

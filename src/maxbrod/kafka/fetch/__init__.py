@@ -1,0 +1,1 @@
+"""Reads whole record batches of ranges, and where logs begin and end."""

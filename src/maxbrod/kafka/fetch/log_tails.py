@@ -1,0 +1,80 @@
+"""What stands last in a log, and which sequence number its producer has next.
+
+Whoever goes on with what another process began must neither repeat what that one wrote nor trust that all it sent has
+arrived: a request may still be on its way. With the same producer id and the sequence numbers that come next, a broker
+takes each batch once, whoever sends it first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import DescribeProducersRequest
+
+from maxbrod.batch.headers import HEADER_BYTES
+from maxbrod.kafka.fetch.offsets import ask_leaders
+from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.produce.appends import sequence_after
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from uuid import UUID
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.deadline import Deadline
+
+_NONE: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTail:
+    """The last batch of a log."""
+
+    control: bool
+    producer_id: int
+    next_sequence: int
+    """Of its producer; says nothing where it is a control batch."""
+    records: NDArray[np.uint8]
+    """As they stand behind the batch's header."""
+
+
+def read_tail(client: KafkaClient, where: TopicPartition, end: int, *, topic_id: UUID) -> LogTail | None:
+    """The batch that ends the log at `end`; None where it was deleted."""
+    chunks = list(read_range(client, where, end - 1, end, topic_id=topic_id, floor=0, read_committed=False))
+    for chunk in reversed(chunks):
+        if len(chunk.headers):
+            headers = chunk.headers
+            start, size = int(headers.position[-1]), int(headers.size[-1])
+            return LogTail(
+                control=bool(headers.control[-1]),
+                producer_id=int(headers["producer_id"][-1]),
+                next_sequence=sequence_after(int(headers["base_sequence"][-1]), int(headers["count"][-1])),
+                records=chunk.data[start + HEADER_BYTES : start + size].copy(),
+            )
+    return None
+
+
+def next_sequence(client: KafkaClient, where: TopicPartition, producer_id: int, *, deadline: Deadline) -> int:
+    """As the partition's leader knows it; 0 for a producer that it does not know, of which it takes any."""
+
+    def request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        topic = DescribeProducersRequest.TopicRequest
+        return DescribeProducersRequest(
+            topics=[topic(name=each.topic, partition_indexes=[each.partition]) for each in asked]
+        )
+
+    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:  # noqa: ANN401 - kafka-python is untyped
+        for topic in answer.topics:
+            for each in topic.partitions:
+                last = [one.last_sequence for one in each.active_producers or () if one.producer_id == producer_id]
+                asked = TopicPartition(topic=topic.name, partition=each.partition_index)
+                yield asked, each.error_code, last[0] if last else _NONE
+
+    wanted: dict[TopicPartition, None] = {where: None}
+    found = ask_leaders(client, wanted, request, read, operation="read producers", deadline=deadline)[where]
+    return 0 if found == _NONE else sequence_after(found, 1)

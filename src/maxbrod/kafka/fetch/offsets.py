@@ -1,0 +1,227 @@
+"""Where a partition begins, ends, stood at a time, or was cut: asked of the leaders, many partitions at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
+
+from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.error_codes import answered_with
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from maxbrod.errors import MaxbrodError
+    from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.deadline import Deadline
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_CONSUMER: Final = -1
+
+Wanted = TypeVar("Wanted")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedOffset:
+    """`offset` and `timestamp_ms` are -1 where a time was asked for and no record is that young."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnd:
+    """The newest epoch up to the one asked for, and the offset it ends at (exclusive). -1 where none is known."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+def list_offsets(
+    client: KafkaClient,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool = False,
+    deadline: Deadline | None = None,
+    failed: dict[TopicPartition, MaxbrodError] | None = None,
+) -> dict[TopicPartition, ListedOffset]:
+    """For each partition the offset of EARLIEST, of LATEST, or of the first record at or after a time in ms.
+
+    With `read_committed`, LATEST is the last stable offset, else the high watermark. With `failed`, partitions that
+    cannot be asked are put there and left out of the answer; without, the first of them is raised.
+    """
+
+    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        topic_class = ListOffsetsRequest.ListOffsetsTopic
+        topics = [
+            topic_class(
+                name=name,
+                partitions=[
+                    topic_class.ListOffsetsPartition(
+                        partition_index=where.partition, current_leader_epoch=leader.leader_epoch, timestamp=timestamp
+                    )
+                    for where, (timestamp, leader) in each.items()
+                ],
+            )
+            for name, each in _by_topic(asked).items()
+        ]
+        return ListOffsetsRequest(
+            replica_id=_CONSUMER, isolation_level=int(read_committed), topics=topics, timeout_ms=10_000
+        )
+
+    def read(answer: Any) -> Iterable[tuple[TopicPartition, int, ListedOffset]]:  # noqa: ANN401 - untyped
+        for topic in answer.topics:
+            for each in topic.partitions:
+                where = TopicPartition(topic=topic.name, partition=each.partition_index)
+                found = ListedOffset(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
+                yield where, each.error_code, found
+
+    return ask_leaders(client, wanted, request, read, operation="list offsets", deadline=deadline, failed=failed)
+
+
+def epoch_ends(
+    client: KafkaClient,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    deadline: Deadline | None = None,
+    failed: dict[TopicPartition, MaxbrodError] | None = None,
+) -> dict[TopicPartition, EpochEnd]:
+    """For each partition and leader epoch, where that epoch ends in the log as it is now.
+
+    An end below what was read in that epoch says that the log was truncated since. `failed` is as in `list_offsets`.
+    """
+
+    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+        topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        topics = [
+            topic_class(
+                topic=name,
+                partitions=[
+                    topic_class.OffsetForLeaderPartition(
+                        partition=where.partition, current_leader_epoch=leader.leader_epoch, leader_epoch=epoch
+                    )
+                    for where, (epoch, leader) in each.items()
+                ],
+            )
+            for name, each in _by_topic(asked).items()
+        ]
+        return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
+
+    def read(answer: Any) -> Iterable[tuple[TopicPartition, int, EpochEnd]]:  # noqa: ANN401 - kafka-python is untyped
+        for topic in answer.topics:
+            for each in topic.partitions:
+                where = TopicPartition(topic=topic.topic, partition=each.partition)
+                yield where, each.error_code, EpochEnd(leader_epoch=each.leader_epoch, end_offset=each.end_offset)
+
+    return ask_leaders(
+        client, wanted, request, read, operation="find the end of an epoch", deadline=deadline, failed=failed
+    )
+
+
+def ask_leaders(
+    client: KafkaClient,
+    wanted: Mapping[TopicPartition, Wanted],
+    request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Any],
+    read: Callable[[Any], Iterable[tuple[TopicPartition, int, Found]]],
+    *,
+    operation: str,
+    deadline: Deadline | None,
+    failed: dict[TopicPartition, MaxbrodError] | None = None,
+) -> dict[TopicPartition, Found]:
+    """One request for each leader; partitions that fail in a way that may pass are asked for again.
+
+    With `failed`, a partition that cannot be asked goes in there, and the others are answered all the same.
+    """
+    asking = _Asking(client, wanted, request, read, operation, patient=failed is not None)
+    try:
+        what = f"the leaders of {len(wanted)} partitions to {operation}"
+        retry(asking.once, deadline=deadline, what=what, stop=client.stop)
+    except UnavailableError:
+        if failed is None:
+            raise
+    if failed is not None:
+        failed.update({**asking.final, **asking.passing})
+    return {where: asking.done[where] for where in wanted if where in asking.done}
+
+
+class _Asking(Generic[Wanted, Found]):
+    """Who has answered, who never will, and who may yet."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        wanted: Mapping[TopicPartition, Wanted],
+        request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Any],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Found]]],
+        operation: str,
+        *,
+        patient: bool,
+    ) -> None:
+        self.done: dict[TopicPartition, Found] = {}
+        self.final: dict[TopicPartition, MaxbrodError] = {}
+        self.passing: dict[TopicPartition, UnavailableError] = {}
+        self._client = client
+        self._wanted = wanted
+        self._request = request
+        self._read = read
+        self._operation = operation
+        self._patient = patient
+
+    def once(self, limit: Deadline) -> None:
+        """Ask every leader; raises if that was not the end of it."""
+        self.passing.clear()
+        for node_id, asked in self._by_leader(limit).items():
+            self._ask(node_id, asked, limit)
+        if self.final and not self._patient:
+            raise next(iter(self.final.values()))
+        if self.passing:
+            raise next(iter(self.passing.values()))
+
+    def _by_leader(self, limit: Deadline) -> dict[int, dict[TopicPartition, tuple[Wanted, Leader]]]:
+        groups: dict[int, dict[TopicPartition, tuple[Wanted, Leader]]] = defaultdict(dict)
+        for where, each in self._wanted.items():
+            if where in self.done or where in self.final:
+                continue
+            try:
+                leader = self._client.leader(where, deadline=limit)
+            except (UsageError, UnavailableError) as error:
+                self._fails(where, error)
+            else:
+                groups[leader.node_id][where] = (each, leader)
+        return groups
+
+    def _ask(self, node_id: int, asked: Mapping[TopicPartition, tuple[Wanted, Leader]], limit: Deadline) -> None:
+        try:
+            answer = self._client.ask_broker(node_id, self._request(asked), deadline=limit)
+        except UnavailableError as error:
+            for topic in {where.topic for where in asked}:
+                self._client.forget(topic)
+            self.passing.update(dict.fromkeys(asked, error))
+            return
+        for where, code, found in self._read(answer):
+            if code:
+                self._client.forget(where.topic)
+                self._fails(where, answered_with(code, operation=self._operation, object_name=str(where)))
+            else:
+                self.done[where] = found
+
+    def _fails(self, where: TopicPartition, error: MaxbrodError) -> None:
+        if isinstance(error, UnavailableError):
+            self.passing[where] = error
+        else:
+            self.final[where] = error
+
+
+def _by_topic(asked: Mapping[TopicPartition, Wanted]) -> dict[str, dict[TopicPartition, Wanted]]:
+    groups: dict[str, dict[TopicPartition, Wanted]] = defaultdict(dict)
+    for where, each in asked.items():
+        groups[where.topic][where] = each
+    return groups

@@ -1,0 +1,358 @@
+"""Reads one range of one partition from its leader, through everything that can happen to brokers meanwhile.
+
+A batch belongs to the range that holds its base offset, so ranges read by several tasks give each batch once.
+What comes out is whole batches with a checked CRC, as the broker stores them. The request for what follows is
+sent before the batches at hand are checked and handed out, so that broker and network work meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.batch.beginnings import begin_at, may_begin_before
+from maxbrod.batch.headers import walk
+from maxbrod.errors import (
+    CorruptDataError,
+    LogTruncatedError,
+    TopicGoneError,
+    UnavailableError,
+    UnsupportedFormatError,
+    UsageError,
+)
+from maxbrod.kafka.fetch.chunks import Chunk, Selection, announced_bytes, empty_chunk, select
+from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
+from maxbrod.kafka.fetch.request import FetchedPartition, FetchWish, fetch_request, read_answer
+from maxbrod.kafka.wire.client import PATIENCE_S, gave_up
+from maxbrod.kafka.wire.deadline import Backoff, Deadline
+from maxbrod.kafka.wire.error_codes import Code, answered_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.connection import Connection
+    from maxbrod.model import TopicPartition
+
+FETCH_BYTES: Final = 8 << 20
+_FETCH_BYTES_MIN: Final = 64 << 10
+_FETCH_BYTES_MAX: Final = 1 << 30
+_OPERATION: Final = "fetch"
+# How often a broker must say the same before it is believed that a topic is gone, a log ends too early or has a
+# hole: each is said for a moment, too, by a broker that has only just begun to lead.
+_TIMES_TO_BELIEVE: Final = 3
+_TOPIC_CODES: Final = frozenset({Code.UNKNOWN_TOPIC_ID, Code.INCONSISTENT_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+def read_range(
+    client: KafkaClient,
+    where: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    topic_id: UUID | None = None,
+    floor: int | None = None,
+    fetch_bytes: int = FETCH_BYTES,
+    read_committed: bool = True,
+    patience_s: float = PATIENCE_S,
+) -> Iterator[Chunk]:
+    """Every batch whose base offset lies in [start, end), in order; `end` is at most the last stable offset.
+
+    A `floor` below `start` is for whoever reads the first range: the batch that `start` lies within belongs to it too,
+    if it does not begin before the floor. A log that was cut by retention or by hand begins within a batch: that is
+    given without the records before the log's start, which no consumer sees.
+    `topic_id` is the incarnation that is meant; without it, the one that is there at the first request. Raises
+    TopicGoneError when the topic is deleted or recreated, LogTruncatedError, CorruptDataError for a batch that is
+    damaged twice running (what stands before it has been handed out; reading from the offset after the error's
+    goes on behind it), and UnavailableError when for `patience_s` seconds nothing new has come.
+    """
+    reader = _RangeReader(
+        client,
+        where,
+        (start, end),
+        topic_id=topic_id,
+        floor=floor,
+        fetch_bytes=fetch_bytes,
+        read_committed=read_committed,
+        patience_s=patience_s,
+    )
+    try:
+        while reader.position < end:
+            yield reader.next_chunk()
+            reader.renew_patience()
+    finally:
+        reader.abandon()
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    connection: Connection
+    ticket: int
+    topic_id: UUID
+
+
+class _RangeReader:
+    def __init__(
+        self,
+        client: KafkaClient,
+        where: TopicPartition,
+        offsets: tuple[int, int],
+        *,
+        topic_id: UUID | None,
+        floor: int | None = None,
+        fetch_bytes: int,
+        read_committed: bool,
+        patience_s: float,
+    ) -> None:
+        self.position, self._end = offsets
+        # Where the last batch ended. What begins there or later is ours, however far the log's start has moved since.
+        self._floor = self.position if floor is None else min(floor, self.position)
+        self._client = client
+        self._where = where
+        self._topic_id = topic_id
+        self._fetch_bytes = fetch_bytes
+        self._read_committed = read_committed
+        self._patience_s = patience_s
+        self._last_epoch = -1
+        self._in_flight: _InFlight | None = None
+        self._suspected_at = -1
+        self.renew_patience()
+
+    def renew_patience(self) -> None:
+        """After progress, and after whoever takes the chunks had their time."""
+        self._deadline = Deadline.after(self._patience_s)
+        self._backoff = Backoff()
+        self._said: dict[str, int] = {}
+        self._waits_for = "the leader"
+
+    def abandon(self) -> None:
+        """Nobody will read the answer that is under way."""
+        if self._in_flight is not None:
+            self._in_flight.connection.close()
+            self._in_flight = None
+
+    def next_chunk(self) -> Chunk:
+        while True:
+            try:
+                chunk = self._attempt()
+            except UnavailableError as error:
+                self._recover(error)
+            except (CorruptDataError, UnsupportedFormatError) as error:
+                self._suspect(error)
+            else:
+                if chunk is not None:
+                    self.position = chunk.end
+                    return chunk
+
+    def _attempt(self) -> Chunk | None:
+        """One answer; None if it brings nothing new."""
+        flight = self._in_flight or self._send(self.position, self._last_epoch)
+        frame = flight.connection.receive(flight.ticket, self._request_deadline())
+        self._in_flight = None
+        answer = read_answer(frame)
+        flight.connection.throttle(answer.throttle_ms)
+        if answer.error_code:
+            raise answered_with(answer.error_code, operation=_OPERATION, object_name=str(self._where))
+        found = answer.partitions.get((flight.topic_id, self._where.partition))
+        if found is None:
+            self._wait_for("an answer that is not throttled")
+            return None
+        if found.error_code:
+            return self._react(found.error_code)
+        if found.diverging is not None:
+            epoch, offset = found.diverging
+            raise self._truncated(f"it is what was read only up to offset {offset} of leader epoch {epoch}")
+        return self._take(found, flight.connection)
+
+    def _take(self, found: FetchedPartition, connection: Connection) -> Chunk | None:
+        found, headers = self._walked(found)
+        if headers.tail and not len(headers):
+            self._grow(found.records)
+            return None
+        if not len(headers):
+            return self._nothing(found)
+        selection = select(found, headers, self.position, self._end, floor=self._floor)
+        log_start = self._log_start(selection)
+        if selection.end < self._end and not connection.throttled:
+            self._send_ahead(selection.end, selection.last_epoch)
+        chunk = self._checked(selection)
+        if log_start is not None:
+            data, headers = begin_at(chunk.data, chunk.headers, log_start)
+            chunk = replace(chunk, data=data, headers=headers)
+        if len(chunk.headers):
+            self._last_epoch = int(chunk.headers["leader_epoch"][-1])
+            self._floor = int(chunk.headers.last_offset[-1]) + 1
+        return chunk
+
+    def _log_start(self, selection: Selection) -> int | None:
+        """Where the log begins, if that is within the first batch.
+
+        It is asked for once more: records depend on it, and nothing protects it in the answer that brings them.
+        """
+        told = selection.found.log_start_offset
+        if told <= self._floor or not may_begin_before(selection.headers, told):
+            return None
+        asked = list_offsets(self._client, {self._where: EARLIEST}, deadline=self._deadline)[self._where].offset
+        return min(told, asked)
+
+    def _walked(self, found: FetchedPartition) -> tuple[FetchedPartition, BatchHeaders]:
+        try:
+            return found, walk(found.records, check_crc=False)
+        except (CorruptDataError, UnsupportedFormatError) as error:
+            if self._suspected_at != self.position or not error.position:
+                raise
+            sound = replace(found, records=found.records[: error.position])
+            return sound, walk(sound.records, check_crc=False)
+
+    def _checked(self, selection: Selection) -> Chunk:
+        try:
+            return selection.checked(str(self._where))
+        except CorruptDataError as error:
+            sound = selection.sound_before(error, str(self._where)) if self._suspected_at == self.position else None
+            if sound is None:
+                raise
+            # The damaged batch is met again, and named, as the first one of the next answer.
+            self.abandon()
+            return sound
+
+    def _grow(self, records: NDArray[np.uint8]) -> None:
+        """Ask for as much as the batch needs. Kafka sends a first one whole, not every server that speaks so does."""
+        needed = announced_bytes(records) or self._fetch_bytes * 2
+        if not self._fetch_bytes < needed <= _FETCH_BYTES_MAX:
+            message = f"a batch says that it has {needed} bytes, and only {len(records)} of them came"
+            raise CorruptDataError(message, offset=self.position)
+        self._fetch_bytes = needed
+        self._wait_for("a whole batch")
+
+    def _nothing(self, found: FetchedPartition) -> Chunk | None:
+        reached = found.last_stable_offset if self._read_committed else found.high_watermark
+        if reached < self._end:
+            name = "last stable offset" if self._read_committed else "high watermark"
+            self._wait_for(f"the {name}, which is {reached}, to reach {self._end}")
+            return None
+        if not self._believe("there is a hole"):
+            self._wait_for("data")
+            return None
+        return empty_chunk(self.position, self._end, log_start_offset=found.log_start_offset)
+
+    # Asking
+
+    def _send(self, offset: int, last_epoch: int) -> _InFlight:
+        leader = self._leader()
+        self._topic_id = self._topic_id or leader.topic.topic_id
+        if leader.topic.topic_id != self._topic_id:
+            raise self._recreated()
+        deadline = self._request_deadline()
+        connection = self._client.connection(leader.node_id, deadline=deadline)
+        wish = FetchWish(
+            topic_id=self._topic_id,
+            partition=self._where.partition,
+            offset=offset,
+            leader_epoch=leader.leader_epoch,
+            last_fetched_epoch=last_epoch,
+            bytes_max=self._fetch_bytes,
+        )
+        request = fetch_request([wish], bytes_max=self._fetch_bytes, read_committed=self._read_committed)
+        ticket = connection.send(request, deadline)
+        self._in_flight = _InFlight(connection, ticket, self._topic_id)
+        return self._in_flight
+
+    def _leader(self) -> Leader:
+        try:
+            return self._client.leader(self._where, deadline=self._deadline)
+        except UsageError as error:
+            if self._topic_id is None:
+                raise
+            # It was there before, so it was deleted, unless this broker has only just started.
+            self._check_topic()
+            raise self._unavailable(error.message) from error
+
+    def _send_ahead(self, offset: int, last_epoch: int) -> None:
+        try:
+            self._send(offset, last_epoch)
+        except UnavailableError:
+            # The batches at hand are good; what comes next is asked for again when it is wanted.
+            self._client.forget(self._where.topic)
+
+    def _request_deadline(self) -> Deadline:
+        return self._deadline.within(self._client.request_timeout_s)
+
+    # When it goes wrong
+
+    def _react(self, code: int) -> Chunk:
+        if code == Code.OFFSET_OUT_OF_RANGE:
+            return self._out_of_range()
+        if code in _TOPIC_CODES:
+            self._check_topic()
+        raise answered_with(code, operation=_OPERATION, object_name=str(self._where), offset=self.position)
+
+    def _out_of_range(self) -> Chunk:
+        earliest = list_offsets(self._client, {self._where: EARLIEST}, deadline=self._deadline)[self._where].offset
+        if earliest > self.position:
+            return empty_chunk(self.position, min(earliest, self._end), log_start_offset=earliest)
+        if self._believe("the log ends before"):
+            raise self._truncated("it ends before this offset now")
+        raise self._unavailable("the broker says that its log ends before this offset")
+
+    def _check_topic(self) -> None:
+        topic = self._client.metadata([self._where.topic], deadline=self._deadline).topics.get(self._where.topic)
+        if topic is not None and topic.topic_id != self._topic_id:
+            raise self._recreated()
+        if topic is None and self._believe("there is no such topic"):
+            raise self._deleted()
+
+    def _recover(self, error: UnavailableError) -> None:
+        self.abandon()
+        self._client.forget(self._where.topic)
+        if isinstance(error.__cause__, TimeoutError):
+            # On a slow line a smaller answer may come in time.
+            self._fetch_bytes = max(self._fetch_bytes // 2, _FETCH_BYTES_MIN)
+        self._check_patience(error)
+        self._backoff.pause(self._deadline)
+
+    def _suspect(self, error: CorruptDataError | UnsupportedFormatError) -> None:
+        """Damage on the way is gone when the same is fetched once more; damage in the log stays."""
+        self.abandon()
+        if self._suspected_at == self.position:
+            error.operation = error.operation or _OPERATION
+            error.object_name = str(self._where)
+            error.offset = self.position if error.offset is None else error.offset
+            raise error
+        self._suspected_at = self.position
+
+    def _wait_for(self, what: str) -> None:
+        """The broker answers, but what is needed is not there yet."""
+        self._waits_for = what
+        self._check_patience(self._unavailable("nothing new came"))
+
+    def _check_patience(self, error: UnavailableError) -> None:
+        if self._deadline.passed:
+            error.offset = self.position
+            raise gave_up(error, f"{self._waits_for} of {self._where}", self._patience_s) from error
+
+    def _believe(self, what: str) -> bool:
+        self._said[what] = self._said.get(what, 0) + 1
+        return self._said[what] >= _TIMES_TO_BELIEVE
+
+    def _unavailable(self, message: str) -> UnavailableError:
+        return UnavailableError(message, operation=_OPERATION, object_name=str(self._where), offset=self.position)
+
+    def _truncated(self, what: str) -> LogTruncatedError:
+        return LogTruncatedError(
+            f"the log was truncated: {what}", hint="compare epochs with the archive, and plan again", **self._place()
+        )
+
+    def _recreated(self) -> TopicGoneError:
+        hint = "it is another topic now; plan again"
+        return TopicGoneError("the topic was deleted and created again", hint=hint, **self._place())
+
+    def _deleted(self) -> TopicGoneError:
+        return TopicGoneError("the topic was deleted", hint="what was read before is good; plan again", **self._place())
+
+    def _place(self) -> dict[str, Any]:
+        return {"operation": _OPERATION, "object_name": str(self._where), "offset": self.position}

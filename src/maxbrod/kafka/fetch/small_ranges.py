@@ -1,0 +1,118 @@
+"""Reads many small ranges with few requests: a thousand quiet partitions would else take a thousand round trips.
+
+Only what goes well is done here. A range that does not come whole, whose leader has moved, whose log begins within a
+batch, or whose bytes are damaged, is left out, and `ranges` reads it with all its patience.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.batch.beginnings import may_begin_before
+from maxbrod.batch.headers import walk
+from maxbrod.errors import CorruptDataError, UnavailableError, UnsupportedFormatError, UsageError
+from maxbrod.kafka.fetch.chunks import select
+from maxbrod.kafka.fetch.request import FetchWish, fetch_request, read_answer
+from maxbrod.kafka.wire.deadline import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from uuid import UUID
+
+    from maxbrod.kafka.fetch.chunks import Chunk
+    from maxbrod.kafka.fetch.request import FetchedPartition
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.model import TopicPartition
+
+ANSWER_BYTES: Final = 32 << 20
+"""Of one answer. The broker cuts there: whoever got a part is left out, whoever got nothing is asked for once more."""
+_RANGE_BYTES_MIN: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallRange:
+    """Offsets [start, end) of a partition, about `bytes_estimate` of them."""
+
+    where: TopicPartition
+    topic_id: UUID
+    start: int
+    end: int
+    bytes_estimate: int
+    floor: int | None = None
+    """See `ranges.read_range`."""
+
+
+def read_small_ranges(
+    client: KafkaClient, ranges: Sequence[SmallRange], *, read_committed: bool = True
+) -> Iterator[tuple[SmallRange, Chunk]]:
+    """Those ranges that came whole, each as one chunk, in no particular order."""
+    for node_id, wishes in _by_leader(client, ranges).items():
+        waiting = wishes
+        while waiting:
+            answered = dict(_ask(client, node_id, waiting, read_committed=read_committed))
+            yield from ((each, chunk) for each, chunk in answered.items() if chunk is not None)
+            if not answered:
+                break
+            waiting = [each for each in waiting if each[0] not in answered]
+
+
+def _by_leader(client: KafkaClient, ranges: Iterable[SmallRange]) -> dict[int, list[tuple[SmallRange, int]]]:
+    """A request names each partition once: of several ranges of one partition, all but the first are left out."""
+    groups: dict[int, list[tuple[SmallRange, int]]] = defaultdict(list)
+    named: set[TopicPartition] = set()
+    for each in ranges:
+        if each.where in named:
+            continue
+        named.add(each.where)
+        try:
+            leader = client.leader(each.where, deadline=Deadline.after(client.request_timeout_s))
+        except (UnavailableError, UsageError):
+            continue
+        if leader.topic.topic_id == each.topic_id:
+            groups[leader.node_id].append((each, leader.leader_epoch))
+    return groups
+
+
+def _ask(
+    client: KafkaClient, node_id: int, wishes: Iterable[tuple[SmallRange, int]], *, read_committed: bool
+) -> Iterator[tuple[SmallRange, Chunk | None]]:
+    """What one answer has: a chunk, or None for a range that is better read by itself. Without an answer, nothing."""
+    wanted = [
+        FetchWish(
+            topic_id=each.topic_id,
+            partition=each.where.partition,
+            offset=each.start,
+            leader_epoch=epoch,
+            bytes_max=max(4 * each.bytes_estimate, _RANGE_BYTES_MIN),
+        )
+        for each, epoch in wishes
+    ]
+    request = fetch_request(wanted, bytes_max=ANSWER_BYTES, read_committed=read_committed)
+    limit = Deadline.after(client.request_timeout_s)
+    try:
+        connection = client.connection(node_id, deadline=limit)
+        answer = read_answer(connection.receive(connection.send(request, limit), limit))
+    except (UnavailableError, CorruptDataError):
+        return
+    connection.throttle(answer.throttle_ms)
+    for each, _ in wishes:
+        found = answer.partitions.get((each.topic_id, each.where.partition))
+        if found is not None and (found.error_code or found.diverging or len(found.records)):
+            yield each, _whole(each, found)
+
+
+def _whole(wanted: SmallRange, found: FetchedPartition) -> Chunk | None:
+    if found.error_code or found.diverging:
+        return None
+    try:
+        headers = walk(found.records, check_crc=False)
+        if not len(headers):
+            return None
+        selection = select(found, headers, wanted.start, wanted.end, floor=wanted.floor)
+        if selection.end != wanted.end or may_begin_before(selection.headers, found.log_start_offset):
+            return None
+        return selection.checked(str(wanted.where))
+    except (CorruptDataError, UnsupportedFormatError):
+        return None

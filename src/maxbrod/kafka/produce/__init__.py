@@ -1,0 +1,1 @@
+"""Appends whole record batches exactly once."""

@@ -1,0 +1,168 @@
+"""One broker's connection with several requests that append under way, answered in the order they were sent in.
+
+A broker works on one request of a connection at a time, which keeps the batches of a partition in order; those that
+wait behind it are on its side already. Requests that are put together leave by one system call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.producer import ProduceRequest, ProduceResponse, WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+from maxbrod.errors import CorruptDataError, UnavailableError
+from maxbrod.kafka.produce.answer import Answer, read_produce_answer
+from maxbrod.kafka.produce.appends import Batch
+from maxbrod.kafka.produce.request import TOPIC_IDS_SINCE, TRANSACTIONS_MAX, RecordsTo, markers_body, produce_body
+from maxbrod.kafka.wire.error_codes import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from maxbrod.kafka.produce.append_queue import AppendQueue, Entry
+    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.kafka.wire.connection import Connection
+    from maxbrod.kafka.wire.deadline import Deadline
+
+MARKERS_MAX: Final = 10_000
+"""In one request: a broker took 0.5 s for so many."""
+
+
+_UNANSWERED: Final = Answer(Code.NETWORK_EXCEPTION)
+_PRODUCE: Final = int(ProduceRequest.API_KEY)
+_MARKERS: Final = int(WriteTxnMarkersRequest.API_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A request under way. `counts` says of holes how many offsets each asks to fill."""
+
+    ticket: int
+    version: int
+    sent_at: float
+    entries: Sequence[tuple[AppendQueue, Entry]]
+    counts: Sequence[int] = ()
+
+
+class Lane:
+    def __init__(
+        self,
+        connection: Connection,
+        node_id: int,
+        *,
+        in_flight_max: int,
+        timeout_ms: int,
+        transactional_id: str | None = None,
+    ) -> None:
+        self.connection = connection
+        self.node_id = node_id
+        self.flights: deque[Flight] = deque()
+        self._in_flight_max = in_flight_max
+        self._timeout_ms = timeout_ms
+        self._transactional_id = transactional_id
+        newest = connection.versions.choose(ProduceRequest)
+        self._produce_version = newest if transactional_id is None else min(newest, TRANSACTIONS_MAX)
+
+    @property
+    def room(self) -> bool:
+        """A login that is about to end is let run out: a new connection follows when all is answered."""
+        return self.connection.usable and len(self.flights) < self._in_flight_max
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether an answer is here already."""
+        return bool(self.flights) and self.connection.at_hand
+
+    def put_batches(self, entries: Sequence[tuple[AppendQueue, Entry]], deadline: Deadline) -> None:
+        """A request of one batch for each partition; like all others it leaves with `flush`."""
+        version = self._produce_version
+        records = [
+            RecordsTo(queue.where, queue.feed.topic_id, entry.append.data)
+            for queue, entry in entries
+            if isinstance(entry.append, Batch)
+        ]
+        body = produce_body(
+            records, version=version, timeout_ms=self._timeout_ms, transactional_id=self._transactional_id
+        )
+        ticket = self.connection.put_pieces(_PRODUCE, version, body, deadline)
+        self.flights.append(Flight(ticket, version, time.monotonic(), entries))
+
+    def put_holes(
+        self,
+        entries: Sequence[tuple[AppendQueue, Entry]],
+        identity: ProducerIdentity,
+        coordinator_epoch: int,
+        deadline: Deadline,
+    ) -> None:
+        version = self.connection.versions.choose(WriteTxnMarkersRequest)
+        share = max(1, MARKERS_MAX // len(entries))
+        counts = [min(entry.append.count - entry.landed, share) for _, entry in entries]
+        places = zip((queue.where for queue, _ in entries), counts, strict=True)
+        body = markers_body(places, identity, version=version, coordinator_epoch=coordinator_epoch)
+        ticket = self.connection.put_pieces(_MARKERS, version, body, deadline)
+        self.flights.append(Flight(ticket, version, time.monotonic(), entries, counts))
+
+    def flush(self, deadline: Deadline) -> None:
+        self.connection.flush(deadline)
+
+    def receive(self, deadline: Deadline) -> tuple[Flight, list[Answer]]:
+        """The oldest request, and what the broker says of each of its entries.
+
+        UnavailableError where no answer came, or none that can be understood.
+        """
+        flight = self.flights[0]
+        frame = self.connection.receive(flight.ticket, deadline)
+        try:
+            found = self._read(flight, frame)
+        except CorruptDataError as error:
+            self.connection.close()
+            raise UnavailableError(error.message, object_name=self.connection.name) from error
+        self.flights.popleft()
+        by_id = not flight.counts and flight.version >= TOPIC_IDS_SINCE
+        return flight, [
+            found.get((queue.topic_id if by_id else queue.topic, queue.where.partition), _UNANSWERED)
+            for queue, _ in flight.entries
+        ]
+
+    def _read(self, flight: Flight, frame: NDArray[np.uint8]) -> dict[tuple[bytes, int], Answer]:
+        if flight.counts:
+            return dict(_marker_answers(self.connection.decode(frame, WriteTxnMarkersResponse, flight.version)))
+        quick = read_produce_answer(frame, flight.version)
+        if quick is not None:
+            self.connection.throttle(quick.throttle_ms)
+            return quick.partitions
+        return dict(_produce_answers(self.connection.decode(frame, ProduceResponse, flight.version), flight.version))
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def _produce_answers(
+    answer: Any,  # noqa: ANN401 - kafka-python is untyped
+    version: int,
+) -> Iterator[tuple[tuple[bytes, int], Answer]]:
+    for topic in answer.responses:
+        name = topic.topic_id.bytes if version >= TOPIC_IDS_SINCE else topic.name.encode()
+        for each in topic.partition_responses:
+            details = _details(each.error_message, each.record_errors) if each.error_code else None
+            yield (name, each.index), Answer(each.error_code, each.base_offset, each.log_append_time_ms, details)
+
+
+def _details(message: str | None, records: Iterable[Any] | None) -> str | None:
+    words = [message, *(f"record {each.batch_index}: {each.batch_index_error_message}" for each in records or ())]
+    return "; ".join(filter(None, words[:3])) or None
+
+
+def _marker_answers(
+    answer: Any,  # noqa: ANN401 - kafka-python is untyped
+) -> Iterator[tuple[tuple[bytes, int], Answer]]:
+    for marker in answer.markers:
+        for topic in marker.topics:
+            for each in topic.partitions:
+                yield (topic.name.encode(), each.partition_index), Answer(each.error_code)

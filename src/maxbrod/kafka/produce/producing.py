@@ -1,0 +1,434 @@
+"""Appends whole record batches to partitions, exactly once, through everything that can happen to brokers meanwhile.
+
+Owns who is sent what and when, and what is done about each answer. One thread, one connection to each leader, several
+requests under way on each; a request carries one batch of every partition that has one, as brokers take no more.
+Batches are pulled from their feeds as there is room for them, so that memory stays bounded, while brokers work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from contextlib import closing
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, Entry
+from maxbrod.kafka.produce.appends import Acknowledged, Append, Batch, Feed, Hole
+from maxbrod.kafka.produce.lane import Flight, Lane
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.refusals import OPERATION, gap_in_sequence, gone, misplaced, refusal
+from maxbrod.kafka.wire.client import PATIENCE_S
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Code, Reaction, code_name, reaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from uuid import UUID
+
+    from maxbrod.kafka.produce.answer import Answer
+    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.model import TopicPartition
+
+REQUEST_BYTES: Final = 4 << 20
+"""About so much goes into one request, if so many partitions have batches. Brokers take 100 MB by default."""
+_REQUEST_BYTES_MIN: Final = 64 << 10
+_TOPIC_CODES: Final = frozenset({Code.UNKNOWN_TOPIC_ID, Code.INCONSISTENT_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION})
+# A broker shall say that replicas did not answer in time before we give up on the broker.
+_BROKER_SHARE: Final = 0.6
+_IDLE_S: Final = 0.5
+_BREATH_S: Final = 0.001
+_SETTLING_S: Final = 0.2
+# Nothing that could be under way waits longer for company.
+_TOGETHER_S: Final = 0.005
+# Markers go to whatever topic has the name; it is asked so often, at most, whether that is still the one that is meant.
+_TRUSTED_S: Final = 0.1
+
+
+def produce(
+    client: KafkaClient,
+    where: TopicPartition,
+    appends: Iterable[Append],
+    *,
+    topic_id: UUID,
+    first_offset: int,
+    in_flight: int = IN_FLIGHT_MAX,
+    patience_s: float = PATIENCE_S,
+) -> Iterator[Acknowledged]:
+    """Append to one partition; see `produce_all`."""
+    feed = Feed(where=where, topic_id=topic_id, first_offset=first_offset, appends=appends)
+    return produce_all(client, [feed], in_flight=in_flight, patience_s=patience_s)
+
+
+def produce_all(
+    client: KafkaClient,
+    feeds: Iterable[Feed],
+    *,
+    in_flight: int = IN_FLIGHT_MAX,
+    at_once: int | None = None,
+    request_bytes: int = REQUEST_BYTES,
+    patience_s: float = PATIENCE_S,
+    transactional_id: str | None = None,
+) -> Iterator[Acknowledged]:
+    """Append all feeds side by side; what is acknowledged comes out, in order for each partition.
+
+    With `at_once`, no more than so many; one that is done makes room for the next, whose appends are asked for then.
+    Batches are sent again, with their sequence numbers, until they are acknowledged, so that each stands in the log
+    once. Raises UnavailableError when for `patience_s` seconds a partition takes nothing, TopicGoneError when a topic
+    is deleted or recreated, RefusedError when something else is where a batch should be, and what `produce_errors`
+    has for refusals of brokers. What was yielded before stands in the log. With `transactional_id` all batches are part
+    of its open transaction, which has the partitions already.
+    """
+    if not 1 <= in_flight <= IN_FLIGHT_MAX:
+        raise UsageError(f"from 1 to {IN_FLIGHT_MAX} requests may be under way, not {in_flight}")
+    queues = (AppendQueue(feed, in_flight_max=in_flight, patience_s=patience_s) for feed in feeds)
+    stream = ProduceStream(
+        client,
+        queues,
+        in_flight_max=in_flight,
+        at_once=at_once,
+        request_bytes=request_bytes,
+        transactional_id=transactional_id,
+    )
+    with closing(stream):
+        while stream.busy:
+            done = stream.step()
+            if done:
+                began = time.monotonic()
+                yield from done
+                stream.forgive(time.monotonic() - began)
+
+
+def prove_topic(
+    client: KafkaClient, where: TopicPartition, topic_id: UUID, *, deadline: Deadline | None = None
+) -> None:
+    """Before a request that names the topic: TopicGoneError if another one has the name now."""
+    found = client.metadata([where.topic], deadline=deadline).topics.get(where.topic)
+    if found is None:
+        raise UnavailableError("there is no such topic now", operation=OPERATION, object_name=str(where))
+    if found.topic_id != topic_id:
+        raise gone(where, None, recreated=True)
+
+
+class ProduceStream:
+    """The loop: send what may be sent, wait for the oldest answer, take those that came with it."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        queues: Iterable[AppendQueue],
+        *,
+        in_flight_max: int,
+        at_once: int | None,
+        request_bytes: int,
+        transactional_id: str | None,
+    ) -> None:
+        self._client = client
+        self._waiting = iter(queues)
+        self._at_once = at_once
+        self._queues = list(islice(self._waiting, at_once))
+        self._lanes: dict[int, Lane] = {}
+        self._in_flight_max = in_flight_max
+        self._request_bytes = request_bytes
+        self._transactional_id = transactional_id
+        self._marker_identity: ProducerIdentity | None = None
+        self._coordinator_epoch = 0
+        self._proven_at: dict[str, float] = {}
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._queues)
+
+    def close(self) -> None:
+        """Nobody will read the answers that are under way."""
+        for lane in self._lanes.values():
+            if lane.flights:
+                lane.close()
+        self._lanes.clear()
+
+    def forgive(self, spent_s: float) -> None:
+        """Time that the caller took for itself is not held against the brokers."""
+        if spent_s > 1:
+            for queue in self._queues:
+                queue.renew_patience()
+
+    def step(self) -> list[Acknowledged]:
+        """Send what may be sent, then take the answer that is due first, and all that are here with it."""
+        recovered = self._send()
+        if recovered:
+            return recovered
+        lane = min((each for each in self._lanes.values() if each.flights), key=_waits_since, default=None)
+        if lane is None:
+            self._rest()
+            return []
+        done = self._receive(lane)
+        while lane.at_hand:
+            done += self._receive(lane)
+        return done
+
+    def _rest(self) -> None:
+        """Nothing is under way, and nothing may be sent yet."""
+        pauses = [max(queue.pause_s, _BREATH_S) for queue in self._queues]
+        time.sleep(min([*pauses, _IDLE_S]) if pauses else 0)
+        for queue in self._queues:
+            queue.check_patience()
+
+    def _request_deadline(self) -> Deadline:
+        return Deadline.after(self._client.request_timeout_s)
+
+    # Sending
+
+    def _send(self) -> list[Acknowledged]:
+        """Returns what turned out to be done already when a failure was looked into."""
+        recovered: list[Acknowledged] = []
+        for queue in self._queues:
+            if queue.failed and not queue.in_flight and queue.pause_s <= 0:
+                self._recover(queue)
+                recovered += queue.acknowledged()
+        for node_id, queues in self._ready_by_leader().items():
+            lane = self._lane(node_id, queues)
+            if lane is None or (lane.connection.throttled and lane.flights):
+                continue
+            self._send_all(lane, queues)
+        return recovered
+
+    def _send_all(self, lane: Lane, queues: list[AppendQueue]) -> None:
+        """As many requests as there is room for, by one system call, unless their batches take long to come."""
+        began = time.monotonic()
+        while lane.room and self._put_one(lane, queues):
+            if time.monotonic() - began > _TOGETHER_S:
+                break
+        try:
+            lane.flush(self._request_deadline())
+        except UnavailableError as error:
+            self._lose(lane, error)
+
+    def _ready_by_leader(self) -> dict[int, list[AppendQueue]]:
+        groups: dict[int, list[AppendQueue]] = defaultdict(list)
+        if any(queue.finished for queue in self._queues):
+            self._dismiss()
+        for queue in self._queues:
+            if queue.next_entry() is not None and (leader := self._leader(queue)) is not None:
+                groups[leader].append(queue)
+        return groups
+
+    def _dismiss(self) -> None:
+        for queue in self._queues:
+            if queue.finished and queue.unproven:
+                end = log_end(self._client, queue.where, deadline=queue.deadline)
+                if end != queue.acknowledged_to:
+                    raise misplaced(queue.where, queue.source_offset, landed=end, expected=queue.acknowledged_to)
+        self._queues = [queue for queue in self._queues if not queue.finished]
+        if self._at_once is not None:
+            self._queues += islice(self._waiting, self._at_once - len(self._queues))
+
+    def _leader(self, queue: AppendQueue) -> int | None:
+        if queue.leader is None:
+            try:
+                found = self._client.leader(queue.where, deadline=queue.deadline)
+            except UnavailableError as error:
+                queue.fail(error)
+                return None
+            except UsageError as error:
+                self._check_topic(queue)
+                queue.fail(UnavailableError(error.message, operation=OPERATION, object_name=str(queue.where)))
+                return None
+            if found.topic.topic_id != queue.feed.topic_id:
+                raise gone(queue.where, queue.source_offset, recreated=True)
+            queue.leader = found.node_id
+        return queue.leader
+
+    def _lane(self, node_id: int, queues: Sequence[AppendQueue]) -> Lane | None:
+        lane = self._lanes.get(node_id)
+        if lane is not None and (lane.flights or lane.connection.usable):
+            return lane
+        try:
+            connection = self._client.connection(node_id, deadline=queues[0].deadline)
+        except UnavailableError as error:
+            self._fail_all(queues, error)
+            return None
+        timeout_ms = int(self._client.request_timeout_s * _BROKER_SHARE * 1000)
+        lane = Lane(
+            connection,
+            node_id,
+            in_flight_max=self._in_flight_max,
+            timeout_ms=timeout_ms,
+            transactional_id=self._transactional_id,
+        )
+        self._lanes[node_id] = lane
+        return lane
+
+    def _put_one(self, lane: Lane, queues: list[AppendQueue]) -> bool:
+        """One request with one batch, or one hole, of each partition that has one; whether there was any."""
+        batches: list[tuple[AppendQueue, Entry]] = []
+        holes: list[tuple[AppendQueue, Entry]] = []
+        size = 0
+        for place, queue in enumerate(queues):
+            entry = queue.next_entry()
+            if entry is None:
+                continue
+            if isinstance(entry.append, Hole):
+                holes.append((queue, entry))
+                continue
+            size += len(entry.append.data)
+            if batches and size > self._request_bytes:
+                queues[:] = queues[place:] + queues[:place]  # those that found no place come first next time
+                break
+            batches.append((queue, entry))
+        chosen = batches or holes
+        if not chosen:
+            return False
+        try:
+            self._put(lane, chosen)
+        except UnavailableError as error:
+            self._lose(lane, error, [queue for queue, _ in chosen])
+            return False
+        for queue, _ in chosen:
+            queue.sent()
+        return True
+
+    def _put(self, lane: Lane, chosen: Sequence[tuple[AppendQueue, Entry]]) -> None:
+        deadline = self._request_deadline()
+        if isinstance(chosen[0][1].append, Batch):
+            lane.put_batches(chosen, deadline)
+            return
+        for queue, _ in chosen:
+            self._prove_topic(queue)
+        if self._marker_identity is None:
+            self._marker_identity = new_producer_id(self._client, deadline=chosen[0][0].deadline)
+        lane.put_holes(chosen, self._marker_identity, self._coordinator_epoch, deadline)
+
+    def _prove_topic(self, queue: AppendQueue) -> None:
+        if time.monotonic() - self._proven_at.get(queue.where.topic, 0.0) > _TRUSTED_S:
+            prove_topic(self._client, queue.where, queue.feed.topic_id, deadline=queue.deadline)
+            self._proven_at[queue.where.topic] = time.monotonic()
+
+    # Answers
+
+    def _receive(self, lane: Lane) -> list[Acknowledged]:
+        try:
+            flight, answers = lane.receive(self._request_deadline())
+        except UnavailableError as error:
+            self._lose(lane, error)
+            return []
+        done: list[Acknowledged] = []
+        for place, (queue, entry) in enumerate(flight.entries):
+            queue.in_flight -= 1
+            self._settle(queue, entry, answers[place], _asked(flight, place))
+            if entry.done:
+                done += queue.acknowledged()
+        return done
+
+    def _settle(self, queue: AppendQueue, entry: Entry, answer: Answer, asked: int) -> None:
+        if isinstance(entry.append, Hole) and not answer.code:
+            entry.land(entry.landed + asked)
+            queue.again()
+        elif answer.code == Code.DUPLICATE_SEQUENCE_NUMBER:
+            # It is in the log, further back than the broker remembers where; and there is one place it can have.
+            entry.done = True
+        elif not answer.code:
+            entry.found_offset = answer.base_offset
+            if answer.base_offset != entry.base_offset and not queue.anywhere:
+                raise misplaced(
+                    queue.where, entry.append.source_offset, landed=answer.base_offset, expected=entry.base_offset
+                )
+            entry.log_append_time_ms = answer.log_append_time_ms
+            entry.done = True
+        else:
+            self._react(queue, entry, answer)
+
+    def _react(self, queue: AppendQueue, entry: Entry, answer: Answer) -> None:
+        error = UnavailableError(
+            f"the broker answered {code_name(answer.code)}", operation=OPERATION, object_name=str(queue.where)
+        )
+        if answer.code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # One before it failed, and this one goes out again behind that; unless it is the first itself.
+            if entry is queue.head and not queue.failed:
+                raise self._gap(queue, entry)
+        elif answer.code in _TOPIC_CODES:
+            if entry is queue.head:  # those behind it say the same once more
+                self._check_topic(queue)
+        elif answer.code == Code.CORRUPT_MESSAGE and not (entry is queue.head and queue.believe("it is damaged")):
+            pass  # on the way perhaps, and then not the next time
+        elif reaction(answer.code) is Reaction.FATAL:
+            transactional = self._transactional_id is not None
+            offset = entry.append.source_offset
+            raise refusal(answer.code, answer.details, queue.where, offset, transactional=transactional)
+        self._client.forget(queue.where.topic)
+        queue.fail(error)
+
+    def _gap(self, queue: AppendQueue, entry: Entry) -> Exception:
+        if queue.anywhere:
+            code = Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+            return refusal(code, None, queue.where, entry.append.source_offset, transactional=True)
+        end = log_end(self._client, queue.where, deadline=queue.deadline)
+        offset = entry.append.source_offset
+        return gap_in_sequence(queue.where, offset, acknowledged_to=queue.acknowledged_to, log_end=end)
+
+    def _check_topic(self, queue: AppendQueue) -> None:
+        topics = self._client.metadata([queue.where.topic], deadline=queue.deadline).topics
+        topic = topics.get(queue.where.topic)
+        if topic is not None and topic.topic_id != queue.feed.topic_id:
+            raise gone(queue.where, queue.source_offset, recreated=True)
+        if topic is None and queue.believe("there is no such topic"):
+            raise gone(queue.where, queue.source_offset, recreated=False)
+
+    # Failures
+
+    def _lose(self, lane: Lane, error: UnavailableError, queues: Sequence[AppendQueue] = ()) -> None:
+        """The connection is gone, and nobody knows which of the requests on it were carried out."""
+        lane.close()
+        self._lanes.pop(lane.node_id, None)
+        if isinstance(error.__cause__, TimeoutError):
+            # On a slow line a smaller request may arrive in time.
+            self._request_bytes = max(self._request_bytes // 2, _REQUEST_BYTES_MIN)
+        lost = list(queues)
+        for flight in lane.flights:
+            for queue, _ in flight.entries:
+                queue.in_flight -= 1
+                lost.append(queue)
+        lane.flights.clear()
+        self._fail_all(lost, error)
+
+    def _fail_all(self, queues: Iterable[AppendQueue], error: UnavailableError) -> None:
+        for queue in queues:
+            self._client.forget(queue.where.topic)
+            queue.fail(error)
+
+    def _recover(self, queue: AppendQueue) -> None:
+        try:
+            if queue.head is not None and isinstance(queue.head.append, Hole):
+                self._look_into(queue, queue.head)
+        except UsageError as error:
+            self._check_topic(queue)
+            queue.failed = False
+            queue.fail(UnavailableError(error.message, operation=OPERATION, object_name=str(queue.where)))
+        except UnavailableError as error:
+            queue.failed = False
+            queue.fail(error)
+        else:
+            queue.recover()
+
+    def _look_into(self, queue: AppendQueue, hole: Entry) -> None:
+        """Nobody knows how many markers of those asked for are there; the log's end tells."""
+        end = log_end(self._client, queue.where, deadline=queue.deadline)
+        # A broker that was stopped goes on with what it had been sent before. Where that takes longer than this, the
+        # next batch lands beyond its place, and that is refused.
+        time.sleep(_SETTLING_S)
+        if log_end(self._client, queue.where, deadline=queue.deadline) != end:
+            raise UnavailableError("the log still grows", operation=OPERATION, object_name=str(queue.where))
+        if end > hole.end_offset:
+            raise misplaced(queue.where, queue.source_offset, landed=end, expected=hole.end_offset)
+        self._coordinator_epoch += 1  # an earlier request that comes later still is refused
+        hole.land(max(0, end - hole.base_offset))
+
+
+def _asked(flight: Flight, place: int) -> int:
+    return flight.counts[place] if flight.counts else 0
+
+
+def _waits_since(lane: Lane) -> float:
+    return lane.flights[0].sent_at

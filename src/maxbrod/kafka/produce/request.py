@@ -1,0 +1,95 @@
+"""The requests that append: Produce and WriteTxnMarkers, written by hand in pieces. Bytes only, no I/O.
+
+By hand, because the library joins all records into one frame, and here they are most of the bytes; and because ten
+thousand markers that are all alike are one marker, repeated. All versions from 9 to 13 of Produce and the versions 1
+and 2 of WriteTxnMarkers have the layout that is written here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.kafka.wire.sending import Piece
+    from maxbrod.model import TopicPartition
+
+TOPIC_IDS_SINCE: Final = 13
+"""The version of Produce from which on a topic is named by its id."""
+TRANSACTIONS_MAX: Final = 11
+"""The last version of Produce that leaves it to the producer to add partitions to its transaction."""
+TRANSACTION_VERSION_SINCE: Final = 2
+"""The version of WriteTxnMarkers from which on a marker tells the version of its transaction."""
+_ALL_IN_SYNC: Final = -1
+_START: Final = struct.Struct(">hi")  # acks, timeout
+_INDEX: Final = struct.Struct(">i")
+_PRODUCER: Final = struct.Struct(">qhb")  # producer id, producer epoch, whether it is a commit
+_NO_TAGS: Final = b"\0"
+_NULL: Final = b"\0"
+
+
+class RecordsTo(NamedTuple):
+    """One batch for one partition: a broker takes no second one for it in the same request."""
+
+    where: TopicPartition
+    topic_id: UUID
+    records: NDArray[np.uint8]
+
+
+def produce_body(
+    entries: Iterable[RecordsTo], *, version: int, timeout_ms: int, transactional_id: str | None = None
+) -> list[Piece]:
+    """To be acknowledged by all in-sync replicas. The records stand in the pieces as they were given."""
+    topics: dict[int, list[RecordsTo]] = defaultdict(list)
+    for entry in entries:
+        topics[entry.topic_id.int].append(entry)
+    pieces: list[Piece] = []
+    small = _NULL if transactional_id is None else _string(transactional_id)
+    small += _START.pack(_ALL_IN_SYNC, timeout_ms) + _length(len(topics))
+    for each in topics.values():
+        where, topic_id, _ = each[0]
+        small += (topic_id.bytes if version >= TOPIC_IDS_SINCE else _string(where.topic)) + _length(len(each))
+        for where, _, records in each:
+            pieces.append(small + _INDEX.pack(where.partition) + _length(len(records)))
+            pieces.append(records)
+            small = _NO_TAGS
+        small += _NO_TAGS
+    return [*pieces, small + _NO_TAGS]
+
+
+def markers_body(
+    counts: Iterable[tuple[TopicPartition, int]], identity: ProducerIdentity, *, version: int, coordinator_epoch: int
+) -> list[Piece]:
+    """So many commit markers for each partition, of a producer that has no records there."""
+    markers: list[Piece] = []
+    total = 0
+    end = _INDEX.pack(coordinator_epoch) + (b"\0" if version >= TRANSACTION_VERSION_SINCE else b"") + _NO_TAGS
+    producer = _PRODUCER.pack(identity.producer_id, identity.epoch, 1)
+    for where, count in counts:
+        partitions = _length(1) + _INDEX.pack(where.partition)
+        markers.append((producer + _length(1) + _string(where.topic) + partitions + _NO_TAGS + end) * count)
+        total += count
+    return [_length(total), *markers, _NO_TAGS]
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return _length(len(encoded)) + encoded
+
+
+def _length(count: int) -> bytes:
+    """A compact length: a varint of one more than it is."""
+    value = count + 1
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    return bytes((value & 0x7F | 0x80,)) + _length((value >> 7) - 1)

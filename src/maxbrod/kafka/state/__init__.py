@@ -1,0 +1,1 @@
+"""What a cluster is around its records, as values."""

@@ -1,0 +1,108 @@
+"""Who may do what and how much of it: ACLs, client quotas, SCRAM users. Asked of any broker; nothing is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import (
+    DescribeAclsRequest,
+    DescribeClientQuotasRequest,
+    DescribeClusterRequest,
+    DescribeUserScramCredentialsRequest,
+)
+
+from maxbrod.kafka.state.access_names import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
+from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity, ScramUser
+from maxbrod.kafka.wire.error_codes import Code, answered_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.deadline import Deadline
+
+_ANY: Final = 1
+_DESCRIBE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acls:
+    """`authorized` is false where the cluster has no authorizer, and so no ACLs."""
+
+    authorized: bool
+    acls: tuple[Acl, ...]
+
+
+def may_describe_cluster(client: KafkaClient, *, deadline: Deadline) -> bool:
+    """Without it Kafka shows a part of the groups only, and says nothing about the others."""
+
+    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+        return DescribeClusterRequest(include_cluster_authorized_operations=True)
+
+    answer = _ask(client, request, "describe the cluster", deadline)
+    return _DESCRIBE in answer.authorized_operations
+
+
+def read_acls(client: KafkaClient, *, deadline: Deadline) -> Acls:
+    """Every ACL of the cluster."""
+
+    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+        return DescribeAclsRequest(
+            resource_type_filter=_ANY,
+            resource_name_filter=None,
+            pattern_type_filter=_ANY,
+            principal_filter=None,
+            host_filter=None,
+            operation=_ANY,
+            permission_type=_ANY,
+        )
+
+    answer = _ask(client, request, "read ACLs", deadline, accepted=Code.SECURITY_DISABLED)
+    return Acls(authorized=not answer.error_code, acls=tuple(_acls(answer)))
+
+
+def _acls(answer: Any) -> Iterator[Acl]:  # noqa: ANN401 - kafka-python is untyped
+    for resource in answer.resources:
+        for each in resource.acls:
+            yield Acl(
+                resource_type=name_of(RESOURCE_TYPES, resource.resource_type),
+                resource_name=resource.resource_name,
+                pattern_type=name_of(PATTERN_TYPES, resource.pattern_type),
+                principal=each.principal,
+                host=each.host,
+                operation=name_of(OPERATIONS, each.operation),
+                permission=name_of(PERMISSIONS, each.permission_type),
+            )
+
+
+def read_quotas(client: KafkaClient, *, deadline: Deadline) -> tuple[Quota, ...]:
+    """Every client quota: of users, client ids and addresses, and the defaults."""
+    answer = _ask(client, lambda: DescribeClientQuotasRequest(components=[], strict=False), "read quotas", deadline)
+    return tuple(
+        Quota(
+            entities=tuple(QuotaEntity(type=each.entity_type, name=each.entity_name) for each in entry.entity),
+            values={each.key: each.value for each in entry.values},
+        )
+        for entry in answer.entries or ()
+    )
+
+
+def read_users(client: KafkaClient, *, deadline: Deadline) -> tuple[ScramUser, ...]:
+    """Every user of SCRAM, once for each mechanism."""
+    # An empty list is all, too. Null is as well, but a broker stumbles over it when it has to refuse (Kafka 4.3).
+    answer = _ask(client, lambda: DescribeUserScramCredentialsRequest(users=[]), "read SCRAM users", deadline)
+    return tuple(
+        ScramUser(name=user.user, mechanism=name_of(MECHANISMS, each.mechanism), iterations=each.iterations)
+        for user in answer.results
+        for each in user.credential_infos
+    )
+
+
+def _ask(
+    client: KafkaClient, request: Callable[[], Any], operation: str, deadline: Deadline, *, accepted: int = Code.NONE
+) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    answer = client.ask_any(request, deadline=deadline)
+    if answer.error_code not in {Code.NONE, accepted}:
+        raise answered_with(answer.error_code, operation=operation, object_name="the cluster")
+    return answer

@@ -1,0 +1,175 @@
+"""Captures the state of a cluster around its records: one pass over what this user may see, and a list of the rest.
+
+Owns what becomes of a refusal: it is a gap, said with what would close it, and everything else is still captured.
+Only a cluster that cannot be asked at all is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from maxbrod.errors import CorruptDataError, MaxbrodError
+from maxbrod.kafka.state.access import may_describe_cluster, read_acls, read_quotas, read_users
+from maxbrod.kafka.state.cluster_state import ClusterState, Gap, Group, TopicState
+from maxbrod.kafka.state.groups import list_groups, read_offsets
+from maxbrod.kafka.state.sizes import topics_on_disk
+from maxbrod.kafka.state.topics import read_configs, see_topics
+from maxbrod.kafka.wire.client import PATIENCE_S
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Code, code_name
+from maxbrod.model import topic_id_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from maxbrod.kafka.state.cluster_state import Acl
+    from maxbrod.kafka.state.topics import SeenTopics, TopicConfigs
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.metadata import Topic
+
+Result = TypeVar("Result")
+Found_co = TypeVar("Found_co", covariant=True)
+_DESCRIBE_CLUSTER: Final = "allow this user to Describe the cluster"
+_DESCRIBE_CONFIGS: Final = "allow this user to DescribeConfigs on the topic"
+_DESCRIBE_GROUP: Final = "allow this user to Describe the group"
+NO_AUTHORIZER: Final = "the cluster has no authorizer"
+_AGAIN: Final = "run it again"
+_DESCRIBE_TOPIC: Final = "allow this user to Describe the topic, or leave the topic out"
+# What surrounds the records must not hold them up for long: a coordinator that is gone is said, and the run goes on.
+_SECTION_PATIENCE_S: Final = 30.0
+
+
+class Action(Protocol[Found_co]):
+    """One thing to read from a cluster."""
+
+    def __call__(self, client: KafkaClient, /, *, deadline: Deadline) -> Found_co: ...
+
+
+def capture(
+    client: KafkaClient,
+    topics: Iterable[str] | None = None,
+    groups: Collection[str] | None = None,
+    *,
+    deadline: Deadline | None = None,
+) -> ClusterState:
+    """The state of the cluster, with these topics and groups or with all that this user may see; the rest always all.
+
+    What does not exist is not in it. UnavailableError only where no broker answers before the deadline.
+    """
+    limit = deadline or Deadline.after(PATIENCE_S)
+    taken_at_ms = time.time_ns() // 1_000_000
+    return _Capture(client, limit).run(topics, groups, taken_at_ms)
+
+
+class _Capture:
+    """One capture under way; `gaps` grows with each refusal."""
+
+    def __init__(self, client: KafkaClient, deadline: Deadline) -> None:
+        self._client = client
+        self._deadline = deadline
+        self._gaps: list[Gap] = []
+
+    def run(self, names: Iterable[str] | None, group_ids: Collection[str] | None, taken_at_ms: int) -> ClusterState:
+        cluster = self._client.metadata([], deadline=self._deadline)
+        sees_cluster = bool(self._attempt("rights on the cluster", may_describe_cluster))
+        topics = self._topics(names, sees_cluster=sees_cluster)
+        return ClusterState(
+            cluster_id=cluster.cluster_id,
+            taken_at_ms=taken_at_ms,
+            brokers=tuple(cluster.brokers.values()),
+            topics=topics,
+            groups=self._groups(group_ids, topics, sees_cluster=sees_cluster),
+            acls=self._acls(),
+            quotas=self._attempt("client quotas", read_quotas, "allow this user to DescribeConfigs on the cluster"),
+            users=self._attempt("SCRAM users", read_users, _DESCRIBE_CLUSTER),
+            gaps=tuple(self._gaps),
+        )
+
+    def _attempt(self, what: str, action: Action[Result], hint: str | None = None) -> Result | None:
+        """What `action` finds; None and a gap where it is refused."""
+        try:
+            return action(self._client, deadline=self._limit)
+        except CorruptDataError:
+            raise
+        except MaxbrodError as error:
+            self._gap(what, str(error), hint if hint and _denied(str(error)) else error.hint or _AGAIN)
+            return None
+
+    @property
+    def _limit(self) -> Deadline:
+        # A third, so that whoever comes after one that waits in vain has time left.
+        return self._deadline.within(min(_SECTION_PATIENCE_S, self._deadline.remaining_s / 3))
+
+    def _gap(self, what: str, why: str, hint: str) -> None:
+        self._gaps.append(Gap(what=what, why=why, hint=hint))
+
+    def _topics(self, names: Iterable[str] | None, *, sees_cluster: bool) -> tuple[TopicState, ...]:
+        seen = see_topics(self._client, names, deadline=self._deadline)
+        hidden = seen.denied if names is not None else self._hidden(seen, sees_cluster=sees_cluster)
+        for name in hidden:
+            self._gap(f"topic {name}", code_name(Code.TOPIC_AUTHORIZATION_FAILED), _DESCRIBE_TOPIC)
+        configs, refused = read_configs(self._client, seen.topics, deadline=self._limit)
+        for name, why in refused.items():
+            self._gap(f"configuration of topic {name}", why, _DESCRIBE_CONFIGS if _denied(why) else _AGAIN)
+        return tuple(_topic_state(topic, configs.get(topic.name)) for topic in seen.topics.values())
+
+    def _hidden(self, seen: SeenTopics, *, sees_cluster: bool) -> tuple[str, ...]:
+        """Topics that the list of all leaves out in silence. The brokers' disks give them away to who may ask."""
+        on_disk = self._attempt("the list of topics on disk", topics_on_disk) if sees_cluster else None
+        if on_disk is None:
+            why = "Kafka lists only topics that this user may describe, and does not say whether there are others"
+            self._gap("topics that may be hidden", why, f"{_DESCRIBE_CLUSTER}, and every topic that is to be kept")
+            return ()
+        missing = on_disk - set(seen.topics)
+        # One that was created or deleted a moment ago is not hidden.
+        return see_topics(self._client, missing, deadline=self._deadline).denied if missing else ()
+
+    def _groups(
+        self, wanted: Collection[str] | None, topics: Iterable[TopicState], *, sees_cluster: bool
+    ) -> tuple[Group, ...]:
+        if wanted is not None and not wanted:
+            return ()
+        listed, incomplete = list_groups(self._client, deadline=self._limit)
+        if wanted is not None:
+            listed = {name: group for name, group in listed.items() if name in wanted}
+        if incomplete:
+            self._gap("groups", incomplete, "run it again when all brokers are up")
+        if not sees_cluster:
+            why = "Kafka lists only groups that this user may describe, and does not say whether there are others"
+            self._gap("groups that may be hidden", why, f"{_DESCRIBE_CLUSTER}, and every group")
+        topic_ids = {topic.name: topic.topic_id for topic in topics}
+        offsets = read_offsets(self._client, listed.values(), topic_ids, deadline=self._limit)
+        for group_id, why in offsets.refused.items():
+            self._gap(f"offsets of group {group_id}", why, _DESCRIBE_GROUP if _denied(why) else _AGAIN)
+        return tuple(
+            Group(
+                group_id=each.group_id,
+                type=each.type,
+                state=each.state,
+                protocol_type=each.protocol_type,
+                offsets=offsets.found.get(each.group_id),
+            )
+            for each in listed.values()
+        )
+
+    def _acls(self) -> tuple[Acl, ...] | None:
+        found = self._attempt("ACLs", read_acls, _DESCRIBE_CLUSTER)
+        if found is not None and not found.authorized:
+            self._gap("ACLs", NO_AUTHORIZER, "nothing is lost: without one there are no ACLs")
+        return None if found is None else found.acls
+
+
+def _denied(why: str) -> bool:
+    return "AUTHORIZATION_FAILED" in why  # all of Kafka's codes for it end so
+
+
+def _topic_state(topic: Topic, configs: TopicConfigs | None) -> TopicState:
+    return TopicState(
+        name=topic.name,
+        topic_id=topic_id_text(topic.topic_id),
+        internal=topic.internal,
+        replicas=tuple(partition.replicas for _, partition in sorted(topic.partitions.items())),
+        configs=configs.own if configs else None,
+        effective=configs.effective if configs else None,
+    )

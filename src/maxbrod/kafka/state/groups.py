@@ -1,0 +1,163 @@
+"""Groups of every type, and where they stand: listed by all brokers, offsets told by each group's coordinator.
+
+Hundreds of groups are a handful of requests. What could not be had is told beside what could; nothing is raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.consumer import OffsetFetchRequest
+
+from maxbrod.errors import MaxbrodError, UnavailableError
+from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.kafka.state.topics import see_topics
+from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.coordinators import ask_coordinators
+from maxbrod.kafka.wire.error_codes import answered_with
+from maxbrod.kafka.wire.messages.share_groups import DescribeShareGroupOffsetsRequest
+from maxbrod.model import topic_id_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.coordinators import Answers
+    from maxbrod.kafka.wire.deadline import Deadline
+
+    # A group, the error that it was answered with, and its offsets.
+    Told = tuple[str, int, tuple[CommittedOffset, ...]]
+
+CLASSIC: Final = "classic"
+SHARE: Final = "share"
+_OFFSETS_TOPIC: Final = "__consumer_offsets"
+_TYPES_SINCE: Final = 5  # the first version of ListGroups that tells a group's type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    group_id: str
+    type: str
+    state: str
+    protocol_type: str
+
+
+def list_groups(client: KafkaClient, *, deadline: Deadline) -> tuple[dict[str, ListedGroup], str | None]:
+    """Every group that this user may see, and why there may be more than these, if so."""
+    found: dict[str, ListedGroup] = {}
+
+    def once(limit: Deadline) -> None:
+        before = _coordinators(client, limit)
+        failure: UnavailableError | None = None
+        for node_id in sorted(client.metadata([], deadline=limit).brokers):
+            try:
+                found.update(_listed_by(client, node_id, limit))
+            except UnavailableError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        after = _coordinators(client, limit)
+        if any(leader is None for leader, _ in after.values()):
+            raise UnavailableError(
+                "a partition has no leader now, and its groups no coordinator", object_name=_OFFSETS_TOPIC
+            )
+        if after != before:  # a group may have been listed by neither
+            raise UnavailableError("coordinators moved while groups were listed", object_name=_OFFSETS_TOPIC)
+
+    try:
+        retry(once, deadline=deadline, what="all brokers to list their groups", stop=client.stop)
+    except MaxbrodError as error:
+        return found, str(error)
+    return found, None
+
+
+def _coordinators(client: KafkaClient, deadline: Deadline) -> dict[int, tuple[int | None, int]]:
+    """Who leads each partition of the topic of offsets, since which epoch; empty where it is hidden or not there."""
+    topic = see_topics(client, [_OFFSETS_TOPIC], deadline=deadline).topics.get(_OFFSETS_TOPIC)
+    return {index: (each.leader, each.leader_epoch) for index, each in topic.partitions.items()} if topic else {}
+
+
+def _listed_by(client: KafkaClient, node_id: int, deadline: Deadline) -> dict[str, ListedGroup]:
+    request = ListGroupsRequest(states_filter=[], types_filter=[])
+    answer = client.ask_broker(node_id, request, deadline=deadline)
+    if answer.error_code:
+        raise answered_with(answer.error_code, operation="list groups", object_name=f"broker {node_id}")
+    typed = request.API_VERSION >= _TYPES_SINCE  # brokers that do not tell the type know one only
+    return {
+        each.group_id: ListedGroup(
+            group_id=each.group_id,
+            type=each.group_type.lower() if typed else CLASSIC,
+            state=each.group_state,
+            protocol_type=each.protocol_type,
+        )
+        for each in answer.groups
+    }
+
+
+def read_offsets(
+    client: KafkaClient, groups: Collection[ListedGroup], topic_ids: Mapping[str, str], *, deadline: Deadline
+) -> Answers[tuple[CommittedOffset, ...]]:
+    """Where these groups stand in every partition that they ever committed or, for a share group, read."""
+
+    def committed(answer: Any) -> Iterator[Told]:  # noqa: ANN401 - kafka-python is untyped
+        return ((each.group_id, _error(each), tuple(_committed(each, topic_ids))) for each in answer.groups)
+
+    share = {group.group_id for group in groups if group.type == SHARE}
+    others = {group.group_id for group in groups if group.type != SHARE}
+    offsets = ask_coordinators(client, others, _offset_fetch_request, committed, deadline=deadline)
+    of_share = ask_coordinators(client, share, _share_offsets_request, _share_offsets, deadline=deadline)
+    offsets.found |= of_share.found
+    offsets.refused |= of_share.refused
+    return offsets
+
+
+def _offset_fetch_request(group_ids: Iterable[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    wanted = [group(group_id=each, topics=None, member_id=None, member_epoch=-1) for each in group_ids]
+    # What an open transaction would commit is not committed: the offset before it is the group's.
+    return OffsetFetchRequest(groups=wanted, require_stable=False)
+
+
+def _committed(group: Any, topic_ids: Mapping[str, str]) -> Iterator[CommittedOffset]:  # noqa: ANN401 - untyped
+    for topic in group.topics:
+        for each in topic.partitions:
+            if each.committed_offset >= 0:
+                yield CommittedOffset(
+                    topic=topic.name,
+                    topic_id=topic_ids.get(topic.name),
+                    partition=each.partition_index,
+                    offset=each.committed_offset,
+                    leader_epoch=each.committed_leader_epoch,
+                    metadata=each.metadata,
+                )
+
+
+def _share_offsets_request(group_ids: Iterable[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    group = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+    return DescribeShareGroupOffsetsRequest(groups=[group(group_id=each, topics=None) for each in group_ids])
+
+
+def _share_offsets(answer: Any) -> Iterator[Told]:  # noqa: ANN401 - kafka-python is untyped
+    for group in answer.groups:
+        offsets = tuple(
+            CommittedOffset(
+                topic=topic.topic_name,
+                topic_id=topic_id_text(topic.topic_id),
+                partition=each.partition_index,
+                offset=each.start_offset,
+                leader_epoch=each.leader_epoch,
+                metadata=None,
+            )
+            for topic in group.topics
+            for each in topic.partitions
+            if each.start_offset >= 0
+        )
+        yield group.group_id, _error(group), offsets
+
+
+def _error(group: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
+    """Of the group, or of the first of its partitions that has one: a group is told whole or not at all."""
+    inside = (each.error_code for topic in group.topics for each in topic.partitions)
+    return int(group.error_code or next(filter(None, inside), 0))

@@ -1,0 +1,157 @@
+"""Which transactions hold a partition back: who opened them, where they begin, since when.
+
+For reports: what this user may not know, or no broker tells in time, is left out, never an error.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest, ListTransactionsRequest
+
+from maxbrod.errors import MaxbrodError
+from maxbrod.kafka.fetch.offsets import ask_leaders
+from maxbrod.kafka.state.topics import see_topics
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Reaction, reaction
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from maxbrod.kafka.wire.client import KafkaClient, Leader
+
+_PATIENCE_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A producer whose transaction in this partition has no marker yet.
+
+    The last three fields are None where this user may not Describe the transactional id, or nobody knows it any more.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    last_timestamp_ms: int
+    """Of the producer's last batch here, by its own clock; -1 if unknown."""
+    transactional_id: str | None = None
+    started_at_ms: int | None = None
+    timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Origin:
+    transactional_id: str
+    started_at_ms: int | None = None
+    timeout_ms: int | None = None
+
+
+def open_transactions(
+    client: KafkaClient, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
+) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
+    """The open transactions of each partition, by start offset. A partition of which nothing is known is left out."""
+    limit = deadline or Deadline.after(_PATIENCE_S)
+    try:
+        found = _producers(client, set(partitions), limit)
+    except MaxbrodError:
+        return {}
+    producer_ids = {each.producer_id for every in found.values() for each in every}
+    origins = _origins(client, producer_ids, limit) if producer_ids else {}
+    return {where: tuple(_named(each, origins) for each in every) for where, every in found.items()}
+
+
+def _named(found: OpenTransaction, origins: Mapping[int, _Origin]) -> OpenTransaction:
+    origin = origins.get(found.producer_id)
+    if origin is None:
+        return found
+    return OpenTransaction(
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        start_offset=found.start_offset,
+        last_timestamp_ms=found.last_timestamp_ms,
+        transactional_id=origin.transactional_id,
+        started_at_ms=origin.started_at_ms,
+        timeout_ms=origin.timeout_ms,
+    )
+
+
+def _producers(
+    client: KafkaClient, partitions: set[TopicPartition], deadline: Deadline
+) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
+    seen = see_topics(client, {where.topic for where in partitions}, deadline=deadline).topics
+    there = [where for where in partitions if where.topic in seen and where.partition in seen[where.topic].partitions]
+    found = ask_leaders(
+        client,
+        dict.fromkeys(there),
+        _producers_request,
+        _open_producers,
+        operation="read producers",
+        deadline=deadline,
+    )
+    return {where: every for where, every in found.items() if every is not None}
+
+
+def _producers_request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Any:  # noqa: ANN401 - untyped
+    indexes: dict[str, list[int]] = defaultdict(list)
+    for where in sorted(asked):
+        indexes[where.topic].append(where.partition)
+    topic = DescribeProducersRequest.TopicRequest
+    return DescribeProducersRequest(topics=[topic(name=name, partition_indexes=each) for name, each in indexes.items()])
+
+
+def _open_producers(
+    answer: Any,  # noqa: ANN401 - kafka-python is untyped
+) -> Iterator[tuple[TopicPartition, int, tuple[OpenTransaction, ...] | None]]:
+    for topic in answer.topics:
+        for each in topic.partitions:
+            where = TopicPartition(topic=topic.name, partition=each.partition_index)
+            if each.error_code and reaction(each.error_code) is Reaction.FATAL:
+                yield where, 0, None  # most likely not permitted; it takes Read on the topic
+            else:
+                yield where, each.error_code, _open(each.active_producers)
+
+
+def _open(producers: Iterable[Any]) -> tuple[OpenTransaction, ...]:
+    found = (
+        OpenTransaction(
+            producer_id=each.producer_id,
+            producer_epoch=each.producer_epoch,
+            start_offset=each.current_txn_start_offset,
+            last_timestamp_ms=each.last_timestamp,
+        )
+        for each in producers
+        if each.current_txn_start_offset >= 0
+    )
+    return tuple(sorted(found, key=lambda each: each.start_offset))
+
+
+def _origins(client: KafkaClient, producer_ids: set[int], deadline: Deadline) -> dict[int, _Origin]:
+    """Each broker tells of the transactions that it coordinates."""
+    found: dict[int, _Origin] = {}
+    try:
+        for node_id in client.metadata([], deadline=deadline).brokers:
+            found |= _origins_at(client, node_id, producer_ids, deadline)
+    except MaxbrodError:
+        pass  # what the other brokers told is still true
+    return found
+
+
+def _origins_at(client: KafkaClient, node_id: int, producer_ids: set[int], deadline: Deadline) -> dict[int, _Origin]:
+    request = ListTransactionsRequest(state_filters=[], producer_id_filters=sorted(producer_ids))
+    listed = client.ask_broker(node_id, request, deadline=deadline).transaction_states
+    if not listed:
+        return {}
+    found = {each.producer_id: _Origin(transactional_id=each.transactional_id) for each in listed}
+    names = DescribeTransactionsRequest(transactional_ids=[each.transactional_id for each in listed])
+    for each in client.ask_broker(node_id, names, deadline=deadline).transaction_states:
+        if not each.error_code:
+            found[each.producer_id] = _Origin(
+                transactional_id=each.transactional_id,
+                started_at_ms=each.transaction_start_time_ms if each.transaction_start_time_ms >= 0 else None,
+                timeout_ms=each.transaction_timeout_ms,
+            )
+    return found

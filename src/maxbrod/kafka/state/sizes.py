@@ -1,0 +1,80 @@
+"""How many bytes the brokers have on their disks. For estimates: what may not be asked is left out, never an error."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import DescribeLogDirsRequest
+
+from maxbrod.errors import MaxbrodError
+from maxbrod.kafka.state.topics import see_topics
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import answered_with
+from maxbrod.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from maxbrod.kafka.wire.client import KafkaClient
+
+_PATIENCE_S: Final = 30.0
+
+
+def partition_sizes(
+    client: KafkaClient, topics: Iterable[str], *, deadline: Deadline | None = None
+) -> dict[TopicPartition, int]:
+    """The bytes of each partition's log on its leader's disk, as far as this user may know (Describe on the cluster).
+
+    Of a topic with remote storage it is the local part. A partition whose leader does not answer is left out.
+    """
+    limit = deadline or Deadline.after(_PATIENCE_S)
+    client.metadata([], deadline=limit)
+    led: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for topic in see_topics(client, topics, deadline=limit).topics.values():
+        for index, partition in topic.partitions.items():
+            if partition.leader is not None:
+                led[partition.leader][topic.name].append(index)
+    sizes: dict[TopicPartition, int] = {}
+    for leader, partitions in led.items():
+        try:
+            sizes |= _log_sizes(client, leader, partitions, deadline=limit)
+        except MaxbrodError:  # no permission, no answer, or an old broker: the caller estimates
+            continue
+    return sizes
+
+
+def topics_on_disk(client: KafkaClient, *, deadline: Deadline) -> set[str]:
+    """Every topic of which a broker has a replica, also those that this user may not describe.
+
+    An error where this user may not know (it takes Describe on the cluster).
+    """
+    brokers = client.metadata([], deadline=deadline).brokers
+    return {where.topic for node_id in brokers for where in _log_sizes(client, node_id, None, deadline=deadline)}
+
+
+def _log_sizes(
+    client: KafkaClient, node_id: int, partitions: Mapping[str, Sequence[int]] | None, *, deadline: Deadline
+) -> dict[TopicPartition, int]:
+    answer = client.ask_broker(node_id, _request(partitions), deadline=deadline)
+    if answer.error_code:
+        raise answered_with(answer.error_code, operation="read sizes of logs", object_name=f"broker {node_id}")
+    return dict(_sizes(answer))
+
+
+def _request(partitions: Mapping[str, Sequence[int]] | None) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    wanted = None
+    if partitions is not None:
+        topic = DescribeLogDirsRequest.DescribableLogDirTopic
+        wanted = [topic(topic=name, partitions=sorted(each)) for name, each in sorted(partitions.items())]
+    return DescribeLogDirsRequest(topics=wanted)
+
+
+def _sizes(answer: Any) -> Iterator[tuple[TopicPartition, int]]:  # noqa: ANN401 - kafka-python is untyped
+    for folder in answer.results:
+        if folder.error_code:
+            continue
+        for topic in folder.topics:
+            for each in topic.partitions:
+                if not each.is_future_key:  # a copy on its way to another disk of the same broker
+                    yield TopicPartition(topic=topic.name, partition=each.partition_index), each.partition_size

@@ -1,0 +1,141 @@
+"""Topics as this user may see them: who holds them, and how they are configured. Asks; changes nothing.
+
+Unlike `KafkaClient.metadata`, a topic that may not be described is told apart instead of raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import DescribeConfigsRequest
+
+from maxbrod.errors import MaxbrodError, UnavailableError
+from maxbrod.kafka.state.cluster_state import EFFECTIVE_CONFIGS
+from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
+from maxbrod.kafka.wire.metadata import Topic, metadata_request, read_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.deadline import Deadline
+
+_TOPIC: Final = 2  # a type of resource
+_BROKER: Final = 4
+_DYNAMIC_TOPIC_CONFIG: Final = 1  # where a value was set
+_DEFAULTS: Final = {
+    "log.cleanup.policy": "cleanup.policy",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.ms": "retention.ms",
+}
+"""A broker's names for what it gives topics, and theirs."""
+_RETENTION_UNITS: Final = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
+# An answer has about 2 KB for each topic.
+_TOPICS_PER_REQUEST: Final = 500
+# One broker may hear of a new topic a moment after another told us of it.
+_UNKNOWN_PATIENCE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTopics:
+    """Those that exist, and those that this user may not describe, which may exist or not."""
+
+    topics: Mapping[str, Topic]
+    denied: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfigs:
+    """Values set on the topic itself, and those in force for EFFECTIVE_CONFIGS."""
+
+    own: Mapping[str, str | None]
+    effective: Mapping[str, str]
+
+
+def see_topics(client: KafkaClient, names: Iterable[str] | None, *, deadline: Deadline) -> SeenTopics:
+    """Of these topics, or of all. Of all, Kafka leaves out in silence those that may not be described."""
+    wanted = None if names is None else sorted(set(names))
+    answer = client.ask_any(lambda: metadata_request(wanted), deadline=deadline)
+    denied = [each for each in answer.topics if each.error_code == Code.TOPIC_AUTHORIZATION_FAILED]
+    answer.topics = [each for each in answer.topics if each.error_code != Code.TOPIC_AUTHORIZATION_FAILED]
+    return SeenTopics(topics=read_metadata(answer).topics, denied=tuple(sorted(each.name for each in denied)))
+
+
+def read_configs(
+    client: KafkaClient, names: Iterable[str], *, deadline: Deadline
+) -> tuple[dict[str, TopicConfigs], dict[str, str]]:
+    """The configurations of these topics, and for those that could not be read, why."""
+    wanted = sorted(set(names))
+    found: dict[str, TopicConfigs] = {}
+    refused: dict[str, str] = {}
+
+    def once(_: Deadline) -> None:
+        passing = 0
+        for asked in _portions([name for name in wanted if name not in found and name not in refused]):
+            answer = client.ask_any(partial(_configs_request, asked), deadline=deadline)
+            for each in answer.results:
+                if not each.error_code:
+                    found[each.resource_name] = _configs(each.configs)
+                elif reaction(each.error_code) is Reaction.FATAL:
+                    refused[each.resource_name] = code_name(each.error_code)
+                else:
+                    passing = each.error_code
+        if passing:
+            raise answered_with(passing, operation="read configurations", object_name="topics")
+
+    try:
+        limit = deadline.within(_UNKNOWN_PATIENCE_S)
+        retry(once, deadline=limit, what="the configurations of topics", stop=client.stop)
+    except UnavailableError as error:
+        missing = (name for name in wanted if name not in found and name not in refused)
+        refused |= dict.fromkeys(missing, error.message)
+    return found, refused
+
+
+def read_defaults(client: KafkaClient, *, deadline: Deadline) -> dict[str, str] | None:
+    """What a topic gets that does not say how long its records stay; None where this user may not know.
+
+    One broker is asked, which speaks for all. It takes DescribeConfigs on the cluster.
+    """
+    nodes = sorted(client.metadata([], deadline=deadline).brokers)
+    try:
+        answer = client.ask_broker(nodes[0], _configs_request([str(nodes[0])], _BROKER), deadline=deadline)
+    except (MaxbrodError, IndexError):
+        return None
+    (result,) = answer.results
+    if result.error_code:
+        return None
+    values = {each.name: each.value for each in result.configs}
+    found = {topic: values.get(broker) for broker, topic in _DEFAULTS.items()}
+    for name, factor in _RETENTION_UNITS.items():
+        # The finer unit wins; the coarsest always has a value.
+        if found["retention.ms"] is None and values.get(name) is not None:
+            found["retention.ms"] = str(int(values[name]) * factor) if int(values[name]) >= 0 else "-1"
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _portions(names: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (names[first : first + _TOPICS_PER_REQUEST] for first in range(0, len(names), _TOPICS_PER_REQUEST))
+
+
+def _configs_request(names: Iterable[str], kind: int = _TOPIC) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    return DescribeConfigsRequest(
+        resources=[resource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+
+
+def _configs(entries: Iterable[Any]) -> TopicConfigs:
+    own = {}
+    effective = {}
+    for each in entries:
+        if each.config_source == _DYNAMIC_TOPIC_CONFIG:
+            own[each.name] = each.value
+        if each.name in EFFECTIVE_CONFIGS and each.value is not None:
+            effective[each.name] = each.value
+    return TopicConfigs(own=own, effective=effective)

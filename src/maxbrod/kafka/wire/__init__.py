@@ -1,0 +1,1 @@
+"""Connections, security, versions and errors of Kafka's protocol; who leads what."""

@@ -1,0 +1,93 @@
+"""The cluster as a broker tells it: brokers, topics with their ids, and who leads each partition. Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.metadata import MetadataRequest
+
+from maxbrod.kafka.state.cluster_state import Broker
+from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, reaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Who has a partition. `leader` is None while nobody leads it."""
+
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic is its id: a name may be deleted and created again."""
+
+    name: str
+    topic_id: UUID
+    internal: bool
+    partitions: Mapping[int, Partition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What one broker knew at one moment. A topic that does not exist is not in `topics`."""
+
+    cluster_id: str | None
+    controller: int
+    brokers: Mapping[int, Broker]
+    topics: Mapping[str, Topic]
+
+
+def metadata_request(topics: Iterable[str] | None) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    """For these topics, or for all that this user may see. Asking must never create a topic."""
+    wanted = None
+    if topics is not None:
+        wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
+    return MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+
+
+def read_metadata(answer: Any) -> Metadata:  # noqa: ANN401 - kafka-python is untyped
+    """From kafka-python's words into ours; an error that a retry cannot mend is raised."""
+    brokers = {
+        each.node_id: Broker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
+        for each in answer.brokers
+    }
+    return Metadata(
+        cluster_id=answer.cluster_id,
+        controller=answer.controller_id,
+        brokers=brokers,
+        topics={each.name: _topic(each) for each in answer.topics if _exists(each)},
+    )
+
+
+def _exists(topic: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
+    code = topic.error_code
+    if code and reaction(code) is Reaction.FATAL:
+        raise answered_with(code, operation="read metadata", object_name=topic.name)
+    return code not in {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID}
+
+
+def _topic(topic: Any) -> Topic:  # noqa: ANN401 - kafka-python is untyped
+    return Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        internal=bool(topic.is_internal),
+        partitions={
+            each.partition_index: Partition(
+                leader=each.leader_id if each.leader_id >= 0 else None,
+                leader_epoch=each.leader_epoch,
+                replicas=tuple(each.replica_nodes),
+                in_sync=tuple(each.isr_nodes),
+                offline=tuple(each.offline_replicas),
+            )
+            for each in topic.partitions
+        },
+    )

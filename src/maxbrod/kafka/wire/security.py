@@ -1,0 +1,157 @@
+"""TLS and SASL of one connection. Nothing here shows a secret: not in an error, not in a log, not in a repr.
+
+The mechanisms themselves are kafka-python's.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from maxbrod.errors import AccessDeniedError, UsageError
+from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
+from maxbrod.private_files import refuse_readable_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maxbrod.config import KafkaConfig, SaslConfig
+
+_LOG_IN: Final = "log in"
+_UNKNOWN_AUTHORITY: Final = "tls.ca_file must hold the authority that signed it"
+_OTHER_HOST: Final = "name an address that it was issued for; tls.check_hostname: false trusts it under any"
+# OpenSSL's numbers, of X509_V_ERR_*.
+_CERTIFICATE_HINTS: Final = {
+    9: "it is not valid yet; look at the clock of this machine",
+    10: "it has expired; the broker needs a new one, unless the clock of this machine is wrong",
+    62: _OTHER_HOST,
+    64: _OTHER_HOST,
+}
+
+
+def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
+    """What TLS needs, read from the files; None where the protocol has no TLS."""
+    if config.security_protocol not in {"SSL", "SASL_SSL"}:
+        return None
+    tls = config.tls
+    context = ssl.create_default_context()
+    context.check_hostname = tls.check_hostname
+    name = "tls.ca_file"
+    try:
+        if tls.ca_file is not None:
+            # Only this authority is trusted then, as Java's truststore does it.
+            context = ssl.create_default_context(cafile=tls.ca_file)
+            context.check_hostname = tls.check_hostname
+        name = "tls.certificate_file"
+        if tls.certificate_file is not None:
+            key_file = tls.key_file or tls.certificate_file
+            refuse_readable_key(key_file, key_file.stat())
+            password = tls.key_password.get_secret_value() if tls.key_password else ""
+            # Without a password OpenSSL would ask for one at the terminal, and wait.
+            context.load_cert_chain(tls.certificate_file, tls.key_file, password)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else "it is not usable PEM"
+        hint = "PEM files are needed, and for an encrypted key its password"
+        raise UsageError(f"{name} cannot be loaded: {reason}", operation="open TLS", hint=hint) from None
+    return context
+
+
+def tls_failure(error: ssl.SSLError, broker: str) -> UsageError | None:
+    """The error for a certificate that one side refused; None for a mere broken connection."""
+    reason = (error.reason or "") + str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return UsageError(
+            f"the broker's certificate is refused: {error.verify_message}",
+            operation="open TLS",
+            object_name=broker,
+            hint=_CERTIFICATE_HINTS.get(error.verify_code, _UNKNOWN_AUTHORITY),
+        )
+    if "certificate" in reason.lower() or "HANDSHAKE_FAILURE" in reason:
+        return UsageError(
+            "the broker refuses our certificate, or wants one and got none",
+            operation="open TLS",
+            object_name=broker,
+            hint="give tls.certificate_file and tls.key_file, signed by an authority that the broker trusts",
+        )
+    return None
+
+
+def log_in(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> float:
+    """Authenticate through `ask`, which sends one request; returns how many seconds the login lasts, 0 for ever."""
+    _agree(config, broker, ask)
+    mechanism = get_sasl_mechanism(config.mechanism)(**_credentials(config))
+    while not mechanism.is_done():
+        answer = ask(SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes()))
+        if answer.error_code:
+            raise _refused(config, broker, answer)
+        try:
+            mechanism.receive(bytes(answer.auth_bytes))
+        except (ValueError, KeyError):
+            # From None: what the library says may quote what was exchanged.
+            message = f"the broker does not prove that it knows the password ({config.mechanism})"
+            raise AccessDeniedError(message, operation=_LOG_IN, object_name=broker) from None
+    if not mechanism.is_authenticated():
+        raise AccessDeniedError(f"{config.mechanism} did not succeed", operation=_LOG_IN, object_name=broker)
+    return float(answer.session_lifetime_ms or 0) / 1000
+
+
+def _agree(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> None:
+    answer = ask(SaslHandshakeRequest(mechanism=config.mechanism))
+    if answer.error_code == Code.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(sorted(answer.mechanisms)) or "none"
+        message = f"the broker does not offer {config.mechanism} on this listener; it offers {offered}"
+        raise UsageError(message, operation=_LOG_IN, object_name=broker, hint="set kafka.sasl.mechanism to one of them")
+    if answer.error_code == Code.ILLEGAL_SASL_STATE:
+        raise UsageError(
+            "the listener takes no logins, and was spoken to in SASL",
+            operation=_LOG_IN,
+            object_name=broker,
+            hint="set security.protocol to PLAINTEXT or SSL, or name the address of another listener",
+        )
+    if answer.error_code:
+        raise answered_with(answer.error_code, operation=_LOG_IN, object_name=broker)
+
+
+def _refused(config: SaslConfig, broker: str, answer: Any) -> AccessDeniedError:  # noqa: ANN401 - kafka-python is untyped
+    said = str(answer.error_message or code_name(answer.error_code))
+    if any(secret in said for secret in _secrets(config)):
+        said = code_name(answer.error_code)
+    return AccessDeniedError(
+        f"the broker refuses the login by {config.mechanism}: {said}",
+        operation=_LOG_IN,
+        object_name=broker,
+        hint="check kafka.sasl: mechanism, username and password, or the token",
+    )
+
+
+def _secrets(config: SaslConfig) -> list[str]:
+    return [each.get_secret_value() for each in (config.password, config.token) if each and each.get_secret_value()]
+
+
+def _credentials(config: SaslConfig) -> dict[str, Any]:
+    if config.token is not None:
+        return {"sasl_oauth_token_provider": _Token(config.token.get_secret_value())}
+    username = config.username or ""
+    if config.mechanism.startswith("SCRAM"):
+        # RFC 5802, 5.1: kafka-python leaves this to its caller.
+        username = username.replace("=", "=3D").replace(",", "=2C")
+    return {
+        "sasl_mechanism": config.mechanism,
+        "sasl_plain_username": username,
+        "sasl_plain_password": config.password.get_secret_value() if config.password else "",
+    }
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is untyped
+    """A token that is simply there."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+
+    def token(self) -> str:
+        return self._token

@@ -1,0 +1,1 @@
+"""Deletes the oldest segments of another tool's archive."""

@@ -1,0 +1,171 @@
+"""What becomes of the answer of a query: a table, CSV, JSON, Parquet or a picture; on the screen or in a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from maxbrod.cli.output import out, print_document, print_line, safe_json, safe_text, table
+from maxbrod.errors import UsageError
+from maxbrod.query.histogram_text import print_histogram, spread
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from maxbrod.query.histogram import Histogram
+    from maxbrod.query.run import Query
+    from maxbrod.table.showing import Collected
+
+ROWS_SHOWN: Final = 100
+_LETTERS_SHOWN: Final = 60
+_FORMS: Final = ("table", "csv", "json", "parquet")
+_SUFFIXES: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+_PICTURES: Final = (".png", ".svg", ".pdf")
+DOCUMENT: Final = "document"
+"""`--json`: one document, with the types of the columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    form: str
+    to: str | None = None
+    limit: int | None = None
+    plot: Path | None = None
+
+    @property
+    def in_folder(self) -> bool:
+        return self.to is not None and self.to.endswith("/")
+
+    def answer(self, query: Query, sql: str | Histogram) -> Collected | None:
+        """None: it is written already."""
+        asked = query.ask(sql if isinstance(sql, str) else sql.sql)
+        if self.in_folder:
+            query.write(asked, self.form, str(self.to), limit=self.limit)
+            return None
+        if self.plot is not None or (self.form == "table" and not isinstance(sql, str)):
+            return query.collect(asked, limit=self.limit)
+        limit = ROWS_SHOWN if self.form == "table" and self.limit is None else self.limit
+        form = {"table": "text", "parquet": "arrow", DOCUMENT: "json"}.get(self.form, self.form)
+        return query.collect(asked, limit=limit, form=form)
+
+    def print(self, answer: Collected | None, histogram: Histogram | None = None) -> None:
+        if answer is None:
+            print_line(f"written to {self.to}")
+        elif self.plot is not None:
+            from maxbrod.query.plot import draw  # noqa: PLC0415 - matplotlib, which may be missing
+
+            draw(answer.table if histogram is None else spread(answer.table), self.plot)
+            print_line(f"{answer.table.num_rows:,} rows drawn into {self.plot}")
+        elif self.form == "table" and histogram is not None:
+            print_histogram(answer.table, histogram.step_ms)
+        elif self.form == "table":
+            _print_table(answer, self.limit)
+        elif self.form == DOCUMENT:
+            _print_document(answer)
+        elif self.to is None:
+            _write_out(answer.table, self.form)
+        else:
+            with Path(self.to).open("xb") as file:
+                _write(answer.table, self.form, file)
+            print_line(f"{answer.table.num_rows:,} rows written to {self.to}")
+
+
+def parse_output(form: str | None, *, to: str | None, limit: int | None, plot: Path | None, as_json: bool) -> Output:
+    """UsageError: words that do not go together, or a file that is there."""
+    if sum((form is not None or to is not None, plot is not None, as_json)) > 1:
+        raise UsageError("--json, --plot, and --output with --to are different things", hint="give one of them")
+    if form is not None and form not in _FORMS:
+        raise UsageError(f"there is no form {form!r}", hint=f"choose of {', '.join(_FORMS)}")
+    form = form or (None if to is None else _form_of(to))
+    if form == "table" and to is not None:
+        raise UsageError("a table is for the screen", hint="write csv, json or parquet")
+    if form == "parquet" and to is None and sys.stdout.isatty():
+        raise UsageError("Parquet is no text", hint="give --to FILE, or redirect it")
+    if plot is not None and plot.suffix not in _PICTURES:
+        raise UsageError(f"{plot} is no picture", hint=f"end its name in {', '.join(_PICTURES)}")
+    if to is not None and Path(to).exists():
+        raise UsageError("there is one already", object_name=to, hint="remove it, or name another")
+    return Output(form=DOCUMENT if as_json else form or "table", to=to, limit=limit, plot=plot)
+
+
+def _form_of(to: str) -> str:
+    if to.endswith("/"):
+        return "parquet"
+    found = _SUFFIXES.get(Path(to).suffix)
+    if found is None:
+        raise UsageError(f"{to} does not say what to write", hint="give --output csv, json or parquet")
+    return found
+
+
+def _write(rows: pa.Table, form: str, file: IO[bytes]) -> None:
+    if form == "parquet":
+        pq.write_table(rows, file, compression="zstd")
+    elif form == "csv":
+        pa_csv.write_csv(rows, file)
+    else:
+        _write_lines(rows.column(0), file)
+
+
+def _write_out(rows: pa.Table, form: str) -> None:
+    """As it is into a pipe, and without what would steer a terminal onto one."""
+    if not sys.stdout.isatty() or form == "parquet":
+        _write(rows, form, sys.stdout.buffer)
+        return
+    made = BytesIO()
+    _write(rows, form, made)
+    sys.stdout.write((safe_json if form == "json" else safe_text)(made.getvalue().decode("utf-8")))
+
+
+def _write_lines(texts: pa.ChunkedArray, file: IO[bytes]) -> None:
+    """A line each, made of whole chunks."""
+    for chunk in texts.chunks:
+        lines = pc.binary_join_element_wise(chunk, "", "\n")
+        _, ends, data = lines.buffers()
+        if len(lines):
+            file.write(data[: memoryview(ends).cast("i")[len(lines)]])
+
+
+def _print_document(answer: Collected) -> None:
+    columns = [{"name": name, "type": kind} for name, kind in answer.types.items()]
+    # Spark escapes less than Python does.
+    rows = safe_json(",\n".join(answer.table.column(0).to_pylist()))
+    print_document(f'{{"columns": {json.dumps(columns)},\n"more": {json.dumps(answer.more)},\n"rows": [\n{rows}\n]}}')
+
+
+def _print_table(answer: Collected, limit: int | None) -> None:
+    numbers = [kind in _NUMBERS or kind.startswith("decimal") for kind in answer.types.values()]
+    headings = [f"{'>' if number else '*'}{name}" for name, number in zip(answer.types, numbers, strict=True)]
+    shown = table("", *headings)
+    cut = False
+    for row in zip(*(column.to_pylist() for column in answer.table.columns), strict=True):
+        cut = cut or any(text is not None and len(text) > _LETTERS_SHOWN for text in row)
+        shown.add_row(*map(_cell, row))
+    out.print(shown)
+    print_line(_foot(answer, limit))
+    if cut:
+        print_line(f"what is longer than {_LETTERS_SHOWN} letters is cut off; --output json has it whole")
+
+
+def _cell(text: str | None) -> str:
+    if text is None:
+        return "null"
+    return text if len(text) <= _LETTERS_SHOWN else f"{text[:_LETTERS_SHOWN]}…"
+
+
+def _foot(answer: Collected, limit: int | None) -> str:
+    count = answer.table.num_rows
+    if not answer.more:
+        return f"{count:,} row{'' if count == 1 else 's'}"
+    return f"the first {count:,} rows of more" + ("; --limit N shows others" if limit is None else "")
+
+
+_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})

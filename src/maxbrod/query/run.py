@@ -1,0 +1,133 @@
+"""SQL over an archive of any layout: `records`, a view for each topic, and the small tables beside them.
+
+Only what a query names is looked at, and only the columns that it uses are read.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from maxbrod.archive.opening import open_archive
+from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.session import open_configured
+from maxbrod.errors import UsageError
+from maxbrod.query.scope import RESERVED, QueryScope, Selected, select
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.config import Config
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+    from maxbrod.table.showing import Collected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A query that was looked at, and is ready to run."""
+
+    sql: str
+    frame: Any
+    used: dict[str, frozenset[str]]
+    """The columns that are read of each view of records."""
+
+
+class Query:
+    """Opens an archive and a session of its own for the length of a `with` block; then asks."""
+
+    def __init__(
+        self,
+        config: Config,
+        scope: QueryScope,
+        *,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+    ) -> None:
+        if config.archive is None:
+            raise UsageError("no archive is named", operation="query", hint="give its URL")
+        self._config = config
+        self.scope: Final = scope
+        self._given = session
+        self._on_progress = on_progress
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            self._on_progress(Progress(phase="looking at the archive"))
+            config = self._config
+            self.archive: Archive = open_archive(str(config.archive), config.storage, layout=config.layout)
+            self.selected: Selected = select(self.archive, self.scope, layout=config.layout)
+            self._on_progress(Progress(phase="starting Spark"))
+            opened = undo.enter_context(open_configured(config.spark, self._given, jvm_works=True))
+            # Not before there is a JVM: this imports pyspark.
+            from maxbrod.query.views import Views  # noqa: PLC0415
+            from maxbrod.table.views import own_session  # noqa: PLC0415
+
+            self._spark = undo.enter_context(own_session(opened))
+            self._views = Views(self._spark, self.archive, self.selected, self.scope)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.__exit__(kind, error, trace)
+
+    def ask(self, sql: str, *, narrowed: bool = True) -> Question:
+        """Plan a query; nothing is read of topics but a sample of what is to be decoded. UsageError: no query.
+
+        `narrowed`: only what its filters leave is to be read. Spark filters in any case.
+        """
+        from maxbrod.table.narrowing import find_usage  # noqa: PLC0415 - as above
+        from maxbrod.table.sql_errors import plain_errors  # noqa: PLC0415
+        from maxbrod.table.views import create_views  # noqa: PLC0415
+
+        views = self._views.named_in(sql)
+        self._on_progress(Progress(phase="planning"))
+        schemas = {each.name: each.schema for each in views}
+        with tempfile.TemporaryDirectory(prefix="maxbrod-query-") as folder:
+            usage = find_usage(self._spark, sql, schemas, Path(folder), _HINTS)
+        create_views(self._spark, views, usage if narrowed else replace(usage, scopes={}))
+        with plain_errors():
+            return Question(sql=sql, frame=self._spark.sql(sql.strip().rstrip(";")), used=dict(usage.columns))
+
+    def collect(self, question: Question, *, limit: int | None = None, form: str = "arrow") -> Collected:
+        """Run it, and bring its rows here. `form` is one of `maxbrod.table.showing`."""
+        from maxbrod.table.conditions import reads_enough  # noqa: PLC0415 - as above
+        from maxbrod.table.showing import collect, show  # noqa: PLC0415
+
+        shown = show(question.frame, limit=limit, form=form)
+        if not reads_enough(shown.frame):
+            shown = show(self.ask(question.sql, narrowed=False).frame, limit=limit, form=form)
+        self._on_progress(Progress(phase="querying"))
+        return collect(shown)
+
+    def write(self, question: Question, form: str, folder: str, *, limit: int | None = None) -> None:
+        """Run it, and let its tasks write the rows into a folder."""
+        from maxbrod.table.conditions import asks_the_clock, reads_enough  # noqa: PLC0415 - as above
+        from maxbrod.table.showing import as_written, write  # noqa: PLC0415
+
+        def shown(frame: Any) -> Any:  # noqa: ANN401 - a DataFrame
+            return as_written(frame if limit is None else frame.limit(limit), form)
+
+        frame = shown(question.frame)
+        # Spark plans a write anew, which nobody can look at before it runs: the clock must have no part in it.
+        if not reads_enough(frame) or asks_the_clock(frame):
+            frame = shown(self.ask(question.sql, narrowed=False).frame)
+        self._on_progress(Progress(phase="querying"))
+        write(frame, form, folder)
+
+
+_HINTS: Final = {
+    "TABLE_OR_VIEW_NOT_FOUND": f"there are {', '.join(RESERVED)}, and a view for each topic: 'maxbrod ls' has their "
+    "names; backticks go around a name with dashes or dots",
+    "INVALID_LIMIT_LIKE_EXPRESSION.DATA_TYPE": "if this is about WHERE offset IN (…): Spark takes it for its clause "
+    "OFFSET; put backticks around the column, `offset`, or a table's name before it",
+    "PARSE_SYNTAX_ERROR": "only queries are run, such as SELECT … or WITH … SELECT; a name with dashes or dots needs "
+    "backticks around it",
+}

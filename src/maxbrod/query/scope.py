@@ -1,0 +1,125 @@
+"""What a query is about: which topics, up to when, in which isolation, and how keys and values are decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, SecretStr
+
+from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
+from maxbrod.archive.selection import matches_nothing
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.errors import UsageError
+from maxbrod.restore.plan.wish import parse_partitions, parse_time_ms
+from maxbrod.table.formats import parse_formats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.snapshots import Moment
+
+RESERVED: Final = ("records", "segments", "runs", "groups", "gaps")
+"""Names of tables that no topic takes away."""
+_LEVELS: Final = ("read_committed", "read_uncommitted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryScope:
+    """Words as the command line has them; empty means all."""
+
+    topics: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    partitions: str | None = None
+    since: str | None = None
+    until: str | None = None
+    as_of: str | None = None
+    isolation: str = "read_committed"
+    key: tuple[str, ...] = ()
+    """How keys are decoded: a format, or TOPIC=FORMAT for one topic."""
+    value: tuple[str, ...] = ()
+    permissive: bool = False
+    """What cannot be decoded is null, instead of ending the query."""
+
+    def __post_init__(self) -> None:
+        """UsageError: a word means nothing. Here, because the table looks at them when Spark has started."""
+        for word in (self.since, self.until):
+            if word is not None:
+                parse_time_ms(word)
+        if self.partitions is not None:
+            parse_partitions(self.partitions)
+        if self.isolation not in _LEVELS:
+            raise UsageError(f"there is no isolation {self.isolation!r}", operation="query", hint=" or ".join(_LEVELS))
+        parse_formats(self.key)
+        parse_formats(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """The topics of an archive that a query may see."""
+
+    moment: Moment
+    topics: frozenset[str]
+    newest: frozenset[str]
+    """Ids: of topics that were deleted and created again, the last one."""
+    options: Mapping[str, str] = field(repr=False)
+    """Of the table: where the archive is and what of it is meant, but for topics."""
+
+    def views(self) -> list[str]:
+        """The topics that have a view of their name. Spark's names know no case."""
+        taken: dict[str, list[str]] = {name: [name] for name in RESERVED}
+        for name in sorted(self.topics):
+            taken.setdefault(name.lower(), []).append(name)
+        return [names[0] for key, names in taken.items() if len(names) == 1 and key not in RESERVED]
+
+
+def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Selected:
+    """UsageError: a topic or a run is not there."""
+    moment = find_moment(archive.storage, archive.catalog.runs(), scope.as_of)
+    columns = ("topic", "topic_id", "partition", "written_at")
+    rows = archive.catalog.rows(columns=columns, as_of=moment.ends, revisions=moment.revisions)
+    found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
+    known = [
+        Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
+        for each in found
+    ]
+    empty = set() if moment.snapshot is None else set(moment.snapshot.topics.values())
+    options = {
+        "path": archive.url,
+        "isolationLevel": scope.isolation,
+        **({} if layout is None else {"layout": layout}),
+        **_given(partitions=scope.partitions, since=scope.since, until=scope.until, asOf=scope.as_of),
+        **dict(_settings("storage", archive.options)),
+    }
+    names = {each.topic for each in known} | empty
+    chosen = sorted(select_names(names, scope.topics, scope.exclude))
+    for topic in (each for words in (scope.key, scope.value) for each in parse_formats(words) if each is not None):
+        if topic not in chosen:
+            raise matches_nothing(topic, chosen, whose="what is asked about")
+    partitions = frozenset() if scope.partitions is None else parse_partitions(scope.partitions)
+    held = {number for number in rows["partition"].unique().to_pylist() if number is not None}
+    for partition in sorted(partitions - held) if held else ():
+        raise UsageError(f"the archive has no partition {partition}", operation="query", hint="see 'maxbrod ls'")
+    if names and not chosen:
+        raise UsageError("no topic is left to ask about", operation="query", hint="exclude fewer; see 'maxbrod ls'")
+    if len(chosen) < len(names):
+        # Names, not the patterns: those may have the comma in them that parts names.
+        options["topics"] = ",".join(chosen)
+    return Selected(
+        moment=moment, topics=frozenset(chosen), newest=frozenset(newest_ids(known, moment.ranks)), options=options
+    )
+
+
+def _given(**words: str | None) -> dict[str, str]:
+    return {name: word for name, word in words.items() if word is not None}
+
+
+def _settings(prefix: str, section: BaseModel) -> Iterable[tuple[str, str]]:
+    """What differs from the defaults, as options of the table. Keys too: tasks must be able to read."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _settings(f"{prefix}.{name}", value)
+        elif value != type(section).model_fields[name].default:
+            yield f"{prefix}.{name}", str(value.get_secret_value() if isinstance(value, SecretStr) else value)

@@ -1,0 +1,1 @@
+"""An archive into a cluster, or onto brokers' disks."""

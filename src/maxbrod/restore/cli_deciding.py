@@ -1,0 +1,57 @@
+"""Between the plan of a restore and its run: what is shown of it, who is asked, and whether it ends there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from maxbrod.cli.output import err, out, print_json, print_line
+from maxbrod.errors import EXIT_DONE, RefusedError
+from maxbrod.restore.plan.obstacles import refusal
+from maxbrod.restore.summary import plan_document, print_obstacles, print_plan, refusal_document
+
+if TYPE_CHECKING:
+    from maxbrod.restore.plan.plan import RestorePlan
+
+
+def decide(plan: RestorePlan, *, dry_run: bool, yes: bool, quiet: bool, as_json: bool) -> int | None:
+    """The exit code of a command that ends here; None: the plan may run. RefusedError: somebody said no."""
+    if dry_run:
+        return _show(plan, quiet=quiet, as_json=as_json)
+    refused = refusal(plan.obstacles)
+    asks = out.is_terminal and not (yes or quiet or as_json)
+    if asks:
+        print_plan(plan)
+    if not as_json:
+        print_obstacles(plan, err, fatal_only=quiet, unknown=False)
+    if refused is not None and as_json:
+        print_json(refusal_document(plan, refused))
+        return refused.exit_code
+    if refused is not None:
+        raise refused
+    if asks and not _agreed("Restore this?"):
+        raise RefusedError("nothing was changed: it was not agreed to", hint="say --yes to be asked no more")
+    return None
+
+
+def _agreed(question: str) -> bool:
+    """Whether somebody said yes. No, Ctrl-C and the end of the input are all the same: nobody did."""
+    try:
+        return typer.confirm(question, default=False)
+    except (typer.Abort, KeyboardInterrupt, EOFError):
+        print_line("")
+        return False
+
+
+def _show(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:
+    refused = refusal(plan.obstacles)
+    if as_json:
+        print_json(plan_document(plan, refused))
+    else:
+        if not quiet:
+            print_plan(plan)
+        print_obstacles(plan, out, fatal_only=quiet, unknown=True)
+        if not quiet:
+            print_line("nothing was changed" if refused is None else "this cannot be restored; nothing was changed")
+    return EXIT_DONE if refused is None else refused.exit_code

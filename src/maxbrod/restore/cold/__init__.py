@@ -1,0 +1,1 @@
+"""A restore into the log directories of stopped brokers."""

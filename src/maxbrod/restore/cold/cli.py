@@ -1,0 +1,106 @@
+"""`maxbrod restore --to-logdir`: the archive's logs, straight onto the disks of brokers that are stopped."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from maxbrod.cli.log import showing_log
+from maxbrod.cli.output import err, human_bytes, out, print_json, print_line
+from maxbrod.cli.progress import progress_bar
+from maxbrod.cli.signals import stopping_by_signals
+from maxbrod.errors import EXIT_DONE
+from maxbrod.restore.cli_deciding import decide
+from maxbrod.restore.cold.plan import parse_leader_epochs
+from maxbrod.restore.cold.run import ColdRestore
+from maxbrod.restore.summary import (
+    gaps_in,
+    print_failures,
+    print_gaps,
+    print_known_from,
+    print_left_out,
+    print_retention,
+    print_topics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from maxbrod.config import Config
+    from maxbrod.restore.cold.report import ColdReport
+    from maxbrod.restore.plan.wish import Wish
+
+_MEANWHILE: Final = "the directories stay as they were"
+
+
+def restore_logdirs(
+    settings: Config,
+    wish: Wish,
+    directories: Sequence[Path],
+    *,
+    leader_epochs: str,
+    dry_run: bool,
+    yes: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """The exit code."""
+    stop = threading.Event()
+    with showing_log(quiet=quiet):
+        with progress_bar(shown=not quiet) as on_progress:
+            work = ColdRestore(
+                settings,
+                wish,
+                directories,
+                leader_epochs=parse_leader_epochs(leader_epochs),
+                on_progress=on_progress,
+                stop=stop,
+            )
+            plan = work.plan()
+        code = decide(plan, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
+        if code is not None:
+            return code
+        with progress_bar(shown=not quiet) as on_progress, stopping_by_signals(stop, what=_MEANWHILE):
+            work.on_progress = on_progress
+            report = work.run(plan)
+    _show(report, quiet=quiet, as_json=as_json)
+    return report.exit_code
+
+
+def _show(report: ColdReport, *, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(report.as_dict())
+        return
+    print_failures(report.restore, err if quiet else out)
+    told = report.restore
+    if quiet:
+        print_retention(told.retention, err)
+        return
+    if told.exit_code == EXIT_DONE:
+        print_topics(told)
+    print_gaps(told)
+    took_s = max((told.finished_at_ms - told.started_at_ms) / 1000, 0.001)
+    resumed = ", gone on with what was begun" if told.resumed else ""
+    print_line(
+        f"{told.records:,} records, {report.segments:,} segments, {human_bytes(report.bytes)} of log, "
+        f"{took_s:,.1f} s; restore {told.restore_id}{resumed}"
+    )
+    if report.batches_lowered:
+        print_line(f"{report.batches_lowered:,} batches have a lower leader epoch than they had")
+    print_known_from(told.known_from)
+    print_left_out(told.left_out)
+    print_retention(told.retention, out)
+    out.print(_verdict(report), soft_wrap=True)
+
+
+def _verdict(report: ColdReport) -> Text:
+    if report.exit_code != EXIT_DONE:
+        return Text.assemble(("not complete", "bold red"), "; the directories are as they were")
+    groups = f"then groups: maxbrod groups apply --restore {report.restore.restore_id}" if report.remembered else ""
+    if not report.complete:
+        what = f": restored {gaps_in(report.restore)}; start the brokers; {groups}"
+        return Text.assemble(("incomplete", "bold yellow"), what.rstrip("; "))
+    return Text.assemble(("complete", "bold green"), f": start the brokers; {groups}".rstrip("; "))

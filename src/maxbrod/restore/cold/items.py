@@ -1,0 +1,94 @@
+"""From the plan of a restore into log directories to the work of its tasks: which slices go into which folders."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
+from maxbrod.errors import RefusedError
+from maxbrod.layouts.logdir.log_writing import SEGMENT_BYTES
+from maxbrod.layouts.logdir.target import look_at
+from maxbrod.layouts.logdir.target_metadata import read_assignments
+from maxbrod.model import TopicPartition
+from maxbrod.restore.cold.plan import LeaderEpochs, cold_configs, measure_extents, rows_to_write
+from maxbrod.restore.cold.preflight import ColdTarget
+from maxbrod.restore.cold.task import ColdItem
+from maxbrod.restore.loss import sound_slices
+from maxbrod.restore.plan.plan import sources_of
+from maxbrod.restore.plan.sources import revisions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.logdir.log_writing import WrittenLog
+    from maxbrod.restore.plan.plan import RestorePlan
+    from maxbrod.restore.plan.wish import Wish
+
+    Done = Mapping[tuple[Path, TopicPartition], WrittenLog]
+
+
+def cold_items(
+    archive: Archive, plan: RestorePlan, wish: Wish, paths: Sequence[Path], *, done: Done, leader_epochs: LeaderEpochs
+) -> list[tuple[int, ColdItem]]:
+    """Of every partition that is not yet everywhere, with its size. RefusedError: one has got something meanwhile."""
+    target = ColdTarget(directories=list(map(look_at, paths)), done=done.keys())
+    moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
+    configs = cold_configs(wish.rename, moment.cluster, read_assignments(paths))
+    rows = archive.catalog.rows(revisions=revisions_of(sources_of(plan)))
+    extents, slices = measure_extents(rows, sources_of(plan)), cold_slices(rows, plan)
+    items = []
+    for topic in plan.topics:
+        for source in (each.source for each in topic.partitions):
+            where = TopicPartition(topic=topic.target.name, partition=source.partition)
+            directories = _lacking(target, where)
+            if directories:
+                item = ColdItem(
+                    where=where,
+                    directories=tuple(map(str, directories)),
+                    start=extents[source.id].start,
+                    end=source.asked_end,
+                    epoch_max=max(target.leader_epoch(where), 0) if leader_epochs is LeaderEpochs.LOWER else None,
+                    segment_bytes=_segment_bytes(configs.get(where.topic, {})),
+                    slices=tuple(slices.get(source.id, ())),
+                )
+                items.append((source.raw_bytes, item))
+    return items
+
+
+def cold_slices(rows: pa.Table, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
+    """Of all sources, in the order of offsets, without what is lost."""
+    found: dict[PartitionId, list[Slice]] = {}
+    for row in decode_rows(rows_to_write(rows, sources_of(plan))):
+        if isinstance(row, Segment):
+            found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
+    return sound_slices(found, sources_of(plan))
+
+
+def _lacking(target: ColdTarget, where: TopicPartition) -> list[Path]:
+    """The directories that are still to get it."""
+    found = []
+    for directory, folder in target.folders(where):
+        if (directory.path, where) in target.done:
+            continue
+        if folder.held is not None:
+            raise RefusedError(
+                f"it is not empty any more: {folder.held}",
+                operation="restore",
+                object_name=str(directory.path / str(where)),
+                hint="nothing was changed; see what has written there",
+            )
+        found.append(directory.path)
+    return found
+
+
+def _segment_bytes(configs: Mapping[str, str]) -> int:
+    with suppress(KeyError, ValueError):
+        return int(configs["segment.bytes"])
+    return SEGMENT_BYTES

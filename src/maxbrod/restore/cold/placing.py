@@ -1,0 +1,121 @@
+"""The last steps of a restore into log directories: partitions put in place in all of them, or gone on with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from maxbrod.errors import RefusedError, naming
+from maxbrod.layouts.logdir.checkpoint_writing import read_all
+from maxbrod.layouts.logdir.installing import (
+    JOURNAL,
+    Journal,
+    Staged,
+    discard_staged,
+    finish,
+    forget,
+    read_journal,
+    staged_bytes,
+    write_journal,
+)
+from maxbrod.layouts.logdir.target import look_at
+from maxbrod.storage.failures import translate_os
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from maxbrod.layouts.logdir.log_writing import WrittenLog
+    from maxbrod.layouts.logdir.target import TargetDirectory
+    from maxbrod.model import TopicPartition
+    from maxbrod.restore.cold.task import ColdWritten
+
+    Placed = dict[tuple[Path, TopicPartition], WrittenLog]
+
+
+class Placing:
+    """The directories of one restore, which holds their locks. In a `with`, nothing stays that is not in its place."""
+
+    def __init__(self, directories: Sequence[Path], command: str) -> None:
+        self._directories, self._command = directories, command
+        self.placed: Placed = {}
+        self.resumed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for directory in self._directories:
+            # What a journal names is no litter: whoever comes next puts it in place.
+            if not (directory / JOURNAL).exists():
+                discard_staged(directory)
+
+    def look(self) -> list[TargetDirectory]:
+        """The directories as they are, or as they will be where one is about to be put right."""
+        journals = self._journals()
+        begun = {path: {each.where: each.folder for each in journal.staged} for path, journal in journals.items()}
+        found = [look_at(path, begun.get(path)) for path in self._directories]
+        # What a restore that was killed had begun to write goes before the next one writes anything.
+        litter = {each.path: staged_bytes(each.path) for each in found if each.path not in journals}
+        return [replace(each, free_bytes=each.free_bytes + litter.get(each.path, 0)) for each in found]
+
+    def begun(self) -> frozenset[tuple[Path, TopicPartition]]:
+        """What a restore by the same command has put in place, or was about to. Changes nothing."""
+        return frozenset(
+            (directory, each.where) for directory, journal in self._journals().items() for each in journal.staged
+        )
+
+    def finish_begun(self) -> Mapping[tuple[Path, TopicPartition], WrittenLog]:
+        """Goes on with what such a restore was about to do; what it had only begun to write goes."""
+        for directory, journal in self._journals().items():
+            self._note(directory, finish(directory, journal))
+            self.resumed = True
+        for directory in self._directories:
+            discard_staged(directory)
+            with naming(str(directory)):
+                read_all(directory)
+        return dict(self.placed)
+
+    def place(self, written: Sequence[ColdWritten]) -> None:
+        """Everything is written: told to all journals first, then put in place."""
+        try:
+            journals = self._journals()
+            for directory in self._directories:
+                earlier = journals.get(directory, Journal(command=self._command, staged=()))
+                journals[directory] = replace(earlier, staged=(*earlier.staged, *_staged(directory, written)))
+                write_journal(directory, journals[directory])
+            for directory, journal in journals.items():
+                self._note(directory, finish(directory, journal))
+            forget(self._directories)
+        except OSError as error:
+            raise translate_os(error, "put partitions in place", str(error.filename)) from error
+
+    def _note(self, directory: Path, done: Sequence[Staged]) -> None:
+        self.placed.update({(directory, each.where): each.log for each in done})
+
+    def _journals(self) -> dict[Path, Journal]:
+        """RefusedError: another command was interrupted here."""
+        found = {}
+        for directory in self._directories:
+            journal = read_journal(directory)
+            if journal is not None and journal.command != self._command:
+                raise RefusedError(
+                    "another restore into this directory was interrupted while it put partitions in place",
+                    operation="restore",
+                    object_name=str(directory),
+                    hint=f"run that command again, or remove {JOURNAL} there",
+                )
+            if journal is not None:
+                found[directory] = journal
+        return found
+
+
+def _staged(directory: Path, written: Sequence[ColdWritten]) -> list[Staged]:
+    return [
+        Staged(where=each.where, folder=each.folders[str(directory)], log=each.log)
+        for each in written
+        if each.log is not None and str(directory) in each.folders
+    ]

@@ -1,0 +1,188 @@
+"""A restore straight into brokers' log directories: what is written where, and all that stands in its way. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow.compute as pc
+
+from maxbrod.catalog.schema import SORT_ORDER, GapReason, Kind
+from maxbrod.errors import UsageError
+from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
+from maxbrod.model import TopicPartition
+from maxbrod.restore.plan.columns import read_columns
+from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
+from maxbrod.restore.plan.wish import OffsetsMode, Wish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.layouts.logdir.target import TargetDirectory
+    from maxbrod.layouts.logdir.target_metadata import Assignments
+    from maxbrod.restore.plan.rename import Rename
+    from maxbrod.restore.plan.sources import Source
+
+COLD_COLUMNS: Final = ("last_leader_epoch",)
+"""What is read of a row besides what every restore reads."""
+_KAFKA_DEFAULTS: Final = {"retention.ms": "604800000", "segment.bytes": "1073741824"}
+_REASONS: Final = tuple(GapReason)
+_COMPACTED: Final = _REASONS.index(GapReason.COMPACTED)
+_COLD: Final = frozenset(
+    {
+        *("topics", "exclude", "internal", "partitions", "as_of", "topic_ids", "rename", "strict", "accept_gaps"),
+        "again",
+        *("offsets", "groups", "force_groups"),
+    }
+)
+"""What may be wished for, or is refused in words of its own. All else looks at records, or needs a running cluster."""
+_FLAGS: Final = {
+    "since_ms": "since",
+    "until_ms": "until",
+    "ranges": "range",
+    "partition_counts": "partition-count",
+    "configs": "config-set",
+    "rate_bytes_per_s": "rate",
+}
+
+
+class LeaderEpochs(StrEnum):
+    """What becomes of the leader epochs that the batches carry."""
+
+    KEEP = "keep"
+    """Nothing: logs are the same byte for byte."""
+    LOWER = "lower"
+    """Those above the target's own become its own: four bytes of a batch, which its checksum does not cover."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Of one source: where its log begins, as it began at its cluster, and the highest leader epoch in it."""
+
+    start: int
+    last_epoch: int
+
+
+def parse_leader_epochs(word: str) -> LeaderEpochs:
+    try:
+        return LeaderEpochs(word)
+    except ValueError:
+        raise UsageError(f"--leader-epochs {word!r} is unknown", hint="give keep or lower") from None
+
+
+def check_cold(wish: Wish) -> None:
+    """UsageError: a wish that needs records to be looked at, or a cluster that runs."""
+    usual = Wish()
+    for name in (each.name for each in fields(Wish) if each.name not in _COLD):
+        if getattr(wish, name) != getattr(usual, name):
+            flag = _FLAGS.get(name, name.replace("_", "-"))
+            raise UsageError(
+                f"--{flag} and --to-logdir do not go together: logs are written as they were",
+                hint="restore into a running cluster, with --bootstrap"
+                if wish.transform is None
+                else "convert the archive with --where and --select, and restore what comes of it",
+            )
+    if wish.offsets is OffsetsMode.APPEND:
+        raise UsageError("--to-logdir keeps all offsets", hint="leave out --offsets append")
+    if wish.groups:
+        raise UsageError(
+            "groups are kept by brokers that run: --groups and --to-logdir do not go together",
+            hint="restore, start the brokers, and then run 'maxbrod groups apply'",
+        )
+
+
+def cold_state(
+    directories: Sequence[TargetDirectory],
+    rename: Rename,
+    snapshot: ClusterState | None,
+    assignments: Assignments | None,
+    *,
+    now_ms: int,
+) -> TargetState:
+    """The directories as a cluster. That nothing stands in a log is looked at elsewhere; here each is empty."""
+    effective = cold_configs(rename, snapshot, assignments)
+    partitions: dict[str, dict[int, list[int]]] = {}
+    ids: dict[str, str] = {}
+    for directory in directories:
+        for where, folder in directory.folders.items():
+            partitions.setdefault(where.topic, {}).setdefault(where.partition, []).append(directory.node_id)
+            if folder.topic_id is not None:
+                ids.setdefault(where.topic, folder.topic_id)
+    topics = [
+        TopicState(
+            name=name,
+            topic_id=ids.get(name, ""),
+            internal=False,
+            replicas=tuple(tuple(found.get(each, ())) for each in range(max(found) + 1)),
+            configs=None,
+            effective=effective.get(name),
+        )
+        for name, found in partitions.items()
+    ]
+    cluster = ClusterState(
+        cluster_id=next((each.cluster_id for each in directories), None),
+        taken_at_ms=now_ms,
+        brokers=(),
+        topics=tuple(topics),
+        acls=None,
+        quotas=None,
+        users=None,
+        groups=(),
+        gaps=(),
+    )
+    everywhere = (TopicPartition(topic=topic, partition=each) for topic, found in partitions.items() for each in found)
+    return TargetState(
+        cluster=cluster,
+        extents={where: LogExtent(start=0, end=0) for where in everywhere},
+        rights=dict.fromkeys(Right, True),
+    )
+
+
+def cold_configs(
+    rename: Rename, snapshot: ClusterState | None, assignments: Assignments | None
+) -> dict[str, Mapping[str, str]]:
+    """Of the target's topics by name: as they are set, or if nobody knows that, as they were archived."""
+    if assignments is not None:
+        return {name: {**_KAFKA_DEFAULTS, **configs} for name, configs in assignments.configs.items()}
+    # Of one name the topic that the cluster had last comes first.
+    topics = () if snapshot is None else reversed(snapshot.topics)
+    return {rename.apply(each.name): each.effective for each in topics if each.effective is not None}
+
+
+def rows_to_write(rows: pa.Table, sources: Iterable[Source]) -> pa.Table:
+    """The data of the sources in the order of offsets, batches without records among it."""
+    rows = rows.filter(pc.field("kind") == Kind.DATA).sort_by(SORT_ORDER)
+    columns = read_columns(rows)
+    kept = np.zeros(rows.num_rows, np.bool_)
+    for source in sources:
+        span = columns.spans.get(source.id)
+        if span is not None:
+            kept[span] = (columns.end[span] > source.asked_first) & (columns.base[span] < source.asked_end)
+    return rows.take(np.flatnonzero(kept))
+
+
+def measure_extents(rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId, Extent]:
+    """`rows` need the columns of `SOURCE_COLUMNS` and `COLD_COLUMNS`."""
+    rows = rows.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
+    columns = read_columns(rows)
+    epochs = pc.fill_null(rows["last_leader_epoch"], -1).to_numpy()
+    found = {}
+    for source in sources:
+        span = columns.spans.get(source.id, slice(0, 0))
+        below = columns.base[span] < source.asked_end
+        data = columns.data[span] & below
+        leading = int(np.argmax(np.append(data, True)))
+        gone = columns.reason[span][:leading] != _COMPACTED
+        # What retention has taken is before the log; what compaction has, is in it.
+        passed = int(np.argmin(np.append(gone, False)))
+        start = source.asked_first if not passed else int(columns.end[span][passed - 1])
+        found[source.id] = Extent(
+            start=min(start, source.asked_end) if data.any() else source.asked_end,
+            last_epoch=int(epochs[span][data].max(initial=-1)),
+        )
+    return found

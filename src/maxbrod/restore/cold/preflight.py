@@ -1,0 +1,180 @@
+"""Looks for everything that keeps partitions from being written into log directories, before anything is. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.model import TopicPartition
+from maxbrod.restore.cold.plan import LeaderEpochs
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.layouts.logdir.target import TargetDirectory, TargetFolder
+    from maxbrod.layouts.logdir.target_metadata import Assignments
+    from maxbrod.restore.cold.plan import Extent
+    from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
+
+_INDEX_SHARE: Final = 256
+"""A log of 4 KiB has an entry of 8 bytes in one index and of 12 in the other, at most."""
+_NAMED_MAX: Final = 5
+_NOT_HERE: Final = frozenset({ObstacleKind.CONFIG, ObstacleKind.PARTITION_COUNT, ObstacleKind.OFFSETS})
+"""Of a restore through brokers: nothing is configured here, and what cannot be is told in other words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdTarget:
+    """The directories, and which of their partitions a restore that was interrupted has already put in place."""
+
+    directories: Sequence[TargetDirectory]
+    assignments: Assignments | None = None
+    """What their cluster knows of its topics; None where nobody can tell."""
+    done: Collection[tuple[Path, TopicPartition]] = field(default=frozenset())
+
+    def folders(self, where: TopicPartition) -> list[tuple[TargetDirectory, TargetFolder]]:
+        return [(each, each.folders[where]) for each in self.directories if where in each.folders]
+
+    def leader_epoch(self, where: TopicPartition) -> int:
+        """The highest that any of its brokers has noted; at the next start it is this one, or higher."""
+        return max((folder.leader_epoch for _, folder in self.folders(where)), default=-1)
+
+
+def find_cold_obstacles(
+    plan: RestorePlan, target: ColdTarget, extents: Mapping[PartitionId, Extent], epochs: LeaderEpochs
+) -> Iterator[Obstacle]:
+    """In no particular order."""
+    yield from (each for each in plan.obstacles if each.kind not in _NOT_HERE)
+    yield from _clusters(target)
+    for topic in plan.topics:
+        yield from _partitions(topic, target)
+        yield from _replicas(topic, target)
+        yield from _identity(topic, target)
+        for each in topic.partitions:
+            where = TopicPartition(topic=topic.target.name, partition=each.source.partition)
+            yield from _contents(where, target)
+            if epochs is LeaderEpochs.KEEP:
+                yield from _epochs(where, target, extents[each.source.id])
+    yield from _space(plan, target)
+
+
+def _clusters(target: ColdTarget) -> Iterator[Obstacle]:
+    ids = sorted({each.cluster_id or "unknown" for each in target.directories})
+    if len(ids) > 1:
+        what = f"these directories are of several clusters: {', '.join(ids)}"
+        hint = "restore into one cluster at a time"
+        yield Obstacle(kind=ObstacleKind.BROKERS, where=None, what=what, hint=hint, fatal=True)
+
+
+def _wanted(topic: TopicPlan) -> list[TopicPartition]:
+    return [TopicPartition(topic=topic.target.name, partition=each.source.partition) for each in topic.partitions]
+
+
+def _partitions(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
+    name, archived = topic.target.name, topic.target.source_partition_count
+    there = topic.target.partition_count if topic.target.exists else 0
+    if target.assignments is not None:
+        there = max(there, target.assignments.partition_counts.get(name, 0))
+    if there > archived:
+        yield Obstacle(
+            kind=ObstacleKind.PARTITION_COUNT,
+            where=name,
+            what=f"it has {there} partitions, the archived topic {archived}",
+            hint="restore under another name, or delete the topic and create it with as many as it had",
+            fatal=True,
+        )
+    missing = [where for where in _wanted(topic) if not target.folders(where)]
+    if missing:
+        yield Obstacle(
+            kind=ObstacleKind.PARTITION_COUNT,
+            where=name,
+            what=f"no directory has {_some(missing)}",
+            hint="create the topic with as many partitions while the brokers run, stop them, and name the log "
+            "directories of every one of them",
+            fatal=True,
+        )
+
+
+def _replicas(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
+    """A replica that stays empty may become the leader, and then what was restored is truncated."""
+    name, held = topic.target.name, {where: target.folders(where) for where in _wanted(topic)}
+    what: str | None = None
+    if target.assignments is None:
+        if len({len(each) for each in held.values()} - {0}) > 1:
+            what = "some of its partitions stand in more of these directories than others"
+    else:
+        nodes = {where: {directory.node_id for directory, _ in each} for where, each in held.items() if each}
+        lacking = {where: set(target.assignments.replicas.get(where, ())) - found for where, found in nodes.items()}
+        absent = sorted({node for each in lacking.values() for node in each})
+        if absent:
+            some = _some([where for where, each in lacking.items() if each])
+            what = f"no directory of broker {', '.join(map(str, absent))} is named, which has replicas of {some}"
+    if what is not None:
+        hint = "name the log directories of every broker: one that stays empty may lead, and truncate the others"
+        yield Obstacle(kind=ObstacleKind.BROKERS, where=name, what=what, hint=hint, fatal=True)
+    elif target.assignments is None:
+        what = "nothing here says which brokers have replicas of it"
+        hint = "name the log directories of every broker that has one: what stays empty may truncate the others"
+        yield Obstacle(kind=ObstacleKind.BROKERS, where=name, what=what, hint=hint, fatal=False)
+
+
+def _some(partitions: Sequence[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions[:_NAMED_MAX])) + (", …" if len(partitions) > _NAMED_MAX else "")
+
+
+def _identity(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
+    name = topic.target.name
+    ids = {folder.topic_id for where in _wanted(topic) for _, folder in target.folders(where)}
+    known = None if target.assignments is None else target.assignments.ids.get(name)
+    if known is not None:
+        ids.add(known)
+    if len(ids) > 1:
+        named = ", ".join(sorted(each or "none" for each in ids))
+        what = f"its folders, and the cluster's metadata, are of several topics: {named}"
+        hint = "start the brokers once: they put aside what is left of a topic that was deleted"
+        yield Obstacle(kind=ObstacleKind.NAME, where=name, what=what, hint=hint, fatal=True)
+
+
+def _contents(where: TopicPartition, target: ColdTarget) -> Iterator[Obstacle]:
+    for directory, folder in target.folders(where):
+        if folder.held is not None and (directory.path, where) not in target.done:
+            yield Obstacle(
+                kind=ObstacleKind.TARGET_NOT_EMPTY,
+                where=str(where),
+                what=f"it is not empty: {directory.path / str(where)} has {folder.held}",
+                hint="restore under another name, or delete the topic and create it again",
+                fatal=True,
+            )
+
+
+def _epochs(where: TopicPartition, target: ColdTarget, extent: Extent) -> Iterator[Obstacle]:
+    known = target.leader_epoch(where)
+    if extent.last_epoch > max(known, 0):
+        yield Obstacle(
+            kind=ObstacleKind.LEADER_EPOCHS,
+            where=str(where),
+            what=f"its batches have leader epochs up to {extent.last_epoch}, the target's is {max(known, 0)}: "
+            "followers would never copy them, and consumers would wait for such a leader",
+            hint="say --leader-epochs lower: above the target's own they become its own, and nothing else changes",
+            fatal=True,
+        )
+
+
+def _space(plan: RestorePlan, target: ColdTarget) -> Iterator[Obstacle]:
+    needed: dict[int, int] = {}
+    for topic in plan.topics:
+        for each in topic.partitions:
+            where = TopicPartition(topic=topic.target.name, partition=each.source.partition)
+            for directory, _ in target.folders(where):
+                if (directory.path, where) not in target.done:
+                    size = each.source.raw_bytes
+                    needed[directory.device] = needed.get(directory.device, 0) + size + size // _INDEX_SHARE
+    for directory in {each.device: each for each in target.directories}.values():
+        wanted, free = needed.get(directory.device, 0), directory.free_bytes
+        if wanted > free:
+            what = f"{wanted} bytes are to be written, and {free} are free"
+            hint = "make room, or restore fewer topics at a time"
+            yield Obstacle(kind=ObstacleKind.SPACE, where=str(directory.path), what=what, hint=hint, fatal=True)

@@ -1,0 +1,127 @@
+"""How far a restore is, seen from the driver: where the target's logs end now, against where the plan ends them.
+
+Tasks need not tell anything, so it works on any master. What cannot be asked just now is as it was a moment ago.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from maxbrod.engine.progress import Progress, silent
+from maxbrod.errors import MaxbrodError
+from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.model import TopicPartition
+from maxbrod.restore.plan.wish import OffsetsMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from maxbrod.config import KafkaConfig
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
+
+_EVERY_S: Final = 1.0
+_SHARE: Final = 0.1
+"""Of the time: asking about 100,000 partitions takes a while, and the brokers have better things to do."""
+_LOOK_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Of one target partition: how many offsets will be added to `base`, and what they stand for."""
+
+    where: TopicPartition
+    base: int
+    offsets: int
+    bytes: float
+    records: float
+
+    def part(self, end: int) -> float:
+        """Of all, what is there when the log ends here."""
+        return min(max((end - self.base) / self.offsets, 0.0), 1.0) if self.offsets > 0 else 1.0
+
+
+def expected(plan: RestorePlan) -> list[Expected]:
+    return [each for topic in plan.topics for each in (_spread(topic) if topic.target.repartitioned else _kept(topic))]
+
+
+class RestoreMeter:
+    """Of one plan. Use it in a `with`; `tasks_done` may be called from another thread, from one at a time."""
+
+    def __init__(self, kafka: KafkaConfig, plan: RestorePlan, on_progress: OnProgress, *, tasks: int) -> None:
+        self._client = KafkaClient(kafka)
+        self._on_progress = on_progress
+        self._expected = expected(plan) if on_progress is not silent else []
+        self._bytes_total, self._tasks = plan.bytes, tasks
+        self._bytes = self._records = 0.0
+        self._look_at = 0.0
+
+    def __enter__(self) -> Self:
+        self.tasks_done(0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def tasks_done(self, count: int) -> None:
+        """Called often."""
+        if self._on_progress is silent:
+            return
+        if time.monotonic() >= self._look_at:
+            self._look()
+        self._on_progress(
+            Progress(
+                phase="restoring",
+                bytes_done=round(self._bytes),
+                bytes_total=self._bytes_total,
+                records_done=round(self._records),
+                tasks_done=min(count, self._tasks),
+                tasks_total=self._tasks,
+            )
+        )
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        wanted = dict.fromkeys((each.where for each in self._expected), LATEST)
+        try:
+            found = list_offsets(self._client, wanted, deadline=Deadline.after(_LOOK_S)) if wanted else {}
+        except MaxbrodError:
+            found = {}
+        parts = [(each, each.part(found[each.where].offset)) for each in self._expected if each.where in found]
+        # A leader that has just changed may know less for a moment.
+        self._bytes = max(self._bytes, sum(each.bytes * part for each, part in parts))
+        self._records = max(self._records, sum(each.records * part for each, part in parts))
+        ended = time.monotonic()
+        self._look_at = ended + max(_EVERY_S, (ended - began) / _SHARE)
+
+
+def _kept(topic: TopicPlan) -> Iterator[Expected]:
+    """Partitions that keep their number."""
+    target = topic.target
+    for each in topic.partitions:
+        source = each.source
+        exact = each.offsets.mode is OffsetsMode.EXACT
+        yield Expected(
+            where=TopicPartition(topic=target.name, partition=source.partition),
+            base=source.first_offset if exact else target.bases[source.partition],
+            offsets=source.asked_end - source.first_offset if exact else source.records,
+            bytes=source.bytes,
+            records=source.records,
+        )
+
+
+def _spread(topic: TopicPlan) -> Iterator[Expected]:
+    """Nobody knows which keys go where: as if all partitions got the same."""
+    count = topic.target.partition_count
+    records = sum(each.source.records for each in topic.partitions) / count
+    size = sum(each.source.bytes for each in topic.partitions) / count
+    for partition, base in enumerate(topic.target.bases):
+        where = TopicPartition(topic=topic.target.name, partition=partition)
+        yield Expected(where=where, base=base, offsets=round(records), bytes=size, records=records)

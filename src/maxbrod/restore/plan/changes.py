@@ -1,0 +1,71 @@
+"""Whether a plan that somebody has agreed to is still the one that would be made. Pure.
+
+Between the two lies a prompt, and whoever was asked may have gone to lunch. An archive that has grown changes nothing:
+what was agreed to is still in it. A target that has changed, or something new in the way, does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import RefusedError
+from maxbrod.restore.plan.document import plan_digest
+from maxbrod.restore.plan.obstacles import ObstacleKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
+
+_PASSING: Final = frozenset({ObstacleKind.RIGHT_UNKNOWN, ObstacleKind.RETENTION, ObstacleKind.GROUPS})
+"""Warnings that come and go by themselves, with time or with the members of a group."""
+
+
+def refuse_changes(agreed: RestorePlan, now: RestorePlan, *, begun: bool) -> None:
+    """RefusedError: `now` is not what was agreed to. `begun`: it is the stored plan of a restore that has begun."""
+    what = next(_begun_changes(agreed, now) if begun else _changes(agreed, now), None)
+    if what is not None:
+        raise RefusedError(
+            f"the plan is not the one that was agreed to any more: {what}",
+            operation="restore",
+            object_name=agreed.restore_id,
+            hint="nothing was changed; run the same command again, which shows the plan as it is now",
+        )
+
+
+def _begun_changes(agreed: RestorePlan, now: RestorePlan) -> Iterator[str]:
+    # How fast is no part of what.
+    if plan_digest(replace(now, rate_bytes_per_s=None)) != plan_digest(replace(agreed, rate_bytes_per_s=None)):
+        yield "the same command was begun elsewhere meanwhile"
+
+
+def _changes(agreed: RestorePlan, now: RestorePlan) -> Iterator[str]:
+    if (agreed.restore_id, agreed.cluster_id) != (now.restore_id, now.cluster_id):
+        yield "the same command was carried out elsewhere meanwhile"
+    topics = {(each.target.source_topic, each.target.topic_id): each for each in now.topics}
+    for each in agreed.topics:
+        name = each.target.name
+        found = topics.get((each.target.source_topic, each.target.topic_id))
+        if found is None or not _holds(found, each):
+            yield f"the archive does not hold all of {each.target.source_topic} any more"
+        elif found.target != each.target:
+            yield f"{name} was {'changed' if found.target.exists and each.target.exists else 'created or deleted'}"
+    if agreed.access != now.access:
+        yield "ACLs or quotas have changed"
+    known = {(each.kind, each.where) for each in agreed.obstacles}
+    for obstacle in now.obstacles:
+        if obstacle.kind not in _PASSING and (obstacle.kind, obstacle.where) not in known:
+            yield str(obstacle)
+
+
+def _holds(now: TopicPlan, agreed: TopicPlan) -> bool:
+    """Whether all offsets are still there; more of them do no harm."""
+    found = {each.source.partition: each.source for each in now.partitions}
+    sources = (each.source for each in agreed.partitions)
+    return all(
+        each.partition in found
+        and found[each.partition].asked_first <= each.asked_first
+        and found[each.partition].asked_end >= each.asked_end
+        for each in sources
+    )

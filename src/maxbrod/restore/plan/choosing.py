@@ -1,0 +1,68 @@
+"""Which of the archive's topics a wish means, and which incarnation of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from maxbrod.archive.selection import matches_nothing, select_topics
+from maxbrod.restore.plan.rename import unused_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+    from maxbrod.errors import UsageError
+    from maxbrod.kafka.state.cluster_state import Group
+    from maxbrod.restore.plan.wish import Wish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which incarnations are meant: topic id to name. `missing` are names, or ids, that the archive does not have."""
+
+    topics: Mapping[str, str]
+    missing: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """Internal topics of the archive that are meant only where somebody names them."""
+    wrong: tuple[UsageError, ...] = ()
+    """About every word that means nothing: those that are missing, patterns that nothing matches, unused rules."""
+
+
+def choose_incarnations(wish: Wish, archived: Mapping[str, str], newest: Container[str]) -> Chosen:
+    """Of the archive's topics (id to name) those that are meant; `newest` are the ids that a bare name stands for."""
+    selection = select_topics(
+        dict.fromkeys(archived.values(), False), wish.topics, wish.exclude, internal=wish.internal
+    )
+    named = {archived[topic_id] for topic_id in wish.topic_ids if topic_id in archived}
+    names = set(selection.chosen)
+    topics = {
+        topic_id: name
+        for topic_id, name in archived.items()
+        if name in names and (topic_id in wish.topic_ids if name in named else topic_id in newest)
+    }
+    named_elsewhere = {*(each.where.topic for each in wish.ranges), *wish.partition_counts} - set(topics.values())
+    absent = [*selection.missing, *(wish.topic_ids - archived.keys()), *named_elsewhere]
+    missing = sorted(set(absent))
+    known, meant = sorted(set(archived.values())), sorted(set(topics.values()))
+    words = [*missing, *selection.unmatched, *selection.unused]
+    rules = [unused_rule(each, meant) for each in wish.rename.unused(meant)] if meant else []
+    wrong = [*(matches_nothing(each, known) for each in words), *rules]
+    every = select_topics(dict.fromkeys(archived.values(), False), wish.topics, wish.exclude, internal=True)
+    return Chosen(
+        topics=topics,
+        missing=tuple(missing),
+        left_out=tuple(sorted(set(every.chosen) - names)),
+        wrong=tuple(wrong),
+    )
+
+
+def choose_groups(patterns: Sequence[str], groups: Iterable[Group]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
+    """Those that match a pattern, none without one; and the names and patterns that no group has or matches.
+
+    `*` means all there are, so that none is no mistake.
+    """
+    if not patterns:
+        return (), ()
+    known = {group.group_id: group for group in groups}
+    selection = select_topics(dict.fromkeys(known, False), patterns, internal=True)
+    return tuple(known[name] for name in selection.chosen), (*selection.missing, *selection.unmatched)

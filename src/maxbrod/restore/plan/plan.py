@@ -1,0 +1,303 @@
+"""The plan of a restore: all that will be done, as one value. What `--dry-run` prints is what runs.
+
+It speaks of offsets and names, not of objects, so that it stays true while the archive's segments are compacted; and it
+is stored before the first record is produced, so that whoever goes on after a crash does what was begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from maxbrod.model import TopicPartition
+from maxbrod.restore.plan.access import AccessPlan, plan_access
+from maxbrod.restore.plan.access_preflight import find_access_obstacles
+from maxbrod.restore.plan.choosing import choose_groups
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order
+from maxbrod.restore.plan.offsets_mode import OffsetsPlan, plan_offsets
+from maxbrod.restore.plan.permissions import find_missing_rights
+from maxbrod.restore.plan.preflight import Subject, find_obstacles, lost_obstacles, why_left_out
+from maxbrod.restore.plan.sources import Source, measure_sources, with_lost
+from maxbrod.restore.plan.targets import Right, TargetTopic, count_partitions, plan_target
+from maxbrod.restore.plan.wish import OffsetsMode, command_digest
+from maxbrod.restore.repartition.blocks import Block, plan_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from maxbrod.catalog.replaced import Revisions
+    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
+    from maxbrod.restore.plan.choosing import Chosen
+    from maxbrod.restore.plan.sources import Lost
+    from maxbrod.restore.plan.targets import TargetState
+    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.transform.plan import TransformPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """One source partition. Unless its topic is repartitioned it goes to the target's of the same number."""
+
+    source: Source
+    offsets: OffsetsPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    target: TargetTopic
+    partitions: tuple[PartitionPlan, ...]
+    blocks: tuple[Block, ...] = ()
+    """Of a repartitioned topic: the order in which all is read."""
+    known_from: str | None = None
+    """The run that says what the topic was like, if that is not the plan's own: the cluster had lost it by then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """What a plan was made from. Neither name holds a secret."""
+
+    url: str
+    version: int
+    """Of the catalog."""
+    run_id: str | None
+    """Whose snapshot says what topics and groups were like."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A topic of the archive that is not restored though nobody excluded it."""
+
+    topic: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlan:
+    restore_id: str
+    command: str
+    """The digest of the command: the same again goes on with this restore."""
+    archive: Archive
+    cluster_id: str
+    planned_at_ms: int
+    since_ms: int | None
+    until_ms: int | None
+    rate_bytes_per_s: int | None
+    topics: tuple[TopicPlan, ...]
+    groups: tuple[str, ...]
+    with_acls: bool
+    with_quotas: bool
+    obstacles: tuple[Obstacle, ...]
+    access: AccessPlan = field(default_factory=AccessPlan)
+    """The ACLs and quotas that come back."""
+    provenance: bool = False
+    source_cluster_id: str | None = None
+    """Of the cluster that was archived, where its snapshot knows it."""
+    transform: TransformPlan | None = None
+    """What records go through before they are restored."""
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def records(self) -> int:
+        return sum(each.source.records for topic in self.topics for each in topic.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.source.bytes for topic in self.topics for each in topic.partitions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLine:
+    """One line of a table: a topic, or the partitions of one that are alike in what is done about their offsets."""
+
+    source: str
+    target: str
+    created: bool
+    partitions: int
+    target_partitions: int
+    replication_factor: int
+    repartitioned: bool
+    offsets: str
+    why: str
+    records: int
+    bytes: int
+    fill_offsets: int
+    fill_seconds: float
+    known_from: str | None
+
+
+def plan_restore(
+    wish: Wish,
+    *,
+    restore_id: str,
+    archive: Archive,
+    chosen: Chosen,
+    rows: pa.Table,
+    ends: Mapping[PartitionId, int],
+    snapshot: ClusterState | None,
+    target: TargetState,
+    now_ms: int,
+    topic_runs: Mapping[str, str] | None = None,
+    access_runs: Mapping[str, str] | None = None,
+    lost: Mapping[PartitionId, Sequence[Lost]] | None = None,
+    revisions: Revisions | None = None,
+) -> RestorePlan:
+    """`rows` of the chosen topics have the columns of `SOURCE_COLUMNS`; `ends` and `snapshot` are of `archive.run_id`.
+
+    `topic_runs` says of topic ids which other run they are from, `access_runs` the same of ACLs and quotas.
+    `lost` are rows of which it is known that their objects are gone or damaged; `revisions` those that the rows are of.
+
+    Obstacles do not keep a plan from being made: `obstacles.refusal` says whether it may run.
+    """
+    as_of = wish.as_of is not None
+    sources = measure_sources(rows, wish, chosen, ends, as_of=as_of, lost=lost, revisions=revisions)
+    counts: dict[str, int] = {}
+    for each in ends:
+        counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
+    archived = {} if snapshot is None else {each.topic_id: each for each in snapshot.topics}
+    subjects = [_subject(wish, group, counts, archived, target) for group in _by_topic(sources)]
+    access = plan_access(
+        wish,
+        snapshot,
+        target.cluster,
+        topics={each.target.source_topic: each.target.name for each in subjects},
+        groups=[group.group_id for group in choose_groups(wish.groups, () if snapshot is None else snapshot.groups)[0]],
+    )
+    obstacles = [
+        *_missing(wish, chosen, sources),
+        *find_obstacles(wish, subjects, target, now_ms=now_ms),
+        *find_missing_rights(wish, subjects, target, access),
+        *find_access_obstacles(wish, snapshot, target, access, access_runs),
+    ]
+    cluster_id = target.cluster.cluster_id or ""
+    return RestorePlan(
+        restore_id=restore_id,
+        command=command_digest(wish, archive=archive.url, cluster_id=cluster_id),
+        archive=archive,
+        cluster_id=cluster_id,
+        planned_at_ms=now_ms,
+        since_ms=wish.since_ms,
+        until_ms=wish.until_ms,
+        rate_bytes_per_s=wish.rate_bytes_per_s,
+        topics=tuple(_topic_plan(each, rows, topic_runs or {}) for each in subjects),
+        groups=wish.groups,
+        with_acls=wish.with_acls,
+        with_quotas=wish.with_quotas,
+        access=access,
+        provenance=wish.provenance,
+        source_cluster_id=None if snapshot is None else snapshot.cluster_id,
+        obstacles=in_order(obstacles),
+        left_out=tuple(LeftOut(topic=name, why=why_left_out(name)) for name in chosen.left_out),
+    )
+
+
+def sources_of(plan: RestorePlan) -> list[Source]:
+    return [each.source for topic in plan.topics for each in topic.partitions]
+
+
+def without_lost(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[Lost]], *, accepted: bool) -> RestorePlan:
+    """The same plan, of which more is known to be lost: that is left out if it is `accepted`, else it is in the way."""
+
+    def changed(each: PartitionPlan) -> PartitionPlan:
+        found = lost.get(each.source.id)
+        return replace(each, source=with_lost(each.source, found)) if found else each
+
+    fresh = [
+        obstacle
+        for source in sources_of(plan)
+        for obstacle in lost_obstacles(source, lost.get(source.id, ()), accepted=accepted)
+    ]
+    topics = [replace(topic, partitions=tuple(map(changed, topic.partitions))) for topic in plan.topics]
+    return replace(plan, topics=tuple(topics), obstacles=in_order([*plan.obstacles, *fresh]))
+
+
+def describe(plan: RestorePlan) -> tuple[PlanLine, ...]:
+    """What a person reads: a line for each topic, and one more where its partitions differ in their offsets."""
+    return tuple(line for topic in plan.topics for line in _lines(topic))
+
+
+def _by_topic(sources: Sequence[Source]) -> Iterator[list[Source]]:
+    return (list(group) for _, group in groupby(sources, key=lambda each: (each.topic, each.topic_id)))
+
+
+def _subject(
+    wish: Wish,
+    sources: list[Source],
+    counts: Mapping[str, int],
+    topics: Mapping[str, TopicState],
+    state: TargetState,
+) -> Subject:
+    # By its id: another incarnation may have looked otherwise.
+    topic_id = sources[0].topic_id
+    archived = topics.get(topic_id)
+    count = count_partitions(sources, archived, counts.get(topic_id, 0))
+    target = plan_target(wish, sources, archived, count, state)
+    offsets = [
+        plan_offsets(
+            wish.offsets,
+            source,
+            state.extents.get(TopicPartition(topic=target.name, partition=source.partition)),
+            repartitioned=target.repartitioned,
+            markers_allowed=state.rights.get(Right.CLUSTER_ACTION),
+        )
+        for source in sources
+    ]
+    return Subject(target=target, archived=archived, sources=sources, offsets=offsets)
+
+
+def _topic_plan(subject: Subject, rows: pa.Table, runs: Mapping[str, str]) -> TopicPlan:
+    target, pairs = subject.target, zip(subject.sources, subject.offsets, strict=True)
+    return TopicPlan(
+        target=target,
+        partitions=tuple(PartitionPlan(source=source, offsets=offsets) for source, offsets in pairs),
+        blocks=plan_blocks(rows, subject.sources, target.partition_count) if target.repartitioned else (),
+        known_from=runs.get(target.topic_id),
+    )
+
+
+def _missing(wish: Wish, chosen: Chosen, sources: Sequence[Source]) -> Iterator[Obstacle]:
+    """What was asked for by name or number, and is not there."""
+
+    def missing(what: str, where: str | None, kind: ObstacleKind = ObstacleKind.TOPIC_MISSING) -> Obstacle:
+        return Obstacle(kind=kind, where=where, what=what, hint="see 'maxbrod ls'", fatal=True)
+
+    for error in chosen.wrong:
+        what = error.message
+        yield Obstacle(kind=ObstacleKind.TOPIC_MISSING, where=None, what=what, hint=error.hint, fatal=True)
+    known = {TopicPartition(topic=source.topic, partition=source.partition) for source in sources}
+    for where in (each.where for each in wish.ranges if each.where.topic not in chosen.missing):
+        if where not in known:
+            yield missing(f"the archive has no partition {where}, or it is not asked for", str(where))
+    for partition in sorted(wish.partitions - {source.partition for source in sources}):
+        yield missing(f"no topic that is restored has a partition {partition}", None)
+    if not sources and not chosen.wrong:
+        yield missing("nothing in the archive is what was asked for", None, ObstacleKind.NOTHING_CHOSEN)
+
+
+def _lines(topic: TopicPlan) -> Iterator[PlanLine]:
+    for mode in (OffsetsMode.EXACT, OffsetsMode.APPEND):
+        alike = [each for each in topic.partitions if each.offsets.mode is mode]
+        if not alike:
+            continue
+        exact = mode is OffsetsMode.EXACT
+        costs = [each.offsets.cost for each in alike if exact]
+        reasons = sorted({each.offsets.why for each in alike})
+        yield PlanLine(
+            source=topic.target.source_topic,
+            target=topic.target.name,
+            created=not topic.target.exists,
+            partitions=len(alike),
+            target_partitions=topic.target.partition_count,
+            replication_factor=topic.target.replication_factor,
+            repartitioned=topic.target.repartitioned,
+            offsets=str(mode),
+            why=reasons[0] if len(reasons) == 1 else f"{reasons[0]}, and other reasons",
+            records=sum(each.source.records for each in alike),
+            bytes=sum(each.source.bytes for each in alike),
+            fill_offsets=sum(cost.leading + cost.holes for cost in costs),
+            fill_seconds=sum(cost.seconds for cost in costs),
+            known_from=topic.known_from,
+        )

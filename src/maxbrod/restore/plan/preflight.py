@@ -1,0 +1,302 @@
+"""Looks for everything that stands in the way of a restore, all at once, before anything is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.catalog.schema import GapReason
+from maxbrod.model import TopicPartition
+from maxbrod.restore.plan.configs import (
+    CLEANUP_POLICY,
+    MIN_INSYNC_REPLICAS,
+    PLACED,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    retention_of,
+)
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
+from maxbrod.restore.plan.rename import is_topic_name
+from maxbrod.restore.plan.sources import TROUBLES_MAX
+from maxbrod.restore.plan.targets import UNKNOWN_END
+from maxbrod.restore.plan.wish import OffsetsMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from maxbrod.kafka.state.cluster_state import TopicState
+    from maxbrod.restore.plan.offsets_mode import OffsetsPlan
+    from maxbrod.restore.plan.sources import Lost, Source
+    from maxbrod.restore.plan.targets import TargetState, TargetTopic
+    from maxbrod.restore.plan.wish import Wish
+
+_DAY_S: Final = 86_400
+_KAFKA_DEFAULTS: Final = {CLEANUP_POLICY: "delete", RETENTION_MS: str(7 * _DAY_S * 1000)}
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+_TROUBLES: Final = {
+    None: (ObstacleKind.INCOMPLETE, "the archive has no row for"),
+    GapReason.CORRUPT: (ObstacleKind.CORRUPT, "damaged batches were met in the log at"),
+    GapReason.UNEXPLAINED: (ObstacleKind.UNEXPLAINED, "records are missing, and nothing says why, among"),
+}
+_LOST: Final = "put the objects back from a copy of the archive; or restore without these offsets: say --accept-gaps"
+_ACCEPT: Final = "see 'maxbrod show'; to restore what there is, say --accept-gaps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One topic of a plan, with all that is known of it on both sides."""
+
+    target: TargetTopic
+    archived: TopicState | None
+    sources: Sequence[Source]
+    offsets: Sequence[OffsetsPlan]
+    """Of each source."""
+
+
+def find_obstacles(wish: Wish, subjects: Sequence[Subject], state: TargetState, *, now_ms: int) -> Iterator[Obstacle]:
+    """In no particular order; what the archive lacks of the wish's names is told where topics are chosen."""
+    yield from _names(subjects, state)
+    yield from _provenance(wish, subjects)
+    for each in subjects:
+        yield from _archive(wish, each.sources)
+        yield from _target(wish, each, state)
+        yield from _configuration(wish, each, state)
+        yield from _retention(wish, each, state, now_ms)
+
+
+def why_left_out(topic: str) -> str:
+    """Of an internal topic that is in the archive, and that no restore takes without being told."""
+    if topic in _INTERNAL:
+        return "it belongs to the brokers, and no client may write to it; groups come back with --groups"
+    return "its name begins with __, as those of internal topics do: name it with --topic to restore it"
+
+
+def _archive(wish: Wish, sources: Sequence[Source]) -> Iterator[Obstacle]:
+    for source in sources:
+        where = f"{source.topic}-{source.partition}"
+        for trouble in source.troubles:
+            kind, what = _TROUBLES[trouble.reason]
+            yield Obstacle(
+                kind=kind,
+                where=where,
+                what=f"{what} offsets {trouble.first} to {trouble.end}",
+                hint=_ACCEPT,
+                fatal=not wish.accept_gaps,
+                offset=trouble.first,
+            )
+        yield from lost_obstacles(source, source.lost, accepted=wish.accept_gaps)
+        if source.troubles_total > len(source.troubles):
+            more = source.troubles_total - len(source.troubles)
+            yield Obstacle(
+                kind=ObstacleKind.INCOMPLETE,
+                where=where,
+                what=f"{more} more ranges like these",
+                hint=_ACCEPT,
+                fatal=not wish.accept_gaps,
+            )
+
+
+def lost_obstacles(source: Source, lost: Sequence[Lost], *, accepted: bool) -> Iterator[Obstacle]:
+    """What the objects of a partition do not hold, though its rows say so."""
+    where = f"{source.topic}-{source.partition}"
+
+    def obstacle(what: str, offset: int | None) -> Obstacle:
+        kind = ObstacleKind.CORRUPT
+        return Obstacle(kind=kind, where=where, what=what, hint=_LOST, fatal=not accepted, offset=offset)
+
+    for each in lost[:TROUBLES_MAX]:
+        yield obstacle(str(each), each.first)
+    if len(lost) > TROUBLES_MAX:
+        yield obstacle(f"{len(lost) - TROUBLES_MAX} more objects like these", None)
+
+
+def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle]:
+    taken: dict[str, str] = {}
+    # Kafka makes one name of two that differ only in these, and refuses the second.
+    alike = {name.replace(".", "_"): name for name in state.names}
+    for target in (each.target for each in subjects):
+        why, hint = None, "give the topic another name"
+        folded = target.name.replace(".", "_")
+        if not is_topic_name(target.name):
+            why = f"Kafka allows no topic of the name {target.name!r}"
+        elif target.name in _INTERNAL:
+            why, hint = f"{target.name} belongs to the brokers: no client may write to it", "restore groups by name"
+        elif target.name in taken:
+            why = f"{taken[target.name]} and {target.source_topic} would both become {target.name}"
+        elif alike.get(folded, target.name) != target.name and not target.exists:
+            why = f"Kafka does not tell {target.name} from {alike[folded]}, which is there"
+        if why is not None:
+            yield Obstacle(kind=ObstacleKind.NAME, where=target.source_topic, what=why, hint=hint, fatal=True)
+        taken.setdefault(target.name, target.source_topic)
+        alike.setdefault(folded, target.name)
+
+
+def _provenance(wish: Wish, subjects: Sequence[Subject]) -> Iterator[Obstacle]:
+    """Never without the headers that were asked for."""
+    for target in (each.target for each in subjects if wish.provenance and each.target.repartitioned):
+        what = "records that change their partition cannot be told to say where they came from yet"
+        hint = "restore without --provenance, or with the archived number of partitions"
+        yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
+
+
+def _target(wish: Wish, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
+    target = subject.target
+    yield from _partitions(wish, target)
+    factor, wanted = target.replication_factor, target.wanted_replication_factor
+    if factor < wanted:
+        yield Obstacle(
+            kind=ObstacleKind.BROKERS,
+            where=target.name,
+            what=f"it had {wanted} replicas, and there are {factor} brokers",
+            hint=f"it is restored with {factor}" if not wish.strict else "add brokers, or leave out --strict",
+            fatal=wish.strict,
+        )
+    pairs = list(zip(subject.sources, subject.offsets, strict=True))
+    # Where records change their partition, one reason is that of all.
+    for source, offsets in pairs[:1] if target.repartitioned else pairs:
+        yield from _offsets(wish, target, source, offsets)
+    if UNKNOWN_END in target.bases:
+        partition = target.bases.index(UNKNOWN_END)
+        what = f"nobody knows where the log of partition {partition} ends"
+        hint = "run it again when all brokers are up"
+        yield Obstacle(kind=ObstacleKind.PERMISSION, where=target.name, what=what, hint=hint, fatal=True)
+    elif wish.offsets is OffsetsMode.AUTO and _holds_records(subject, state):
+        yield Obstacle(
+            kind=ObstacleKind.TARGET_NOT_EMPTY,
+            where=target.name,
+            what="it is not empty",
+            hint="restore under another name, delete it, or say --offsets append to add to what is there",
+            fatal=True,
+        )
+
+
+def _holds_records(subject: Subject, state: TargetState) -> bool:
+    """In a partition that is written to: others may hold what they will."""
+    target = subject.target
+    written = {source.partition for source in subject.sources}
+    partitions = range(target.partition_count) if target.repartitioned else written
+    extents = (state.extents.get(TopicPartition(topic=target.name, partition=each)) for each in partitions)
+    return any(extent is not None and not extent.empty for extent in extents)
+
+
+def _partitions(wish: Wish, target: TargetTopic) -> Iterator[Obstacle]:
+    """Keys are hashed anew only where that was asked for."""
+    wanted, present = wish.partition_count_of(target.source_topic), target.partition_count
+    if wanted == present or (wanted is None and not target.repartitioned):
+        return
+    if wanted is None:
+        what = f"it has {present} partitions, the archived topic {target.source_partition_count}"
+        hint = f"restore under another name, or say --partition-count {present}: keys are hashed anew then"
+    else:
+        what = f"it has {present} partitions, not {wanted}"
+        hint = f"restore under another name, or say --partition-count {present}"
+    yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
+
+
+def _offsets(wish: Wish, target: TargetTopic, source: Source, offsets: OffsetsPlan) -> Iterator[Obstacle]:
+    where = str(TopicPartition(topic=target.name, partition=source.partition))
+    append = "restore under another name, or say --offsets append"
+    exact = f"--offsets exact keeps them, in about {offsets.cost.seconds:.0f} s" if not target.exists else None
+    if target.repartitioned:
+        where, exact = target.name, "--offsets append says that this is meant"
+        append = "leave out --offsets exact, or --partition-count"
+    if offsets.obstacle is not None:
+        yield Obstacle(
+            kind=ObstacleKind.OFFSETS,
+            where=where,
+            what=f"offsets cannot stay as they are: {offsets.obstacle}",
+            hint=append,
+            fatal=True,
+        )
+    elif offsets.mode is OffsetsMode.APPEND and wish.offsets is OffsetsMode.AUTO:
+        yield Obstacle(
+            kind=ObstacleKind.OFFSETS,
+            where=where,
+            what=f"offsets change: {offsets.why}",
+            hint=exact,
+            fatal=wish.strict,
+        )
+
+
+def _configuration(wish: Wish, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
+    target = subject.target
+
+    def warn(what: str, hint: str, *, fatal: bool = wish.strict) -> Obstacle:
+        return Obstacle(kind=ObstacleKind.CONFIG, where=target.name, what=what, hint=hint, fatal=fatal)
+
+    configs = target.configs
+    if configs is None:
+        yield warn("its configuration cannot be read, so nothing is held", "allow DescribeConfigs on the topic")
+        return
+    if not target.exists and (subject.archived is None or subject.archived.configs is None):
+        yield warn("the archive does not know its configuration", "set what it needs, or create it first")
+    if configs.dropped:
+        yield warn(f"these brokers do not know {', '.join(configs.dropped)}", "it is restored without")
+    if configs.left_out:
+        what = "about brokers of the cluster that was backed up, or of unknown value"
+        yield warn(f"{', '.join(configs.left_out)} is not restored: {what}", "set it by hand, if it is wanted here")
+    if target.exists and subject.archived is not None and subject.archived.configs is not None:
+        other = sorted(
+            name
+            for name, value in subject.archived.configs.items()
+            if value is not None and name not in PLACED and configs.final.get(name) != value
+        )
+        if other:
+            what = f"it is there, and keeps its own configuration: archived otherwise are {', '.join(other)}"
+            yield warn(what, "change it by hand, if it is to be as it was")
+    unknown = sorted(name for name in wish.configs if state.known_configs and name not in state.known_configs)
+    if unknown:
+        yield warn(f"these brokers do not know {', '.join(unknown)}", "correct or leave out the setting", fatal=True)
+    archived = {} if subject.archived is None else subject.archived.effective or {}
+    least = configs.final.get(MIN_INSYNC_REPLICAS)
+    if not target.exists and least is not None and archived.get(MIN_INSYNC_REPLICAS, least) != least:
+        yield warn(f"{MIN_INSYNC_REPLICAS} becomes {least}", "raise it when there are more brokers")
+
+
+def _retention(wish: Wish, subject: Subject, state: TargetState, now_ms: int) -> Iterator[Obstacle]:
+    """What the brokers delete as soon as nothing is held any more."""
+    target = subject.target
+    configs, doubt = _final_configs(subject, state)
+    hint = "set a longer retention for the restored topic, or read it before the restore ends"
+    if not target.exists:
+        hint = f"say --config-set {RETENTION_MS}=-1, or read it before the restore ends"
+
+    def warn(what: str) -> Obstacle:
+        told = f"the brokers delete records of it as soon as the restore ends: {what}{doubt}"
+        return Obstacle(kind=ObstacleKind.RETENTION, where=target.name, what=told, hint=hint, fatal=wish.strict)
+
+    age_max_ms, bytes_max = retention_of(configs, RETENTION_MS), retention_of(configs, RETENTION_BYTES)
+    oldest = min((each.min_timestamp for each in subject.sources if each.min_timestamp is not None), default=None)
+    if age_max_ms is not None and oldest is not None and now_ms - oldest > age_max_ms:
+        age, keeps = _duration(now_ms - oldest), _duration(age_max_ms)
+        yield warn(f"the oldest are {age} old, and {RETENTION_MS} is {age_max_ms} ({keeps})")
+    largest = max((each.raw_bytes for each in subject.sources), default=0)
+    if target.repartitioned:
+        largest = sum(each.raw_bytes for each in subject.sources) // target.partition_count
+    if bytes_max is not None and largest > bytes_max:
+        yield warn(f"a partition has about {largest} bytes, and {RETENTION_BYTES} is {bytes_max}")
+
+
+def _duration(duration_ms: int) -> str:
+    seconds = duration_ms // 1000
+    return f"{seconds // _DAY_S} days" if seconds >= 2 * _DAY_S else f"{seconds} s"
+
+
+def _final_configs(subject: Subject, state: TargetState) -> tuple[Mapping[str, str], str]:
+    """What holds in the end, and where that is not sure, why."""
+    target = subject.target
+    own = {} if target.configs is None else target.configs.final
+    archived = None if subject.archived is None else subject.archived.effective
+    if target.exists:
+        present = state.cluster.topic(target.name)
+        if present is not None and present.effective is not None:
+            return {**present.effective, **own}, ""
+        return {**_KAFKA_DEFAULTS, **own}, "; its configuration cannot be read, and this is Kafka's own default"
+    unknown = subject.archived is None or subject.archived.configs is None
+    why = ", because the archive does not know its configuration" if unknown else ""
+    if state.defaults is not None:
+        # Only where it comes from the brokers: what the topic itself says needs no explaining.
+        return {**state.defaults, **own}, f"; that is the brokers' own default{why}" if RETENTION_MS not in own else ""
+    if archived is not None:
+        return {**archived, **own}, ""
+    return {**_KAFKA_DEFAULTS, **own}, f"; that is Kafka's own default, and nobody could ask these brokers{why}"

@@ -1,0 +1,241 @@
+"""What somebody wants restored, checked as far as that needs neither archive nor cluster.
+
+Owns the words of the command line and their meaning. Times are milliseconds; `since` is inclusive, `until` exclusive,
+and so are the first and the end of an offset range. Whether the wish can be granted is for the preflight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.archive.selection import select_topics
+from maxbrod.errors import UsageError
+from maxbrod.model import TopicPartition
+from maxbrod.restore.plan.rename import Rename, is_topic_name
+from maxbrod.transform.plan import Transform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+INT64_MAX: Final = 2**63 - 1
+_INT32_MAX: Final = 2**31 - 1
+_PARTITIONS_MAX: Final = 100_000
+_OPERATION: Final = "read what to restore"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_MS: Final = re.compile(r"-?\d{1,19}", re.ASCII)
+_RANGE: Final = re.compile(
+    r"(?P<topic>[^:]+):(?P<partition>\d{1,10}):(?P<first>\d{0,19})\.\.(?P<end>\d{0,19})", re.ASCII
+)
+
+
+class OffsetsMode(StrEnum):
+    """Where restored records stand: at their own offsets, one after another, or whichever can be had cheaply."""
+
+    AUTO = "auto"
+    EXACT = "exact"
+    APPEND = "append"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """Offsets [first, end) of a source partition; None is as far as the archive goes."""
+
+    where: TopicPartition
+    first: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Empty means no restriction, except for `groups`: those are restored only where they are named."""
+
+    topics: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    internal: bool = False
+    partitions: frozenset[int] = frozenset()
+    ranges: tuple[OffsetRange, ...] = ()
+    """Of a topic that has some, only these partitions are restored."""
+    since_ms: int | None = None
+    until_ms: int | None = None
+    as_of: str | None = None
+    topic_ids: frozenset[str] = frozenset()
+    """Incarnations to take; of topics without one, the newest."""
+    rename: Rename = field(default_factory=Rename)
+    partition_count: int | None = None
+    """Of the target's topics, where it is to be another one: keys are hashed anew."""
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
+    """The same for single topics of the archive."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """For the topics that are created, instead of what is archived."""
+    offsets: OffsetsMode = OffsetsMode.AUTO
+    strict: bool = False
+    accept_gaps: bool = False
+    """Restore what there is, though the archive is known to lack something."""
+    again: bool = False
+    """Restore once more what the same command has restored before."""
+    rate_bytes_per_s: int | None = None
+    groups: tuple[str, ...] = ()
+    force_groups: bool = False
+    """Move groups that have members, too."""
+    provenance: bool = False
+    """Tell in headers of every record where it came from."""
+    with_acls: bool = False
+    with_quotas: bool = False
+    where: str | None = None
+    """Only records that this is true of, in Spark SQL."""
+    select: str | None = None
+    """Fields of records that are rewritten, in Spark SQL."""
+    staging: str | None = None
+    """Where transformed records stand until they are restored; in the archive otherwise."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def transform(self) -> Transform | None:
+        """What records go through on their way; None: they stay as they are."""
+        if self.where is None and self.select is None:
+            return None
+        return Transform(where=self.where, select=self.select)
+
+    def partition_count_of(self, topic: str) -> int | None:
+        """Of the target of this topic of the archive; None: as many as it has."""
+        return self.partition_counts.get(topic, self.partition_count)
+
+
+def parse_time_ms(word: str) -> int:
+    """Milliseconds since 1970, or ISO 8601 with a zone. Rounded up, which is right for a first and for an end."""
+    if _EPOCH_MS.fullmatch(word):
+        found = int(word)
+    else:
+        try:
+            time = datetime.fromisoformat(word)
+        except ValueError:
+            raise _wrong(f"{word!r} is no time", _TIME_HINT) from None
+        if time.tzinfo is None:
+            raise _wrong(f"the time {word!r} does not say in which zone", "append Z for UTC, or an offset as +02:00")
+        found = -((_EPOCH - time) // timedelta(milliseconds=1))
+    if not -INT64_MAX <= found <= INT64_MAX:
+        raise _wrong(f"no record can have the time {word!r}", _TIME_HINT)
+    return found
+
+
+def parse_offsets(word: str) -> OffsetsMode:
+    try:
+        return OffsetsMode(word)
+    except ValueError:
+        raise _wrong(f"--offsets {word!r} is unknown", "give auto, exact or append") from None
+
+
+def parse_range(word: str) -> OffsetRange:
+    """`topic:partition:first..end`, either of which may be left out."""
+    match = _RANGE.fullmatch(word)
+    if match is None or not (match["first"] or match["end"]):
+        raise _wrong(f"{word!r} is no range of offsets", "give topic:partition:first..end, such as orders:3:100..200")
+    first, end = (int(text) if text else None for text in (match["first"], match["end"]))
+    where = TopicPartition(topic=match["topic"], partition=int(match["partition"]))
+    return OffsetRange(where=where, first=first, end=end)
+
+
+def parse_partitions(word: str) -> frozenset[int]:
+    """`0,3,8-11`."""
+    found: set[int] = set()
+    for part in word.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)
+        if match is None or not (first := int(match[1])) <= (last := int(match[2] or match[1])) < _PARTITIONS_MAX:
+            raise _wrong(f"{word!r} names no partitions", "give numbers and ranges, such as 0,3,8-11")
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def parse_partition_counts(words: Iterable[str]) -> tuple[int | None, dict[str, int]]:
+    """`12` for all topics, `topic=12` for one."""
+    found: dict[str, int] = {}
+    for word in words:
+        topic, equals, count = word.rpartition("=")
+        if re.fullmatch(r"\d{1,6}", count, re.ASCII) is None or (equals and not is_topic_name(topic)):
+            raise _wrong(f"{word!r} is no number of partitions", "give a number, or topic=number, such as orders=12")
+        if found.setdefault(topic, int(count)) != int(count):
+            name = topic or "all topics"
+            raise _wrong(f"{found[topic]} and {count} partitions are asked for {name}", "give one of them")
+    everywhere = found.pop("", None)
+    return everywhere, found
+
+
+def command_digest(wish: Wish, *, archive: str, cluster_id: str) -> str:
+    """The same for the same command again, whatever archive and cluster hold by then: finds a restore to go on with.
+
+    `archive` and `cluster_id` are names, without anything secret.
+    """
+    document = {"archive": archive, "cluster_id": cluster_id, "wish": encode_wish(wish)}
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def encode_wish(wish: Wish) -> dict[str, Any]:
+    """As plain JSON values. Sets are put in order, and patterns too: they mean the same in any."""
+    fields = asdict(wish)
+    for name in ("topics", "exclude", "partitions", "topic_ids", "groups"):
+        fields[name] = sorted(set(fields[name]))
+    fields["ranges"] = sorted(
+        [each.where.topic, each.where.partition, _or(each.first, 0), _or(each.end, INT64_MAX)] for each in wish.ranges
+    )
+    # How is no part of what.
+    del fields["rate_bytes_per_s"], fields["force_groups"], fields["staging"], fields["again"]
+    # A restore that met damage is completed by the same command that accepts it.
+    fields["accept_gaps"] = False
+    # What nobody asks for is left out, so that what an earlier release began is still found.
+    for name in ("partition_counts", "where", "select"):
+        if not fields[name]:
+            del fields[name]
+    return fields
+
+
+def _or(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
+_TIME_HINT: Final = "give a time with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
+
+
+def _check(wish: Wish) -> None:
+    if wish.since_ms is not None and wish.until_ms is not None and wish.since_ms >= wish.until_ms:
+        raise _wrong("nothing is as young as --since and yet older than --until", "--until is later than --since")
+    if any(partition < 0 or partition >= _PARTITIONS_MAX for partition in wish.partitions):
+        raise _wrong("a partition's number is out of range", "partitions count from 0")
+    counts = [*wish.partition_counts.values(), *([] if wish.partition_count is None else [wish.partition_count])]
+    for count in counts:
+        if not 0 < count <= _PARTITIONS_MAX:
+            raise _wrong(f"a topic cannot have {count} partitions", f"give 1 to {_PARTITIONS_MAX}")
+    if wish.rate_bytes_per_s is not None and wish.rate_bytes_per_s <= 0:
+        raise _wrong("a restore that may not write anything never ends", "give a rate above 0")
+    if wish.force_groups and not wish.groups:
+        raise _wrong("no group is named that could be forced", "name groups with --groups, '*' for all")
+    if wish.transform is None and wish.staging is not None:
+        raise _wrong("nothing is transformed that could be staged", "give --where or --select, or leave --staging out")
+    for patterns in ((*wish.topics, *wish.exclude), wish.groups):
+        select_topics({}, patterns)  # refuses those that cannot be read
+    _check_ranges(wish.ranges)
+
+
+def _check_ranges(ranges: Iterable[OffsetRange]) -> None:
+    seen: set[TopicPartition] = set()
+    for each in ranges:
+        where, first, end = each.where, _or(each.first, 0), _or(each.end, INT64_MAX)
+        if not is_topic_name(where.topic) or not 0 <= where.partition <= _INT32_MAX:
+            raise _wrong(f"{where} is no partition", "give topic:partition:first..end", where)
+        if not 0 <= first < end <= INT64_MAX:
+            raise _wrong(f"no offset lies from {first} to {end}", "the end is the first offset to leave out", where)
+        if where in seen:
+            raise _wrong("two ranges are given for one partition", "restore them one after the other", where)
+        seen.add(where)
+
+
+def _wrong(message: str, hint: str, where: TopicPartition | None = None) -> UsageError:
+    return UsageError(message, operation=_OPERATION, object_name=None if where is None else str(where), hint=hint)

@@ -1,0 +1,1 @@
+"""A restore into topics with another number of partitions."""

@@ -1,0 +1,272 @@
+"""Shares records out among the partitions of a topic: by the hash of their key, as Kafka's Java client does.
+
+Owns what is known of each target partition: how many of its records are there already, whether the last of those are
+what they should be, which shares of which source it has, and the batches that wait to be sent. The number of a record
+in its partition is its sequence number too, whoever sends it, so that a broker takes it once. What is wrong with one
+partition ends that one only. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch.columns import number_array, number_column
+from maxbrod.batch.murmur import partition_for
+from maxbrod.batch.sharing import CONTENT_COLUMNS, encode_shared
+from maxbrod.errors import RefusedError
+from maxbrod.kafka.produce.appends import Batch, sequence_after, stamped
+from maxbrod.model import Codec
+from maxbrod.restore.repartition.shares import Share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.model import TopicPartition
+    from maxbrod.restore.repartition.source import Piece
+
+ROUND_BYTES: Final = 4 << 20
+"""So much of records is shared out at once: enough for large batches, if they do not go to too many partitions."""
+FOREIGN: Final = "what stands last in the log is not what this restore put there"
+_NO_MARKS: Final = np.zeros(0, np.int64)
+_ELSEWHERE: Final = -1
+"""Of records that are another task's."""
+
+
+class SharedTarget:
+    """One target partition. `there` records of this restore are in its log, the last of them are `tail`."""
+
+    def __init__(self, where: TopicPartition, base: int, there: int = 0, tail: pa.RecordBatch | None = None) -> None:
+        self.where = where
+        self.base = base
+        self.there = there
+        self.passed = 0
+        """How many of its records have been met."""
+        self.reached = base + there
+        """Up to this offset all is in the log."""
+        self.failure: RefusedError | None = None
+        """Why it does not go on."""
+        self.batches: deque[Batch] = deque()
+        self.shares: list[Share] = []
+        self._mark = 0
+        self._met_all = False
+        self._sequence = sequence_after(0, there)
+        self._tail = tail
+        if tail is not None and tail.num_rows > there:
+            raise self.refused("what stands last in the log began before this restore: somebody else has written to it")
+
+    @property
+    def next_offset(self) -> int:
+        return self.base + self.passed
+
+    @property
+    def done(self) -> bool:
+        """Whether all that belongs there is there."""
+        return self._met_all and self.reached == self.next_offset
+
+    def shares_there(self) -> list[Share]:
+        """Of the records that are in the log: those that were met and not acknowledged are not there."""
+        counts = [min(each.count, self.reached - each.base) for each in self.shares]
+        return [replace(each, count=count) for each, count in zip(self.shares, counts, strict=True) if count > 0]
+
+    def skip(self, records: pa.RecordBatch, rows: NDArray[np.int64]) -> int:
+        """How many of the next records, which are these rows, stand there already. The last there are compared."""
+        first = self.passed
+        self.passed += len(rows)
+        if self._tail is not None:
+            begin = self.there - self._tail.num_rows
+            low, high = max(first, begin), min(self.passed, self.there)
+            if low < high:
+                wanted = records.select(CONTENT_COLUMNS).take(number_array(rows[low - first : high - first]))
+                if not wanted.equals(self._tail.slice(low - begin, high - low)):
+                    raise self.refused(FOREIGN)
+        return min(max(self.there - first, 0), len(rows))
+
+    def note(self, partition: int, mark: int, first: int, end: int, count: int) -> None:
+        """So many records of a source's offsets come next. `mark`: how many of its marks are at or before them."""
+        last = self.shares[-1] if self.shares else None
+        base = self.base if last is None else last.base + last.count
+        if last is not None and (last.partition, self._mark) == (partition, mark):
+            self.shares[-1] = replace(last, end=end, count=last.count + count)
+        else:
+            self.shares.append(Share(partition=partition, first=first, end=end, base=base, count=count))
+        self._mark = mark
+
+    def add(self, batches: Iterable[Batch]) -> None:
+        """These wait to be sent. Each is copied: a partition that is slow keeps nothing of the others in memory."""
+        self.batches += [replace(each, data=each.data.copy()) for each in batches]
+
+    def stamp(
+        self, data: NDArray[np.uint8], headers: BatchHeaders, identity: ProducerIdentity, offsets: Iterable[int]
+    ) -> list[Batch]:
+        """As the next ones of this producer; `offsets` are the source's."""
+        batches = stamped(data, headers, identity, first_sequence=self._sequence)
+        self._sequence = sequence_after(self._sequence, int(headers["count"].sum(dtype=np.int64)))
+        return [replace(each, source_offset=offset) for each, offset in zip(batches, offsets, strict=True)]
+
+    def finish(self) -> None:
+        """All records have been met."""
+        self._met_all = self.there <= self.passed
+        if not self._met_all:
+            self.failure = self.refused(
+                "the log has more than this restore puts there: somebody else has written to it"
+            )
+
+    def refused(self, message: str) -> RefusedError:
+        return RefusedError(
+            message,
+            operation="restore",
+            object_name=str(self.where),
+            offset=self.next_offset,
+            hint="nothing was changed since; restore under another name, or delete the topic and begin anew",
+        )
+
+
+class _Round:
+    """Pieces that are shared out together, and which target each record of them has."""
+
+    def __init__(self) -> None:
+        self.partitions: list[int] = []
+        self.targets: list[NDArray[np.int32]] = []
+        self.bytes = 0
+        self._records: list[pa.RecordBatch] = []
+        self._weight = dict.fromkeys(Codec, 0)
+
+    def add(self, piece: Piece, targets: NDArray[np.int32]) -> None:
+        self.partitions.append(piece.partition)
+        self.targets.append(targets)
+        self._records.append(piece.records)
+        self._weight[piece.codec] += piece.records.nbytes
+        self.bytes += piece.records.nbytes
+
+    @property
+    def codec(self) -> Codec:
+        """What most of the records came in."""
+        return max(self._weight, key=lambda codec: self._weight[codec])
+
+    def take_records(self) -> pa.RecordBatch:
+        """All in one; the pieces are gone then, for the sake of memory."""
+        records, self._records = self._records, []
+        return pa.concat_batches(records)
+
+
+class Splitter:
+    """Takes pieces in the order of the plan; batches come to stand in their targets, round by round."""
+
+    def __init__(
+        self,
+        targets: Sequence[SharedTarget],
+        partition_count: int,
+        *,
+        marks: Mapping[int, Sequence[int]],
+        identity: ProducerIdentity,
+        batch_bytes_max: int,
+    ) -> None:
+        self._targets = targets
+        self._count = partition_count
+        self._marks = {partition: np.asarray(each, np.int64) for partition, each in marks.items()}
+        self._identity = identity
+        self._batch_bytes_max = batch_bytes_max
+        self._places = np.full(partition_count, _ELSEWHERE, np.int32)
+        for place, each in enumerate(targets):
+            self._places[each.where.partition] = place
+        self._round = _Round()
+
+    def add(self, piece: Piece) -> bool:
+        """Whether a round is full."""
+        partition = piece.partition % self._count
+        chosen = self._places[partition_for(piece.records.column("key"), self._count, null_partition=partition)]
+        mine = chosen != _ELSEWHERE
+        if not mine.all():
+            piece = replace(piece, records=piece.records.filter(number_array(mine)))
+        self._round.add(piece, chosen[mine])
+        return self._round.bytes >= ROUND_BYTES
+
+    def flush(self) -> int:
+        """Share out what has been added; how many bytes wait to be sent because of it."""
+        done, self._round = self._round, _Round()
+        target = np.concatenate([np.zeros(0, np.int32), *done.targets])
+        if not len(target):
+            return 0
+        records = done.take_records()
+        # Stable: records of one target keep the order in which they came.
+        order = np.argsort(target, kind="stable")
+        target = target[order]
+        self._note(done, number_column(records.column("offset")), order, target)
+        order, target = self._lacking(records, order, target)
+        if not len(order):
+            return 0
+        records = records.take(number_array(order))
+        return self._send(records, target, done.codec)
+
+    def _note(
+        self, done: _Round, offset: NDArray[np.int64], order: NDArray[np.int64], target: NDArray[np.int32]
+    ) -> None:
+        sizes = [len(each) for each in done.targets]
+        marks = [
+            np.searchsorted(self._marks.get(partition, _NO_MARKS), mine, side="right")
+            for partition, mine in zip(done.partitions, np.split(offset, np.cumsum(sizes)[:-1]), strict=True)
+        ]
+        source = np.repeat(np.asarray(done.partitions, np.int64), sizes)[order]
+        mark, offset = np.concatenate(marks)[order], offset[order]
+        fresh = np.ones(len(order), np.bool_)
+        fresh[1:] = (target[1:] != target[:-1]) | (source[1:] != source[:-1]) | (mark[1:] != mark[:-1])
+        first = np.flatnonzero(fresh)
+        end = np.append(first[1:], len(order))
+        columns = (target[first], source[first], mark[first], offset[first], offset[end - 1] + 1, end - first)
+        for place, *values in zip(*(column.tolist() for column in columns), strict=True):
+            self._targets[place].note(*values)
+
+    def _lacking(
+        self, records: pa.RecordBatch, order: NDArray[np.int64], target: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The rows that the targets do not have yet, and whose they are."""
+        starts = np.append(0, np.flatnonzero(target[1:] != target[:-1]) + 1)
+        keep = np.ones(len(order), np.bool_)
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+            mine = self._targets[target[start]]
+            try:
+                skipped = mine.skip(records, order[start:stop])
+            except RefusedError as error:
+                self._fail(mine, error)
+                skipped = stop - start
+            keep[start : start + skipped] = False
+        return order[keep], target[keep]
+
+    def _send(self, records: pa.RecordBatch, target: NDArray[np.int32], codec: Codec) -> int:
+        shared = encode_shared(records, target, codec=codec, batch_bytes_max=self._batch_bytes_max)
+        owner = target[shared.row]
+        offset = number_column(records.column("offset"))[shared.row]
+        size, waiting = shared.headers.size, 0
+        for place in np.unique(owner).tolist():
+            each = self._targets[place]
+            mine = self._fitting(each, np.flatnonzero(owner == place), size, offset)
+            if mine.size:
+                each.add(each.stamp(shared.data, shared.headers.take(mine), self._identity, offset[mine].tolist()))
+                waiting += int(size[mine].sum())
+        return waiting
+
+    def _fitting(
+        self, target: SharedTarget, mine: NDArray[np.int64], size: NDArray[np.int64], offset: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Those of its batches before the first that it does not take."""
+        large = np.flatnonzero(size[mine] > self._batch_bytes_max)
+        if not large.size:
+            return mine
+        row = mine[large[0]]
+        what = f"a batch of {int(size[row])} bytes at offset {int(offset[row])} is more than the target takes"
+        self._fail(target, target.refused(what))
+        return mine[: large[0]]
+
+    def _fail(self, target: SharedTarget, error: RefusedError) -> None:
+        """Nothing more of it is kept."""
+        target.failure = error
+        self._places[target.where.partition] = _ELSEWHERE

@@ -1,0 +1,148 @@
+"""What a restore tells in the end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.backup.run_state import now_ms
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_REFUSED
+from maxbrod.model import TopicPartition
+from maxbrod.restore.plan.obstacles import GAPS, ObstacleKind
+from maxbrod.restore.plan.wish import OffsetsMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from maxbrod.groups.moves import GroupPosition, MissingGroup
+    from maxbrod.restore.plan.access import AccessPlan
+    from maxbrod.restore.plan.plan import LeftOut, RestorePlan, TopicPlan
+    from maxbrod.restore.task import Restored
+    from maxbrod.transform.plan import TransformPlan
+AGAIN: Final = "run the same command again: it goes on where the target is"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    source: str
+    target: str
+    partition: int
+    """Of the target."""
+    offsets: str
+    """exact or append."""
+    records: int
+    end: int
+    """Where the target's log ends."""
+    map: Mapping[str, Any]
+    """Which records stand where: ranges, or the shares of a repartitioned topic."""
+    failure: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """`complete`: every committed record that was asked for stands in the target, once.
+
+    One that has left out what the archive has lost, because that was accepted, is done (exit code 0), and not complete.
+    """
+
+    restore_id: str
+    archive: str
+    cluster_id: str
+    started_at_ms: int
+    finished_at_ms: int
+    resumed: bool
+    partitions: tuple[PartitionReport, ...]
+    warnings: tuple[str, ...]
+    run_id: str | None = None
+    """The run whose snapshot said what topics and groups were like."""
+    groups: tuple[GroupPosition, ...] = ()
+    """Where groups were put, or why not; in the end, when all records are there."""
+    groups_missing: tuple[MissingGroup, ...] = ()
+    """Groups that were asked for and could be put nowhere: without them a restore is not complete."""
+    retention: tuple[str, ...] = ()
+    """Topics of which the brokers delete records as soon as nothing is held any more, and why."""
+    known_from: Mapping[str, str] = field(default_factory=dict)
+    """Of topics that the cluster had lost, the run that last saw them: they are restored as they were then."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Internal topics of the archive, which are restored only where somebody names them."""
+    access: AccessPlan | None = None
+    """The ACLs and quotas that came back, once all records are there too."""
+    transform: TransformPlan | None = None
+    """What the records went through, and what that has changed."""
+    accepted_gaps: tuple[str, ...] = ()
+    """What was asked for and is not in the archive any more: it was left out, as `--accept-gaps` says."""
+
+    @property
+    def records(self) -> int:
+        return sum(each.records for each in self.partitions)
+
+    @property
+    def exit_code(self) -> int:
+        codes = [each.failure["exit_code"] for each in self.partitions if each.failure is not None]
+        codes += [EXIT_REFUSED for each in self.groups if each.refused is not None]
+        codes += [EXIT_INCOMPLETE for _ in self.groups_missing]
+        return max(codes, default=EXIT_DONE) if EXIT_FAILED not in codes else EXIT_FAILED
+
+    @property
+    def seen_twice_max(self) -> int:
+        """Records that groups which were moved will see once more."""
+        return sum(each.seen_twice_max for each in self.groups if each.refused is None)
+
+    @property
+    def complete(self) -> bool:
+        return self.exit_code == EXIT_DONE and not self.accepted_gaps
+
+    def as_dict(self) -> dict[str, Any]:
+        verdict = {"complete": self.complete, "exit_code": self.exit_code, "records": self.records}
+        return {**asdict(self), **verdict, "seen_twice_max": self.seen_twice_max}
+
+
+def _written(topic: TopicPlan) -> dict[int, OffsetsMode]:
+    """The target's partitions that records go to, and what becomes of offsets there."""
+    if topic.target.repartitioned:
+        return dict.fromkeys(range(topic.target.partition_count), OffsetsMode.APPEND)
+    return {each.source.partition: each.offsets.mode for each in topic.partitions}
+
+
+def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms: int, resumed: bool) -> RestoreReport:
+    found = {each.where: each for each in restored}
+    partitions = []
+    for topic in plan.topics:
+        for partition, mode in _written(topic).items():
+            where = TopicPartition(topic=topic.target.name, partition=partition)
+            partitions.append(
+                PartitionReport(
+                    source=topic.target.source_topic,
+                    target=topic.target.name,
+                    partition=partition,
+                    offsets=str(mode),
+                    records=found[where].records,
+                    end=found[where].end,
+                    map=found[where].map,
+                    failure=found[where].failure,
+                )
+            )
+    return RestoreReport(
+        restore_id=plan.restore_id,
+        archive=plan.archive.url,
+        cluster_id=plan.cluster_id,
+        started_at_ms=started_at_ms,
+        finished_at_ms=now_ms(),
+        resumed=resumed,
+        transform=plan.transform,
+        partitions=tuple(partitions),
+        access=None if any(each.failure is not None for each in restored) else plan.access,
+        warnings=tuple(map(str, plan.obstacles)),
+        **told_by_plan(plan),
+    )
+
+
+def told_by_plan(plan: RestorePlan) -> dict[str, Any]:
+    """What the report repeats of the plan: nobody has to remember it, nor to have read it."""
+    return {
+        "run_id": plan.archive.run_id,
+        "retention": tuple(str(each) for each in plan.obstacles if each.kind is ObstacleKind.RETENTION),
+        "known_from": {each.target.source_topic: each.known_from for each in plan.topics if each.known_from},
+        "left_out": plan.left_out,
+        "accepted_gaps": tuple(str(each) for each in plan.obstacles if each.kind in GAPS),
+    }

@@ -1,0 +1,282 @@
+"""What a restore is going to do and has done, for a person. Bounded: all of it is in `--json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+
+from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
+from maxbrod.errors import EXIT_DONE, error_of
+from maxbrod.restore.plan.access_preflight import describe_acl, describe_quota
+from maxbrod.restore.plan.obstacles import ObstacleKind
+from maxbrod.restore.plan.plan import describe
+from maxbrod.restore.report import AGAIN
+from maxbrod.transform.summary import print_transform
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from maxbrod.errors import MaxbrodError
+    from maxbrod.groups.moves import GroupPosition, MissingGroup
+    from maxbrod.restore.plan.access import AccessPlan
+    from maxbrod.restore.plan.obstacles import Obstacle
+    from maxbrod.restore.plan.plan import LeftOut, PlanLine, RestorePlan
+    from maxbrod.restore.report import PartitionReport, RestoreReport
+
+LINES_SHOWN_MAX: Final = 60
+OBSTACLES_SHOWN_MAX: Final = 10
+"""Of each kind."""
+
+
+def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, Any]:
+    """For `--dry-run --json`."""
+    return {
+        "restore_id": plan.restore_id,
+        "archive": plan.archive.url,
+        "run_id": plan.archive.run_id,
+        "cluster_id": plan.cluster_id,
+        "since_ms": plan.since_ms,
+        "until_ms": plan.until_ms,
+        "records": plan.records,
+        "bytes": plan.bytes,
+        "lines": [asdict(line) for line in describe(plan)],
+        "groups": list(plan.groups),
+        "access": asdict(plan.access),
+        "provenance": plan.provenance,
+        "transform": None if plan.transform is None else asdict(plan.transform),
+        "left_out": [asdict(each) for each in plan.left_out],
+        "obstacles": [asdict(each) for each in plan.obstacles],
+        "refused": None if refused is None else refused.as_dict(),
+    }
+
+
+def refusal_document(plan: RestorePlan, refused: MaxbrodError) -> dict[str, Any]:
+    """For `--json` where a restore is refused: the error, and everything that stood in the way."""
+    return {**refused.as_dict(), "obstacles": [asdict(each) for each in plan.obstacles]}
+
+
+def print_plan(plan: RestorePlan) -> None:
+    lines = describe(plan)
+    if lines:
+        shown = table("Plan", "*topic", "*into", ">parts", ">records", ">size", "offsets", "*why")
+        for line in lines[:LINES_SHOWN_MAX]:
+            shown.add_row(*_cells(line))
+        out.print(shown)
+    if len(lines) > LINES_SHOWN_MAX:
+        print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} lines more, all of them with --json")
+    for line in lines:
+        if line.fill_offsets:
+            what = f"{line.fill_offsets:,} offsets without a record are filled, in about {line.fill_seconds:.0f} s"
+            print_line(f"{line.target}: {what}")
+    print_line(
+        f"up to {human_count(plan.records)} records, {human_bytes(plan.bytes)} in {plan.archive.url}, "
+        f"as of run {plan.archive.run_id or 'unknown'}"
+    )
+    print_known_from({each.target.source_topic: each.known_from for each in plan.topics if each.known_from})
+    print_left_out(plan.left_out)
+    if plan.since_ms is not None:
+        print_line(f"only records from {human_time(plan.since_ms)} on")
+    if plan.until_ms is not None:
+        print_line(f"only records before {human_time(plan.until_ms)}")
+    if plan.groups:
+        print_line(f"groups: {', '.join(plan.groups)}")
+    if plan.provenance:
+        print_line("every record gets headers 'maxbrod.source.…' that say where it came from")
+    print_transform(plan.transform)
+    _print_access(plan.access, done=False)
+
+
+def print_known_from(runs: Mapping[str, str]) -> None:
+    """Topics that the cluster had lost, or did not describe any more."""
+    _print_some([f"{topic}: comes back as run {run_id} last saw it" for topic, run_id in runs.items()], indent="")
+
+
+def print_left_out(left_out: Sequence[LeftOut]) -> None:
+    _print_some([f"{each.topic}: left out: {each.why}" for each in left_out], indent="")
+
+
+def print_missing_groups(missing: Sequence[MissingGroup]) -> None:
+    for each in missing[:OBSTACLES_SHOWN_MAX]:
+        out.print(Text.assemble((f"group {each.group} not restored: ", "bold red"), each.why), soft_wrap=True)
+    if len(missing) > OBSTACLES_SHOWN_MAX:
+        print_line(f"and {len(missing) - OBSTACLES_SHOWN_MAX:,} groups more, all of them with --json")
+
+
+def print_retention(retention: Sequence[str], console: Console) -> None:
+    """Right above the last line: whoever reads one thing reads this."""
+    for each in retention[:OBSTACLES_SHOWN_MAX]:
+        console.print(Text.assemble(("retention: ", "bold red"), each), soft_wrap=True)
+    if len(retention) > OBSTACLES_SHOWN_MAX:
+        more = f"retention: {len(retention) - OBSTACLES_SHOWN_MAX:,} topics more, all of them with --json"
+        console.print(Text(more, style="bold red"), soft_wrap=True)
+
+
+def _print_access(access: AccessPlan, *, done: bool) -> None:
+    """What came back, or will; then what does not."""
+    acls, quotas = access.acls, access.quotas
+    if acls is not None:
+        words = f"{len(acls.create):,} {'created' if done else 'to create'}, {len(acls.present):,} there already"
+        print_line(f"ACLs: {words}, {len(acls.left_out):,} about nothing that is restored")
+        _print_some([describe_acl(each) for each in acls.create])
+    if quotas is not None:
+        words = f"{len(quotas.set):,} {'set' if done else 'to set'}, {len(quotas.present):,} there already"
+        print_line(f"quotas: {words}, {len(quotas.kept):,} that the target has otherwise, and keeps")
+        _print_some([describe_quota(each) for each in quotas.set])
+
+
+def _print_some(lines: Sequence[str], *, indent: str = "  ") -> None:
+    for line in lines[:OBSTACLES_SHOWN_MAX]:
+        print_line(f"{indent}{line}")
+    if len(lines) > OBSTACLES_SHOWN_MAX:
+        print_line(f"{indent}and {len(lines) - OBSTACLES_SHOWN_MAX:,} more, all of them with --json")
+
+
+def _cells(line: PlanLine) -> list[str]:
+    into = f"{line.target} (new)" if line.created else line.target
+    return [
+        line.source,
+        into,
+        f"{line.partitions:,} to {line.target_partitions:,}" if line.repartitioned else f"{line.partitions:,}",
+        human_count(line.records),
+        human_bytes(line.bytes),
+        line.offsets,
+        line.why,
+    ]
+
+
+def print_obstacles(plan: RestorePlan, console: Console, *, fatal_only: bool, unknown: bool) -> None:
+    """The fatal ones last, where the eye falls first. `unknown`: also rights of which nobody knows."""
+    shown: Counter[ObstacleKind] = Counter()
+    for each in reversed(plan.obstacles):
+        if not each.fatal and (fatal_only or (each.kind is ObstacleKind.RIGHT_UNKNOWN and not unknown)):
+            continue
+        shown[each.kind] += 1
+        if shown[each.kind] <= OBSTACLES_SHOWN_MAX:
+            _print_obstacle(each, console)
+    for kind, count in shown.items():
+        if count > OBSTACLES_SHOWN_MAX:
+            more = f"{kind}: {count - OBSTACLES_SHOWN_MAX:,} more, all of them with --dry-run --json"
+            console.print(Text(more), soft_wrap=True)
+
+
+def _print_obstacle(obstacle: Obstacle, console: Console) -> None:
+    where = "" if obstacle.where is None else f"{obstacle.where}: "
+    # What a broker deletes is gone for good, though nothing stands in the way of it.
+    style = "bold red" if obstacle.fatal or obstacle.kind is ObstacleKind.RETENTION else "yellow"
+    console.print(Text.assemble((f"{obstacle.kind}: ", style), f"{where}{obstacle.what}"), soft_wrap=True)
+    if obstacle.hint:
+        console.print(Text(f"  {obstacle.hint}", style="dim"), soft_wrap=True)
+
+
+def print_report(report: RestoreReport) -> None:
+    print_topics(report)
+    print_transform(report.transform)
+    if report.groups:
+        print_groups(report.groups, report.run_id)
+    print_missing_groups(report.groups_missing)
+    if report.access is not None:
+        _print_access(report.access, done=True)
+    print_known_from(report.known_from)
+    print_left_out(report.left_out)
+    print_failures(report, out)
+    print_gaps(report)
+    took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
+    resumed = ", gone on with what was begun" if report.resumed else ""
+    print_line(f"{report.records:,} records, {took_s:,.1f} s; restore {report.restore_id}{resumed}")
+    print_retention(report.retention, out)
+    out.print(verdict(report), soft_wrap=True)
+
+
+def print_topics(report: RestoreReport) -> None:
+    shown = table("", "*topic", "*into", ">parts", ">records", "offsets")
+    shown.title = None
+
+    def key(each: PartitionReport) -> tuple[str, str]:
+        return each.source, each.target
+
+    topics = [(names, list(group)) for names, group in groupby(sorted(report.partitions, key=key), key=key)]
+    for (source, target), parts in topics[:LINES_SHOWN_MAX]:
+        modes = ", ".join(sorted({each.offsets for each in parts}))
+        shown.add_row(source, target, f"{len(parts):,}", human_count(sum(each.records for each in parts)), modes)
+    if topics:
+        out.print(shown)
+    if len(topics) > LINES_SHOWN_MAX:
+        print_line(f"and {len(topics) - LINES_SHOWN_MAX:,} topics more")
+
+
+def print_groups(groups: Sequence[GroupPosition], run_id: str | None) -> None:
+    """Where each group stood, and where it stands at the target. Other runs than `run_id` are told."""
+    shown = table("Groups", "*group", "*partition", ">from", ">to", "*how")
+    for each in groups[:LINES_SHOWN_MAX]:
+        shown.add_row(
+            each.group,
+            f"{each.topic}-{each.partition}",
+            "" if each.source_offset is None else f"{each.source_offset}",
+            "" if each.offset is None else f"{each.offset}",
+            each.refused or each.why or _how(each, run_id),
+        )
+    out.print(shown)
+    again = sum(each.seen_twice_max for each in groups if each.refused is None)
+    if again:
+        print_line(f"records changed their partition: nothing is skipped, and up to {again:,} are seen twice")
+    if len(groups) > LINES_SHOWN_MAX:
+        print_line(f"and {len(groups) - LINES_SHOWN_MAX:,} positions more, all of them with --json")
+
+
+def _how(position: GroupPosition, run_id: str | None) -> str:
+    as_of = f", as run {position.run_id} knew it" if position.run_id not in {None, run_id} else ""
+    twice = f", up to {position.seen_twice_max:,} seen twice" if position.seen_twice_max else ""
+    return f"{position.move}{twice}{', members removed' if position.forced else ''}{as_of}"
+
+
+def print_failures(report: RestoreReport, console: Console) -> None:
+    """Each once: what stopped one task is told for all of its partitions."""
+    told: dict[tuple[str, str | None], list[str]] = {}
+    for each in report.partitions:
+        if each.failure is not None:
+            what = str(error_of(each.failure)), each.failure.get("hint")
+            told.setdefault(what, []).append(f"{each.target}-{each.partition}")
+    for (message, hint), where in told.items():
+        more = f" and {len(where) - 1:,} more" if len(where) > 1 else ""
+        console.print(Text.assemble((f"{where[0]}{more}: ", "bold red"), message), soft_wrap=True)
+        if hint:
+            console.print(Text(f"  {hint}", style="dim"), soft_wrap=True)
+
+
+def gaps_in(report: RestoreReport) -> str:
+    return f"but for what the archive has lost, which was accepted: {len(report.accepted_gaps):,} gaps, named above"
+
+
+def print_gaps(report: RestoreReport) -> None:
+    for each in report.accepted_gaps[:LINES_SHOWN_MAX]:
+        print_line(f"left out: {each}")
+    if len(report.accepted_gaps) > LINES_SHOWN_MAX:
+        print_line(f"and {len(report.accepted_gaps) - LINES_SHOWN_MAX:,} more, all of them with --json")
+
+
+def verdict(report: RestoreReport) -> Text:
+    if report.complete and report.retention:
+        count = f"{len(report.retention):,} topic{'s' if len(report.retention) > 1 else ''}"
+        return Text.assemble(
+            ("complete", "bold green"),
+            ": every committed record asked for is in the target, once; ",
+            (f"but the brokers will delete records of {count}, see above", "bold red"),
+        )
+    if report.complete:
+        return Text.assemble(("complete", "bold green"), ": every committed record asked for is in the target, once")
+    if report.exit_code == EXIT_DONE:
+        return Text.assemble(("incomplete", "bold yellow"), f": restored {gaps_in(report)}")
+    if any(each.failure is not None for each in report.partitions):
+        return Text.assemble(("not complete", "bold red"), f"; {AGAIN}")
+    if not any(each.refused is not None for each in report.groups):
+        return Text.assemble(("records complete, groups not", "bold red"), "; those above could be put nowhere")
+    return Text.assemble(
+        ("records complete, groups not", "bold red"),
+        f"; stop their members, then: maxbrod groups apply --restore {report.restore_id}",
+    )

@@ -1,0 +1,12 @@
+"""The archive as a Spark table: `spark.read.format("maxbrod").load(url)`.
+
+Importing this registers the format with the session that is active, if one is; `register` does so with any other.
+"""
+
+from __future__ import annotations
+
+from maxbrod.table.registering import register, register_active
+
+__all__ = ["register"]
+
+register_active()

@@ -1,0 +1,235 @@
+"""Makes what the tasks of a write have stored part of the archive: one commit, once, or nothing.
+
+Records that name no offsets get theirs here. Where tasks have guessed right, as they do when each partition is in one
+task, their objects stay as they are; others are written again with other offsets, which touches headers only.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from maxbrod.archive.carried import NOTHING, encode_carried
+from maxbrod.archive.snapshot_document import Snapshot, decode, encode
+from maxbrod.archive.surveyed import topic_id_for
+from maxbrod.batch.patch import patch
+from maxbrod.catalog.opening import open_writable
+from maxbrod.catalog.rows import PartitionId, Run, Segment
+from maxbrod.catalog.run_ids import new_run_id, now_ms
+from maxbrod.errors import (
+    EXIT_DONE,
+    CorruptDataError,
+    MaxbrodError,
+    ObjectNotFoundError,
+    RefusedError,
+    UnsupportedFormatError,
+)
+from maxbrod.kafka.state.cluster_state import decode_state, encode_state
+from maxbrod.layouts.kafka.reading import read_logs
+from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.table.archive_sink.plan import Appended, Stretch, cluster_with, number, refuse_other_topics, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from maxbrod.catalog.catalog import Catalog
+    from maxbrod.catalog.commits import StreamBatch
+    from maxbrod.catalog.replaced import Revisions
+    from maxbrod.catalog.rows import Gap
+    from maxbrod.kafka.state.cluster_state import ClusterState
+    from maxbrod.layouts.kafka.partition import PartitionWriter
+    from maxbrod.storage.interface import Storage
+    from maxbrod.table.archive_sink.options import SinkOptions
+
+_ATTEMPTS: Final = 10
+"""Of committing, while others commit to the same archive."""
+_PACKED_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the archive holds before the write."""
+
+    ends: Mapping[PartitionId, int]
+    topics: Mapping[str, str]
+    """The name of each topic id."""
+    cluster: ClusterState | None
+    revisions: Revisions
+    """How often rows of each partition have been replaced."""
+    carried: Mapping[str, Any] | None
+    """What the last snapshot carries on, as it has it."""
+    snapshot: Snapshot | None = None
+    """The last one, where it could be read."""
+
+
+def look(storage: Storage, catalog: Catalog) -> Known:
+    """A snapshot that cannot be read is left aside, as everywhere when the present is looked at."""
+    snapshot: Snapshot | None = None
+    cluster: ClusterState | None = None
+    path = catalog.last_snapshot()
+    if path is not None:
+        with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
+            snapshot = decode(bytes(storage.get(path)), object_name=storage.name_of(path))
+            cluster = decode_state(snapshot.cluster)
+    ends = {} if snapshot is None else dict(snapshot.ends)
+    topics = {} if snapshot is None else dict(snapshot.topics)
+    for place, position in catalog.positions().items():
+        ends[place] = max(position.end_offset, ends.get(place, 0))
+        topics[place.topic_id] = position.topic
+    carried = encode_carried(NOTHING) if path is None else None if snapshot is None else snapshot.carried
+    return Known(
+        ends=ends,
+        topics=topics,
+        cluster=cluster,
+        revisions=catalog.revisions(),
+        carried=carried,
+        snapshot=snapshot,
+    )
+
+
+def commit_written(
+    options: SinkOptions,
+    stretches: Sequence[Stretch],
+    *,
+    numbered: bool,
+    began_ms: int,
+    batch: StreamBatch | None = None,
+) -> None:
+    """`stretches` in the order of tasks, the first of which began at `began_ms`. Without any nothing is committed.
+
+    RefusedError: they overlap each other or what the archive has, or the stream was set back; nothing has changed.
+    """
+    storage, catalog = open_writable(options.url, options.storage, single_writer=options.single_writer)
+    written = _paths(stretches)
+    for attempt in range(_ATTEMPTS):
+        if not stretches or (batch is not None and is_done(catalog.last_batch(batch.stream), batch)):
+            return
+        known = look(storage, catalog)
+        refuse_other_topics({each.where.topic for each in stretches}, known.topics)
+        if numbered:
+            stretches = _settle(storage, options, number(stretches, known.ends))
+            written |= _paths(stretches)
+        run = Appended(run_id=new_run_id(), written_at=now_ms())
+        rows = rows_of(stretches, known.ends, run)
+        told = _put_snapshot(storage, known, run, rows, options)
+        try:
+            catalog.commit([*rows, replace(told, started_at=began_ms)], batch=batch)
+        except RefusedError:
+            version = catalog.version
+            catalog.refresh()
+            if catalog.version == version or attempt == _ATTEMPTS - 1:
+                raise
+            continue
+        # Whatever was written again in vain as well: `gc` would find it, but not before a day.
+        with suppress(MaxbrodError):
+            storage.delete(sorted(written - _paths(stretches)))
+        return
+
+
+def is_done(last: int | None, batch: StreamBatch) -> bool:
+    """Whether a batch was committed before Spark could note it. RefusedError: it lies before the last one."""
+    if last is not None and batch.batch_id < last:
+        raise RefusedError(
+            f"batch {batch.batch_id} of the stream comes again, after batch {last} was committed",
+            operation="write",
+            object_name=batch.stream,
+            hint="its checkpoint is older than the archive: begin with a new checkpoint, from where the archive ends",
+        )
+    return last == batch.batch_id
+
+
+def _paths(stretches: Iterable[Stretch]) -> set[str]:
+    return {part.path for each in stretches for part in each.slices}
+
+
+def _settle(storage: Storage, options: SinkOptions, placed: Sequence[tuple[Stretch, int]]) -> list[Stretch]:
+    """Each stretch at its offset; those that stand elsewhere are written again."""
+    if all(each.base_offset == base for each, base in placed):
+        return [each for each, _ in placed]
+    with ArchiveWriter(storage, run_id=new_run_id(), compression=options.compression, limits=options.limits) as archive:
+        parts = [None if each.base_offset == base else _move(archive, storage, each, base) for each, base in placed]
+    return [
+        each if part is None else replace(each, slices=_as_they_came(each, part))
+        for (each, _), part in zip(placed, parts, strict=True)
+    ]
+
+
+def _move(archive: ArchiveWriter, storage: Storage, stretch: Stretch, base: int) -> PartitionWriter:
+    where = stretch.where
+    part = archive.partition(
+        topic=where.topic,
+        topic_id=topic_id_for(where.topic),
+        partition=where.partition,
+        packed=sum(each.raw_bytes for each in stretch.slices) < _PACKED_BYTES,
+    )
+    for stored in stretch.slices:
+        for data, headers in read_logs(storage, stored):
+            own = np.array(data)
+            part.append(own, patch(own, headers, base_offset=headers["base_offset"] + (base - stretch.base_offset)))
+    part.close()
+    return part
+
+
+def _as_they_came(stretch: Stretch, part: PartitionWriter) -> tuple[Any, ...]:
+    """In the smallest archive batches stand unpacked, and only the rows know the codec that they came in."""
+    return tuple(replace(each, codec=stretch.slices[0].codec) for each in part.slices)
+
+
+def _put_snapshot(
+    storage: Storage, known: Known, run: Appended, rows: Sequence[Segment | Gap], options: SinkOptions
+) -> Run:
+    """What is known from this run on, and the run's own row."""
+    topics = {**known.topics, **{row.topic_id: row.topic for row in rows}}
+    written = ends_of(rows)
+    ends = {**known.ends, **written}
+    # Also those that were written before: a backup's snapshot, taken since, knows nothing of the topic.
+    ours = {place.topic_id for place in written}
+    counts: dict[str, int] = {}
+    for place in ends:
+        if place.topic_id in ours:
+            name = topics[place.topic_id]
+            counts[name] = max(counts.get(name, options.partitions or 0), place.partition + 1)
+    cluster = cluster_with(known.cluster, counts, run.written_at)
+    path = f"snapshots/{run.run_id}.json.zst"
+    snapshot = Snapshot(
+        run_id=run.run_id,
+        taken_at_ms=run.written_at,
+        cluster=encode_state(cluster),
+        ends=ends,
+        topics=topics,
+        # Of a cluster that is backed up here, too, nothing is fresher by this run, and nothing is staler.
+        recovery_points={} if known.snapshot is None else known.snapshot.recovery_points,
+        behind={} if known.snapshot is None else known.snapshot.behind,
+        carried=known.carried,
+        revisions=known.revisions,
+    )
+    storage.put(path, encode(snapshot))
+    data = [row for row in rows if isinstance(row, Segment)]
+    statistics: dict[str, Any] = {
+        "command": "write",
+        "topics": len(counts),
+        "partitions": len(written),
+        "records": sum(row.records for row in data),
+        "bytes": sum(row.bytes for row in data),
+        "raw_bytes": sum(row.raw_bytes for row in data),
+        "exit_code": EXIT_DONE,
+    }
+    return Run(
+        run_id=run.run_id,
+        started_at=run.written_at,
+        finished_at=run.written_at,
+        snapshot=path,
+        statistics=statistics,
+        written_at=run.written_at,
+    )
+
+
+def ends_of(rows: Iterable[Segment | Gap]) -> dict[PartitionId, int]:
+    ends: dict[PartitionId, int] = {}
+    for row in rows:
+        place = PartitionId(topic_id=row.topic_id, partition=row.partition)
+        ends[place] = max(row.end_offset, ends.get(place, 0))
+    return ends

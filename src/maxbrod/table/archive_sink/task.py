@@ -1,0 +1,157 @@
+"""What one task does that writes rows of a DataFrame into an archive: objects of its own, which nobody knows yet.
+
+Memory is bounded whatever passes through: rows are held until there are enough to stand together by partition. Objects
+have names of their own for each attempt, and only what the driver commits is ever read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.archive.surveyed import topic_id_for
+from maxbrod.batch.columns import number_array, number_column
+from maxbrod.catalog.run_ids import new_run_id, now_ms
+from maxbrod.errors import RefusedError
+from maxbrod.layouts.kafka.names import check_topic
+from maxbrod.layouts.kafka.records import append_records
+from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.storage.opening import open_storage
+from maxbrod.table.archive_sink.places import Places, gather
+from maxbrod.table.archive_sink.plan import Stretch, id_of
+from maxbrod.table.sink_columns import to_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.layouts.kafka.partition import PartitionWriter
+    from maxbrod.model import TopicPartition
+    from maxbrod.table.archive_sink.options import SinkOptions
+    from maxbrod.table.archive_sink.places import Run
+    from maxbrod.table.sink_columns import Rows
+
+HELD_BYTES: Final = 32 << 20
+"""So much of the rows is held, as columns, before it is written."""
+_PACKED_BYTES: Final = 4 << 20
+"""Partitions that begin with less than this share objects, as in a backup."""
+_OPEN_MAX: Final = 8
+"""So many segments are open at once; each holds a few megabytes on its way into the store."""
+
+
+def write_task(
+    options: SinkOptions,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    starts: Mapping[PartitionId, int],
+    numbered: bool,
+    task: int = 0,
+) -> tuple[Stretch, ...]:
+    """Write all rows. `numbered`: they name no offsets, and get those from `starts` on, which may be wrong.
+
+    Whoever commits gives them others then.
+    """
+    with ArchiveWriter(
+        open_storage(options.url, options.storage),
+        run_id=new_run_id(),
+        compression=options.compression,
+        limits=options.limits,
+    ) as archive:
+        parts = _Parts(archive, options, starts if numbered else None)
+        for runs in gather(_placed(options, batches, task), HELD_BYTES):
+            for run in runs:
+                parts.append(run)
+    return parts.stretches()
+
+
+def _placed(
+    options: SinkOptions, batches: Iterable[pa.RecordBatch], task: int
+) -> Iterator[tuple[Rows, NDArray[np.int32]]]:
+    places, began_ms = Places(options.partitions, task), now_ms()
+    for batch in batches:
+        rows = to_rows(batch, topic=options.topic, now_ms=began_ms)
+        yield rows, places.find(rows)
+
+
+@dataclass(slots=True)
+class _Part:
+    """A partition on its way into the archive: from `next_offset` on."""
+
+    writer: PartitionWriter
+    packed: bool
+    next_offset: int
+
+
+class _Parts:
+    """The partitions that a task has met."""
+
+    def __init__(self, archive: ArchiveWriter, options: SinkOptions, starts: Mapping[PartitionId, int] | None) -> None:
+        self._archive = archive
+        self._options = options
+        self._starts = starts
+        self._now: dict[TopicPartition, _Part] = {}
+        self._all: list[tuple[TopicPartition, PartitionWriter]] = []
+        self._open: dict[TopicPartition, PartitionWriter] = {}
+        """Those that have a segment of their own under way, the one that was written last at the end."""
+
+    def append(self, run: Run) -> None:
+        part = self._now.get(run.where)
+        if part is None:
+            part = self._now[run.where] = self._begin(run)
+        records = run.records if self._starts is None else _number(run.records, part.next_offset)
+        offsets = number_column(records.column("offset"))
+        _refuse_wrong(offsets, run.where)
+        if int(offsets[0]) < part.next_offset:
+            # Not in order, but perhaps all of it before what came: whoever commits sees whether they interleave.
+            part.writer.close()
+            part = self._now[run.where] = self._begin(run)
+        append_records(part.writer, records, codec=self._options.codec)
+        part.next_offset = int(offsets[-1]) + 1
+        self._leave(run.where, part)
+
+    def stretches(self) -> tuple[Stretch, ...]:
+        """Once the archive's block has ended well."""
+        return tuple(Stretch(where=where, slices=each.slices) for where, each in self._all if each.slices)
+
+    def _begin(self, run: Run) -> _Part:
+        where = run.where
+        check_topic(where.topic)
+        packed = run.records.nbytes < _PACKED_BYTES
+        writer = self._archive.partition(
+            topic=where.topic, topic_id=topic_id_for(where.topic), partition=where.partition, packed=packed
+        )
+        self._all.append((where, writer))
+        return _Part(writer, packed, 0 if self._starts is None else self._starts.get(id_of(where), 0))
+
+    def _leave(self, where: TopicPartition, part: _Part) -> None:
+        """What is packed must not wait for more: there may be a thousand of them."""
+        if part.packed:
+            part.writer.close()
+            return
+        self._open.pop(where, None)
+        self._open[where] = part.writer
+        if len(self._open) > _OPEN_MAX:
+            self._open.pop(next(iter(self._open))).close()
+
+
+def _number(records: pa.RecordBatch, start: int) -> pa.RecordBatch:
+    offsets = number_array(start + np.arange(records.num_rows, dtype=np.int64))
+    return pa.RecordBatch.from_arrays([*records.columns, offsets], names=[*records.schema.names, "offset"])
+
+
+def _refuse_wrong(offsets: NDArray[np.int64], where: TopicPartition) -> None:
+    """They are in order."""
+    twice = np.flatnonzero(offsets[1:] == offsets[:-1])
+    if twice.size or offsets[0] < 0:
+        raise RefusedError(
+            "an offset is there twice" if twice.size else "an offset is negative",
+            operation="write",
+            object_name=str(where),
+            offset=int(offsets[twice[0]] if twice.size else offsets[0]),
+            hint="a partition has each offset once; drop the column 'offset' to number the records anew",
+        )

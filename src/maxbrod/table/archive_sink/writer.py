@@ -1,0 +1,160 @@
+"""A DataFrame into a native archive: what Spark calls to write it, as one job or as one micro-batch after another.
+
+Spark pickles the writers and sends them around. Tasks store objects that nobody knows; one commit on the driver makes
+them part of the archive. A micro-batch carries its stream's id and its number into that commit, so that one that Spark
+repeats, because it was killed before it had noted the first time, is recognized.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from maxbrod.archive.surveyed import topic_id_for
+from maxbrod.catalog.commits import StreamBatch
+from maxbrod.catalog.opening import open_writable
+from maxbrod.catalog.run_ids import now_ms
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.table.archive_sink.commit import commit_written, look
+from maxbrod.table.archive_sink.options import parse_sink_options
+from maxbrod.table.sink_columns import check_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.table.archive_sink.options import SinkOptions
+    from maxbrod.table.archive_sink.plan import Stretch
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""Where Spark tells its tasks which query they are of: the id in the checkpoint, the same after every restart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPlan:
+    """What tasks and the commit of a write have to know."""
+
+    options: SinkOptions
+    numbered: bool
+    """Whether rows name no offsets."""
+    starts: Mapping[PartitionId, int]
+    """Where partitions go on, as far as that is known before the tasks run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not typed
+    """What one task has stored."""
+
+    stretches: tuple[Stretch, ...]
+    stream: str | None
+    began_ms: int
+
+
+class ArchiveWriter(DataSourceArrowWriter):  # type: ignore[misc]  # as above
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return _write(self._plan, iterator)
+
+    def commit(self, messages: list[Written | None]) -> None:
+        _commit(self._plan, messages)
+
+    def abort(self, messages: list[Written | None]) -> None:
+        """Nothing names what was stored, and `gc` finds it. It is not deleted here: Spark also aborts when a commit
+        failed without saying whether it was carried out.
+        """
+
+
+class ArchiveStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return _write(self._plan, iterator)
+
+    def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        if any(message is not None and message.stretches for message in messages):
+            _commit(self._plan, messages, StreamBatch(stream=_stream(messages), batch_id=batchId))
+
+    def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """As above."""
+
+
+def archive_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> ArchiveWriter:
+    return ArchiveWriter(_plan(options, schema, overwrite=overwrite))
+
+
+def archive_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> ArchiveStreamWriter:
+    return ArchiveStreamWriter(_plan(options, schema, overwrite=overwrite))
+
+
+def _plan(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkPlan:
+    """All that can be refused is refused here, before any task runs."""
+    parsed = parse_sink_options(options)
+    if overwrite:
+        raise RefusedError(
+            "an archive is never overwritten",
+            operation="write",
+            object_name=parsed.url,
+            hint='append to it (mode "append"; outputMode "append" of a stream), or name an empty place',
+        )
+    check_columns(schema, topic=parsed.topic)
+    names = schema.fieldNames()
+    if "partition" not in names and parsed.partitions is None:
+        raise UsageError(
+            "no partition is named",
+            hint="give a column 'partition', or the option 'partitions' (how many) to have rows go where their key "
+            "hashes to",
+        )
+    if "offset" in names and "partition" not in names:
+        raise UsageError("offsets mean nothing without partitions", hint="give a column 'partition', or drop 'offset'")
+    known = look(*open_writable(parsed.url, parsed.storage, single_writer=parsed.single_writer))
+    ours = {topic_id for topic_id, name in known.topics.items() if topic_id == topic_id_for(name)}
+    starts = {place: end for place, end in known.ends.items() if place.topic_id in ours}
+    return SinkPlan(options=parsed, numbered="offset" not in names, starts=starts)
+
+
+def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
+    from maxbrod.table.archive_sink.task import write_task  # noqa: PLC0415 - numba, which the driver does not need
+
+    context, began_ms = TaskContext.get(), now_ms()
+    return Written(
+        stretches=write_task(
+            plan.options,
+            batches,
+            starts=plan.starts,
+            numbered=plan.numbered,
+            task=0 if context is None else context.partitionId(),
+        ),
+        stream=None if context is None else context.getLocalProperty(_QUERY_ID),
+        began_ms=began_ms,
+    )
+
+
+def _commit(plan: SinkPlan, messages: Sequence[Written | None], batch: StreamBatch | None = None) -> None:
+    told = [message for message in messages if message is not None]
+    commit_written(
+        plan.options,
+        [stretch for message in told for stretch in message.stretches],
+        numbered=plan.numbered,
+        batch=batch,
+        began_ms=min((message.began_ms for message in told), default=now_ms()),
+    )
+
+
+def _stream(messages: Sequence[Written | None]) -> str:
+    streams = {message.stream for message in messages if message is not None}
+    if len(streams) != 1 or None in streams:
+        raise RefusedError(
+            "Spark does not say which stream a micro-batch is of, so that one that comes twice could not be told",
+            operation="write",
+            hint="write it with foreachBatch, or use another release of Spark",
+        )
+    return str(streams.pop())

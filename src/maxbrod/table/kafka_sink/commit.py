@@ -1,0 +1,156 @@
+"""The second phase: which transactions are the batch is decided, durably, and then carried out, once and for all.
+
+Before the decision nothing counts, and every transaction may be aborted; after it every one must be committed, by this
+driver or by the next (`kafka_sink_finish`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError
+from maxbrod.kafka.produce.producer_ids import transactional_producer_id
+from maxbrod.kafka.produce.transactions import Standing, end, ongoing, standings
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.table.kafka_sink.finish import OPERATION, finish, told
+from maxbrod.table.kafka_sink.state import Decision, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from maxbrod.config import KafkaConfig
+    from maxbrod.table.kafka_sink.message import Filled, Written
+    from maxbrod.table.kafka_sink.state import Decisions
+
+_LOG: Final = logging.getLogger(__name__)
+# The batch is committed then; what waits longer is aborted with the next one.
+_SWEEP_PATIENCE_S: Final = 30.0
+
+
+class Committer:
+    """Of one sink. Without `decisions` what is decided is known to this process alone."""
+
+    def __init__(self, kafka: KafkaConfig, ids_prefix: str, decisions: Decisions | None) -> None:
+        self._kafka = kafka
+        self._ids_prefix = ids_prefix
+        self._decisions = decisions
+
+    def recover(self) -> tuple[Decision, Outcome] | None:
+        """Carry out what an earlier driver had decided. Returns the newest decision, which waits no longer."""
+        decisions = self._decisions
+        newest = None if decisions is None else decisions.newest()
+        if decisions is None or newest is None or newest[1] is not Outcome.PENDING:
+            return newest
+        with KafkaClient(self._kafka) as client:
+            return newest[0], finish(client, decisions, newest[0])
+
+    def commit(self, messages: Iterable[Written | None], batch_id: int) -> None:
+        written = [each for each in messages if each is not None]
+        filled = tuple(each.filled for each in written if each.filled is not None)
+        query_id = next((each.query_id for each in written if each.query_id is not None), None)
+        attempt = 0
+        newest = self.recover()
+        if newest is not None:
+            decided, outcome = newest
+            _refuse_foreign(decided, batch_id, query_id)
+            if decided.batch_id == batch_id and outcome is Outcome.DONE:
+                _LOG.info("batch %d is in Kafka already", batch_id)
+                self.abort(written)
+                return
+            attempt = decided.attempt + 1 if decided.batch_id == batch_id else 0
+        if any(each.skipped for each in written):
+            raise RefusedError("rows were left out, but nothing was decided on them", operation=OPERATION)
+        with KafkaClient(self._kafka) as client:
+            if filled:
+                decision = Decision(batch_id=batch_id, attempt=attempt, query_id=query_id, filled=filled)
+                self._commit(client, decision)
+            self._sweep(client, keep=())
+
+    def abort(self, messages: Iterable[Written | None]) -> None:
+        """All but what was decided; Spark asks for it after a failed commit, too. What cannot be aborted times out."""
+        try:
+            newest = None if self._decisions is None else self._decisions.newest()
+            pending = newest[0].filled if newest is not None and newest[1] is Outcome.PENDING else ()
+            keep = {each.transaction for each in pending}
+            with KafkaClient(self._kafka) as client:
+                for each in messages:
+                    if each is not None and each.filled is not None and each.filled.transaction not in keep:
+                        _abort(client, each.filled)
+                self._sweep(client, keep={each.transactional_id for each in keep})
+        except MaxbrodError as error:
+            _LOG.warning("transactions are left to their timeout: %s", error)
+
+    def _commit(self, client: KafkaClient, decision: Decision) -> None:
+        _require_open(client, decision.filled)
+        if self._decisions is None:
+            _commit_at_once(client, decision.filled)
+            return
+        try:
+            self._decisions.decide(decision)
+        except ObjectExistsError:
+            raise RefusedError(
+                f"another driver has decided on batch {decision.batch_id} meanwhile",
+                operation=OPERATION,
+                object_name=self._decisions.storage.name_of(decision.path),
+                hint="see to it that one query at a time writes with this state",
+            ) from None
+        if finish(client, self._decisions, decision) is Outcome.VOID:
+            raise MaxbrodError(
+                f"the transactions of batch {decision.batch_id} timed out before they were committed",
+                operation=OPERATION,
+                hint="none of its records counts: start it again, with a longer transactionTimeout",
+            )
+        self._decisions.forget_before(decision)
+
+    def _sweep(self, client: KafkaClient, keep: Collection[str]) -> None:
+        """Abort what attempts left open that were killed or came second: it would hold back every reader."""
+        try:
+            for name in ongoing(client, self._ids_prefix, patience_s=_SWEEP_PATIENCE_S):
+                if name not in keep:
+                    transactional_producer_id(client, name)
+        except MaxbrodError as error:
+            _LOG.warning("transactions of lost attempts are left to their timeout: %s", error)
+
+
+def _require_open(client: KafkaClient, filled: Sequence[Filled]) -> None:
+    found = standings(client, (each.transaction for each in filled))
+    lost = [each for each in filled if found[each.transaction.transactional_id] is not Standing.OPEN]
+    if lost:
+        raise MaxbrodError(
+            f"{len(lost)} of {len(filled)} transactions were aborted before all tasks were done, by their timeout "
+            f"or by another driver: {told(lost)}",
+            operation=OPERATION,
+            hint="none of the records counts: write again, with a longer transactionTimeout",
+        )
+
+
+def _commit_at_once(client: KafkaClient, filled: Sequence[Filled]) -> None:
+    """Without a decision that outlives this process: an error tells what did not come true."""
+    for place, each in enumerate(filled):
+        try:
+            end(client, each.transaction, commit=True)
+        except MaxbrodError as error:
+            raise MaxbrodError(
+                f"{place} of {len(filled)} transactions are committed, then one failed ({error.message}): "
+                f"{told(filled[place:])} are missing",
+                operation=OPERATION,
+                hint="with the options state and writeId such a write can be finished by running it again",
+            ) from error
+
+
+def _abort(client: KafkaClient, filled: Filled) -> None:
+    try:
+        end(client, filled.transaction, commit=False)
+    except RefusedError:
+        return  # it is over, one way or the other
+
+
+def _refuse_foreign(decided: Decision, batch_id: int, query_id: str | None) -> None:
+    foreign = None not in {decided.query_id, query_id} and decided.query_id != query_id
+    if foreign or decided.batch_id > batch_id:
+        raise RefusedError(
+            f"the state is of another query: it has batch {decided.batch_id}, and this is batch {batch_id}",
+            operation=OPERATION,
+            hint="a query with a new checkpoint needs a new state",
+        )

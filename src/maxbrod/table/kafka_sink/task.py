@@ -1,0 +1,118 @@
+"""One attempt of a task: its rows into one transaction, which stays open when it returns.
+
+Whether the records count is decided by the driver. An attempt that fails aborts its transaction if it still can; what
+it cannot, because its process was killed, the driver does with the next decision.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from maxbrod.errors import MaxbrodError
+from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
+from maxbrod.kafka.produce.transactions import add_partitions, begin, end
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.table.kafka_sink.ids import take_id
+from maxbrod.table.kafka_sink.message import Filled
+from maxbrod.table.kafka_sink.rows import portions, shared_out
+from maxbrod.table.kafka_sink.topics import Targets
+from maxbrod.table.sink_columns import to_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+
+    from maxbrod.kafka.produce.transactions import Transaction
+    from maxbrod.model import TopicPartition
+    from maxbrod.table.kafka_sink.options import SinkOptions
+    from maxbrod.table.kafka_sink.rows import PartitionBatches
+
+_ABORT_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Which attempt this is: of which sink and write, and the number of its task."""
+
+    ids_prefix: str
+    write: str
+    task: int
+
+
+def write_attempt(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> Filled | None:
+    """All rows of a task, acknowledged by all in-sync replicas; None where there are none."""
+    with KafkaClient(options.kafka) as client:
+        filling = _Filling(client, options, attempt)
+        try:
+            for portion in portions(batches):
+                filling.write(portion)
+        except BaseException:
+            filling.give_up()
+            raise
+        return filling.filled()
+
+
+class _Filling:
+    def __init__(self, client: KafkaClient, options: SinkOptions, attempt: Attempt) -> None:
+        self._client = client
+        self._options = options
+        self._attempt = attempt
+        self._targets = Targets(client, options.new_topics)
+        self._transaction: Transaction | None = None
+        self._records: dict[TopicPartition, int] = defaultdict(int)
+        self._rows = 0
+
+    def filled(self) -> Filled | None:
+        return None if self._transaction is None else Filled(transaction=self._transaction, records=dict(self._records))
+
+    def give_up(self) -> None:
+        """The task's own error matters more than that the transaction could not be aborted."""
+        if self._transaction is not None:
+            with suppress(MaxbrodError):
+                end(self._client, self._transaction, commit=False, patience_s=_ABORT_PATIENCE_S)
+
+    def write(self, portion: pa.RecordBatch) -> None:
+        rows = to_rows(portion, topic=self._options.topic, now_ms=time.time_ns() // 1_000_000)
+        if not len(rows):
+            return
+        targets = self._targets.find(rows.topic.dictionary.to_pylist())
+        task, codec = self._attempt.task, self._options.codec
+        shares = shared_out(rows, targets, first_row=self._rows, task=task, codec=codec)
+        transaction = self._begun()
+        self._add([share.where for share in shares])
+        feeds = [self._feed(share, transaction) for share in shares]
+        for done in produce_all(self._client, feeds, transactional_id=transaction.transactional_id):
+            self._records[done.where] += done.count
+        self._rows += len(rows)
+
+    def _begun(self) -> Transaction:
+        if self._transaction is None:
+            timeout_ms = self._options.timeout_ms or longest_timeout_ms(self._client)
+            name = take_id(self._attempt.ids_prefix, self._attempt.write)
+            self._transaction = begin(self._client, name, timeout_ms=timeout_ms)
+        return self._transaction
+
+    def _add(self, partitions: Sequence[TopicPartition]) -> None:
+        new = [where for where in partitions if where not in self._records]
+        if new:
+            add_partitions(self._client, self._begun(), new)
+
+    def _feed(self, share: PartitionBatches, transaction: Transaction) -> Feed:
+        batches = stamped(
+            share.data,
+            share.headers,
+            transaction.identity,
+            # All that was written before is acknowledged, so that the count of records tells the next number.
+            first_sequence=sequence_after(0, self._records.get(share.where, 0)),
+            transactional=True,
+        )
+        named = zip(batches, share.source.tolist(), strict=True)
+        appends = [Batch(each.data, each.count, source) for each, source in named]
+        return Feed(where=share.where, topic_id=share.target.topic_id, first_offset=None, appends=appends)

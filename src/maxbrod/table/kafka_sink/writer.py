@@ -1,0 +1,136 @@
+"""A DataFrame into a Kafka cluster, exactly once: what Spark calls.
+
+Spark makes a new writer for each batch, pickles it for the tasks, and lets the driver commit what they told. Each
+attempt of a task fills a transaction of its own; the driver decides which of them count (`kafka_sink_commit`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+
+from maxbrod.errors import ObjectNotFoundError, UsageError
+from maxbrod.storage.opening import open_storage
+from maxbrod.table.kafka_sink.commit import Committer
+from maxbrod.table.kafka_sink.message import Written
+from maxbrod.table.kafka_sink.options import no_checkpoint, parse_sink_options, sink_name
+from maxbrod.table.kafka_sink.state import Decisions, Outcome
+from maxbrod.table.sink_columns import check_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+    from maxbrod.config import StorageConfig
+    from maxbrod.table.kafka_sink.options import SinkOptions
+
+# Under these names Spark tells tasks what they are part of.
+_BATCH_ID: Final = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+_ONLY_BATCH: Final = 0
+_OF_CHECKPOINT: Final = "metadata"
+"""Spark has it in every checkpoint before the first batch runs."""
+
+
+def kafka_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceWriter:
+    return KafkaWriter(_Sink(_checked(options, schema, overwrite=overwrite, stream=False)))
+
+
+def kafka_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
+    return KafkaStreamWriter(_Sink(_checked(options, schema, overwrite=overwrite, stream=True)))
+
+
+def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool, stream: bool) -> SinkOptions:
+    if overwrite:
+        raise UsageError("a topic cannot be overwritten", hint='write with mode("append"), or delete the topic first')
+    found = parse_sink_options(options, stream=stream)
+    check_columns(schema, topic=found.topic)
+    return found
+
+
+class _Sink:
+    """What both writers share. Made on the driver before the tasks of a batch run, and once more to commit it."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        self.write_id = uuid4().hex
+        name = self.write_id if options.state is None else sink_name(options.state)
+        self._ids_prefix = options.ids_prefix(name)
+        # Before any task runs: attempts may use again the transactional ids of what was decided before.
+        newest = self.committer().recover()
+        if newest is None and options.checkpoint is not None:
+            _require_checkpoint(options.checkpoint, options.storage)
+        self._settled = (
+            (newest[0].batch_id, newest[0].query_id) if newest is not None and newest[1] is Outcome.DONE else None
+        )
+
+    def committer(self) -> Committer:
+        state = self.options.state
+        decisions = None if state is None else Decisions(open_storage(state, self.options.storage))
+        return Committer(self.options.kafka, self._ids_prefix, decisions)
+
+    def fill(self, iterator: Iterator[pa.RecordBatch], batch_id: int | None, query_id: str | None) -> Written:
+        if self._settled is not None and self._settled == (batch_id, query_id):
+            for _ in iterator:
+                pass  # read to its end, as Spark expects
+            return Written(query_id=query_id, skipped=True)
+        from maxbrod.table.kafka_sink.task import Attempt, write_attempt  # noqa: PLC0415 - numba
+
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        attempt = Attempt(ids_prefix=self._ids_prefix, write=self.write_id, task=task)
+        return Written(filled=write_attempt(self.options, attempt, iterator), query_id=query_id)
+
+
+def _require_checkpoint(url: str, options: StorageConfig) -> None:
+    """Spark's path may be one of another file system, or of another machine: then a decision would be lost."""
+    try:
+        open_storage(url, options).head(_OF_CHECKPOINT)
+    except ObjectNotFoundError:
+        raise no_checkpoint() from None
+
+
+class KafkaWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not typed
+    """One write, which is one batch."""
+
+    def __init__(self, sink: _Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return self._sink.fill(iterator, _ONLY_BATCH, None)
+
+    def commit(self, messages: list[Written | None]) -> None:
+        self._sink.committer().commit(messages, _ONLY_BATCH)
+
+    def abort(self, messages: list[Written | None]) -> None:
+        self._sink.committer().abort(messages)
+
+
+class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
+    """One batch of a stream. Its number reaches the tasks by the way, and the commit as an argument."""
+
+    def __init__(self, sink: _Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        batch_id = _property(_BATCH_ID)
+        return self._sink.fill(iterator, None if batch_id is None else int(batch_id), _property(_QUERY_ID))
+
+    def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        self._sink.committer().commit(messages, batchId)
+
+    def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - as above
+        del batchId
+        self._sink.committer().abort(messages)
+
+
+def _property(name: str) -> str | None:
+    context = TaskContext.get()
+    found = None if context is None else context.getLocalProperty(name)
+    return found or None

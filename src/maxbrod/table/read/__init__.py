@@ -1,0 +1,1 @@
+"""An archive as a Spark table: options, filters, splits, reading."""

@@ -1,0 +1,130 @@
+"""The schemas that an archive holds: those of its `_schemas` topic, and what of them the values of a topic need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.batch.conform import conform
+from maxbrod.errors import UnsupportedFormatError, UsageError
+from maxbrod.layouts.schemas_topic import AVRO, TOPIC, read_schemas_topic
+from maxbrod.table.read.archive import look_up
+from maxbrod.table.read.options import parse_options
+from maxbrod.table.read.reading import read_split
+from maxbrod.table.read.splits import plan_splits
+from maxbrod.table.values.avro import compile_avro
+from maxbrod.table.values.confluent import Writers
+from maxbrod.table.values.proto_files import compile_files
+from maxbrod.table.values.protobuf import compile_protobuf, message_places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from maxbrod.layouts.schemas_topic import RegisteredSchema, SchemasTopic
+    from maxbrod.table.read.options import TableOptions
+    from maxbrod.table.values.nodes import Program
+
+PROTOBUF: Final = "PROTOBUF"
+JSON: Final = "JSON"
+_PLACE: Final = ("path", "layout")
+
+
+def archived_schemas(options: Mapping[str, str]) -> SchemasTopic:
+    """All there are, whatever part of the archive a query is about. UsageError: the topic is not archived."""
+    place = {name: value for name, value in options.items() if name in _PLACE or name.startswith("storage.")}
+    wanted = parse_options({**place, "topics": TOPIC, "columns": "offset,timestampMs,key,value"})
+    try:
+        return read_schemas_topic(_records(wanted))
+    except UsageError as error:
+        raise UsageError(
+            f"schemas are looked for in the archived topic {TOPIC}: {error.message}",
+            operation="decode",
+            hint=f"back it up with --topic {TOPIC}, or give the schema by avro:FILE or protobuf:FILE#MESSAGE",
+        ) from error
+
+
+def _records(options: TableOptions) -> Iterator[pa.RecordBatch]:
+    archive = look_up(options.url, options.storage, options.layout)
+    for portions in plan_splits(archive, options):
+        for found in read_split(archive.storage, portions, options.scopes, options.columns, committed=True):
+            yield conform(found.rename_columns(["offset", "timestamp_ms", "key", "value"]))
+
+
+def newest_schema(schemas: SchemasTopic, topic: str, part: str) -> RegisteredSchema:
+    """The last version of the subject that belongs to the keys or values of a topic, deleted or not."""
+    subject = f"{topic}-{part}"
+    versions = [each for each in schemas.versions.values() if each.subject == subject]
+    if not versions:
+        raise UsageError(
+            f"the archived schemas have no subject {subject!r}",
+            operation="decode",
+            hint="other names of subjects are not looked for: give the schema by avro:FILE or protobuf:FILE#MESSAGE",
+        )
+    return max(versions, key=lambda each: (not each.deleted, each.version))
+
+
+def writers_of(schemas: SchemasTopic, newest: RegisteredSchema) -> Writers:
+    """Programs of all schemas that may have written beside the newest: those of its type."""
+    if newest.schema_type == PROTOBUF:
+        return _protobuf_writers(schemas, newest)
+    if newest.schema_type != AVRO:
+        raise UnsupportedFormatError(f"schemas of type {newest.schema_type} are not known", operation="decode")
+    programs = {}
+    for number, each in schemas.by_id(newest.context).items():
+        # What another subject has may be beyond us, and no value here may ever need it.
+        program = _avro(schemas, each, needed=each.subject == newest.subject)
+        if program is not None:
+            programs[number] = {0: program}
+    return Writers(programs=programs, reader=compile_avro(newest.schema, _texts(schemas, newest)).root)
+
+
+def _avro(schemas: SchemasTopic, schema: RegisteredSchema, *, needed: bool) -> Program | None:
+    if schema.schema_type != AVRO:
+        return None
+    try:
+        return compile_avro(schema.schema, _texts(schemas, schema))
+    except UnsupportedFormatError as error:
+        if needed:
+            error.object_name = f"{schema.subject} version {schema.version}"
+            raise
+        return None
+
+
+def _texts(schemas: SchemasTopic, schema: RegisteredSchema) -> list[str]:
+    """The schemas that it refers to, each after those that it needs itself."""
+    return [each.schema for _, each in _referred(schemas, schema, ())]
+
+
+def _referred(
+    schemas: SchemasTopic, schema: RegisteredSchema, above: tuple[tuple[str, int], ...]
+) -> list[tuple[str, RegisteredSchema]]:
+    found: list[tuple[str, RegisteredSchema]] = []
+    for each in schema.references:
+        place = each.subject, each.version
+        if place not in schemas.versions or place in above:
+            raise UnsupportedFormatError(
+                f"the schema refers to version {each.version} of {each.subject!r}, which is not archived",
+                operation="decode",
+                object_name=f"{schema.subject} version {schema.version}",
+            )
+        other = schemas.versions[place]
+        found += [*_referred(schemas, other, (*above, place)), (each.name, other)]
+    return found
+
+
+def _protobuf_writers(schemas: SchemasTopic, newest: RegisteredSchema) -> Writers:
+    """Of the newest's own subject alone: each one has to be compiled."""
+    programs: dict[int, dict[int, Program]] = {}
+    for each in schemas.versions.values():
+        if each.subject != newest.subject or each.schema_type != PROTOBUF or each.id in programs:
+            continue
+        files = {name: other.schema for name, other in _referred(schemas, each, ())}
+        compiled = compile_files({**files, _MAIN: each.schema}, main=_MAIN)
+        programs[each.id] = {
+            place: compile_protobuf(compiled, name) for place, name in message_places(compiled, _MAIN).items()
+        }
+    return Writers(programs=programs, reader=programs[newest.id][0].root, indexed=True)
+
+
+_MAIN: Final = "maxbrod_main.proto"

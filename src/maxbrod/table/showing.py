@@ -1,0 +1,151 @@
+"""Results as people and machines read them: by expressions of Spark over whole columns, never record by record.
+
+Bytes are shown as text where they are UTF-8, else as hexadecimal digits after 0x; text that is
+none has � there. Nested values become JSON in text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as spark_functions
+from pyspark.sql import types as spark
+
+from maxbrod.table.sql_errors import plain_errors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+_NESTED: Final = (spark.ArrayType, spark.MapType, spark.StructType)
+_PLAIN: Final = (spark.NumericType, spark.BooleanType)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """A result in memory. `more`: there are more rows than were asked for."""
+
+    types: dict[str, str]
+    table: pa.Table
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A result before it is run. `frame` is the very one whose plan runs."""
+
+    types: dict[str, str]
+    frame: DataFrame
+    limit: int | None
+
+
+def show(frame: DataFrame, *, limit: int | None, form: str) -> Shown:
+    """The first rows, or all. `form`: arrow as it is, text all as text, csv with numbers too, json a text each."""
+    with plain_errors():
+        types = {each.name: each.dataType.simpleString() for each in frame.schema.fields}
+        shown = _FORMS[form](frame)
+        # One more tells whether there are more.
+        return Shown(types=types, frame=shown if limit is None else shown.limit(limit + 1), limit=limit)
+
+
+def collect(shown: Shown) -> Collected:
+    """Run it."""
+    with plain_errors():
+        found = shown.frame.toArrow()
+    more = shown.limit is not None and found.num_rows > shown.limit
+    return Collected(types=shown.types, table=found.slice(0, shown.limit) if more else found, more=more)
+
+
+def as_written(frame: DataFrame, form: str) -> DataFrame:
+    """What `write` writes, before it is run."""
+    with plain_errors():
+        return _FORMS["arrow" if form == "parquet" else "nested" if form == "json" else form](frame)
+
+
+def write(shown: DataFrame, form: str, folder: str) -> None:
+    """A folder of files, written by the tasks that made them. UsageError: there is one already."""
+    with plain_errors({"PATH_ALREADY_EXISTS": "name a folder that is not there yet"}):
+        shown.write.save(folder, format=form, mode="error", **({"header": "true"} if form == "csv" else {}))
+
+
+def _as_text(frame: DataFrame) -> DataFrame:
+    return _positional(frame).select(
+        [_text(column, each.dataType).alias(each.name) for column, each in _columns(frame)]
+    )
+
+
+def _as_csv(frame: DataFrame) -> DataFrame:
+    return _positional(frame).select(
+        [
+            (column if isinstance(each.dataType, _PLAIN) else _text(column, each.dataType)).alias(each.name)
+            for column, each in _columns(frame)
+        ]
+    )
+
+
+def _as_nested(frame: DataFrame) -> DataFrame:
+    return _positional(frame).select(
+        [_shown(column, each.dataType).alias(each.name) for column, each in _columns(frame)]
+    )
+
+
+def _as_json(frame: DataFrame) -> DataFrame:
+    names = _columns(frame)
+    whole = spark_functions.struct(*[_shown(column, each.dataType).alias(each.name) for column, each in names])
+    return _positional(frame).select(_json(whole).alias("json"))
+
+
+def _positional(frame: DataFrame) -> DataFrame:
+    """Columns by number: a result may have two of one name."""
+    return frame.toDF(*(f"_{number}" for number in range(len(frame.columns))))
+
+
+def _columns(frame: DataFrame) -> list[tuple[Column, Any]]:
+    return [(spark_functions.col(f"_{number}"), each) for number, each in enumerate(frame.schema.fields)]
+
+
+def _text(column: Column, kind: spark.DataType) -> Column:
+    if isinstance(kind, _NESTED):
+        return _json(_shown(column, kind))
+    return _shown(column, kind).cast("string")
+
+
+def _json(column: Column) -> Column:
+    return spark_functions.to_json(column, {"ignoreNullFields": "false"})
+
+
+def _shown(column: Column, kind: spark.DataType) -> Column:
+    """The same with text in place of bytes, at any depth. Nulls stay nulls."""
+    if isinstance(kind, spark.StringType):
+        # A cast makes text of any bytes, also of those that are none.
+        return spark_functions.make_valid_utf8(column)
+    if not _has_text(kind):
+        return column
+    if isinstance(kind, spark.ArrayType):
+        return spark_functions.transform(column, lambda each: _shown(each, kind.elementType))
+    if isinstance(kind, spark.MapType):
+        values = spark_functions.transform_values(column, lambda _, value: _shown(value, kind.valueType))
+        return spark_functions.transform_keys(values, lambda key, _: _shown(key, kind.keyType))
+    if isinstance(kind, spark.StructType):
+        parts = [_shown(column[each.name], each.dataType).alias(each.name) for each in kind.fields]
+        return spark_functions.when(column.isNotNull(), spark_functions.struct(*parts))
+    text = spark_functions.try_validate_utf8(column.cast("string"))
+    return spark_functions.coalesce(
+        text, spark_functions.concat(spark_functions.lit("0x"), spark_functions.lower(spark_functions.hex(column)))
+    )
+
+
+def _has_text(kind: spark.DataType) -> bool:
+    match kind:
+        case spark.ArrayType():
+            return _has_text(kind.elementType)
+        case spark.MapType():
+            return _has_text(kind.keyType) or _has_text(kind.valueType)
+        case spark.StructType():
+            return any(_has_text(each.dataType) for each in kind.fields)
+        case _:
+            return isinstance(kind, spark.BinaryType | spark.StringType)
+
+
+_FORMS: Final = {"arrow": lambda frame: frame, "text": _as_text, "csv": _as_csv, "json": _as_json, "nested": _as_nested}

@@ -1,0 +1,1 @@
+"""An archive followed as a stream."""

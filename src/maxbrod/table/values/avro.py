@@ -1,0 +1,276 @@
+"""Avro's schemas as programs that a kernel runs over each value, and the columns that come of it.
+
+Types are those that Spark makes of Avro: a union of null and a type is that type, any other a struct with a field for
+each branch. What cannot be walked in bounded steps (types that contain themselves, items of no bytes) is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.errors import UnsupportedFormatError
+from maxbrod.table.values import avro_kernels as kernels
+from maxbrod.table.values.nodes import Node, Program, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PRIMITIVE: Final = {
+    "int": (kernels.OP_LONG, Shape.NUMBER, pa.int32()),
+    "long": (kernels.OP_LONG, Shape.NUMBER, pa.int64()),
+    "boolean": (kernels.OP_BOOLEAN, Shape.NUMBER, pa.bool_()),
+    "float": (kernels.OP_FLOAT, Shape.REAL, pa.float32()),
+    "double": (kernels.OP_DOUBLE, Shape.REAL, pa.float64()),
+    "bytes": (kernels.OP_BYTES, Shape.BLOB, pa.binary()),
+    "string": (kernels.OP_BYTES, Shape.BLOB, pa.string()),
+}
+_FIXED_BYTES: Final = {"boolean": 1, "float": 4, "double": 8}
+_UTC: Final = pa.timestamp("us", tz="UTC")
+_LOCAL: Final = pa.timestamp("us")
+_TIMES: Final = {
+    "timestamp-millis": (_UTC, -1000),
+    "timestamp-micros": (_UTC, 1),
+    "timestamp-nanos": (_UTC, 1000),
+    "local-timestamp-millis": (_LOCAL, -1000),
+    "local-timestamp-micros": (_LOCAL, 1),
+    "local-timestamp-nanos": (_LOCAL, 1000),
+}
+_PROGRAM_MAX: Final = 100_000
+
+
+@dataclass(slots=True)
+class _Compiler:
+    code: list[int] = field(default_factory=list)
+    named: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    open_names: list[str] = field(default_factory=list)
+    nodes: int = 0
+    depth: int = 0
+
+    def emit(self, *codes: int) -> int:
+        """Add to the program and return where."""
+        if len(self.code) + len(codes) > _PROGRAM_MAX:
+            raise _refused("it is too large")
+        self.code += codes
+        return len(self.code) - len(codes)
+
+    def node(self, shape: Shape, kind: pa.DataType, **more: Any) -> Node:  # noqa: ANN401 - fields of a node
+        self.nodes += 1
+        return Node(number=self.nodes - 1, shape=shape, type=kind, **more)
+
+    def walk(self, schema: Any, space: str) -> tuple[Node, int]:  # noqa: ANN401 - JSON
+        """Code for one value; its node, and the least bytes that it takes."""
+        if isinstance(schema, list):
+            return self._union(schema, space)
+        kind = schema.get("type") if isinstance(schema, dict) else schema
+        if isinstance(kind, dict | list):
+            return self.walk(kind, space)
+        about = schema if isinstance(schema, dict) else {}
+        if kind == "null" or kind in _PRIMITIVE:
+            return self._primitive(kind, about)
+        match kind:
+            case "array" | "map":
+                return self._blocks(kind, about, space)
+            case "record" | "error":
+                return self._record(about, space)
+            case "enum":
+                return self._enum(about, space)
+            case "fixed":
+                return self._fixed(about, space)
+            case str():
+                return self._reference(kind, space)
+        raise _refused(f"{kind!r} is no type")
+
+    def _primitive(self, kind: str, about: dict[str, Any]) -> tuple[Node, int]:
+        if kind == "null":
+            found = self.node(Shape.NULL, pa.string())
+            self.emit(kernels.OP_NULLS, 1, found.number)
+            return found, 0
+        operation, shape, arrow = _PRIMITIVE[kind]
+        logical = about.get("logicalType")
+        if kind == "bytes" and logical == "decimal":
+            found = self.node(Shape.DECIMAL, _decimal(about))
+        elif kind == "long" and logical in _TIMES:
+            arrow, per_us = _TIMES[logical]
+            found = self.node(shape, arrow, per_us=per_us)
+        else:
+            found = self.node(shape, pa.date32() if (kind, logical) == ("int", "date") else arrow)
+        self.emit(operation, found.number)
+        return found, _FIXED_BYTES.get(kind, 1)
+
+    def _enum(self, about: dict[str, Any], space: str) -> tuple[Node, int]:
+        self._name(about, space)
+        symbols = about.get("symbols")
+        if not isinstance(symbols, list):
+            raise _refused("an enum has no symbols")
+        found = self.node(Shape.SYMBOL, pa.string(), symbols=dict(enumerate(map(str, symbols))))
+        self.emit(kernels.OP_LONG, found.number)
+        return found, 1
+
+    def _fixed(self, about: dict[str, Any], space: str) -> tuple[Node, int]:
+        self._name(about, space)
+        size = about.get("size")
+        if type(size) is not int or not 0 <= size <= 1 << 30:
+            raise _refused("a fixed type has no size that can be")
+        decimal = about.get("logicalType") == "decimal"
+        found = self.node(Shape.DECIMAL if decimal else Shape.BLOB, _decimal(about) if decimal else pa.binary())
+        self.emit(kernels.OP_FIXED, found.number, size)
+        return found, size
+
+    def _record(self, about: dict[str, Any], space: str) -> tuple[Node, int]:
+        name = self._name(about, space)
+        fields = about.get("fields")
+        if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
+            raise _refused(f"the record {name} has no list of fields")
+        if name in self.open_names:
+            raise _refused(f"the record {name} contains itself")
+        self.open_names.append(name)
+        found = self.node(Shape.STRUCT, pa.struct([]))
+        self.emit(kernels.OP_STRUCT, found.number)
+        least = 0
+        for each in fields:
+            child, size = self.walk(each.get("type"), name.rpartition(".")[0])
+            child.name = str(each.get("name"))
+            child.default = each.get("default")
+            found.children.append(child)
+            least += size
+        found.type = pa.struct([pa.field(child.name, child.type) for child in found.children])
+        self.open_names.pop()
+        return found, least
+
+    def _blocks(self, kind: str, about: dict[str, Any], space: str) -> tuple[Node, int]:
+        self.depth += 1
+        if self.depth > kernels.DEPTH_MAX:
+            raise _refused("it nests too deeply")
+        found = self.node(Shape.LIST, pa.null())
+        begin = self.emit(kernels.OP_BLOCKS, found.number, 0)
+        least = 0
+        if kind == "map":
+            key = self.node(Shape.BLOB, pa.string(), name="key")
+            self.emit(kernels.OP_BYTES, key.number)
+            found.children.append(key)
+            least = 1
+        item, size = self.walk(about.get("values" if kind == "map" else "items"), space)
+        if not least + size:
+            raise _refused("it has an array of items that take no bytes")
+        found.children.append(item)
+        found.type = pa.map_(pa.string(), item.type) if kind == "map" else pa.list_(pa.field("element", item.type))
+        self.emit(kernels.OP_NEXT, begin)
+        self.code[begin + 2] = len(self.code)
+        self.depth -= 1
+        return found, 1
+
+    def _union(self, branches: list[Any], space: str) -> tuple[Node, int]:
+        targets = self.emit(kernels.OP_UNION, len(branches), *([0] * len(branches))) + 2
+        whole = self.node(Shape.STRUCT, pa.struct([]))
+        members: dict[int, Node] = {}
+        tails: dict[int, int] = {}
+        least = 1 << 30
+        for number, branch in enumerate(branches):
+            if _is_null(branch):
+                least = 0
+                continue
+            self.code[targets + number] = len(self.code)
+            members[number], size = self.walk(branch, space)
+            tails[number] = self.emit(kernels.OP_JUMP, 0) + 1
+            least = min(least, size)
+        found = self._united(whole, list(members.values()))
+        ends = []
+        for number in range(len(branches)):
+            if number in tails:
+                self.code[tails[number]] = len(self.code)
+            else:
+                self.code[targets + number] = len(self.code)
+            self._finish(found, members, number)
+            ends.append(self.emit(kernels.OP_JUMP, 0) + 1)
+        for end in ends:
+            self.code[end] = len(self.code)
+        return found, 1 + (least if branches else 0)
+
+    def _united(self, whole: Node, members: list[Node]) -> Node:
+        if not members:
+            whole.shape, whole.type = Shape.NULL, pa.string()
+            return whole
+        if len(members) == 1:
+            return members[0]
+        for number, each in enumerate(members):
+            each.name = f"member{number}"
+        whole.children = members
+        whole.type = pa.struct([pa.field(each.name, each.type) for each in members])
+        return whole
+
+    def _finish(self, found: Node, members: dict[int, Node], branch: int) -> None:
+        """What else occurs with a branch: nulls in place of all others."""
+        chosen = members.get(branch)
+        if chosen is found:
+            return
+        if chosen is None:
+            nulls = [each.number for each in found.beside()]
+        else:
+            self.emit(kernels.OP_STRUCT, found.number)
+            nulls = [each.number for other in members.values() if other is not chosen for each in other.beside()]
+        self.emit(kernels.OP_NULLS, len(nulls), *nulls)
+
+    def _name(self, about: dict[str, Any], space: str) -> str:
+        name, own = about.get("name"), about.get("namespace", space)
+        if not isinstance(name, str):
+            raise _refused("a type has no name")
+        full = name if "." in name or not own else f"{own}.{name}"
+        self.named[full] = about, full.rpartition(".")[0]
+        return full
+
+    def _reference(self, name: str, space: str) -> tuple[Node, int]:
+        found = self.named.get(f"{space}.{name}") if space and "." not in name else None
+        found = found or self.named.get(name)
+        if found is None:
+            raise _refused(f"there is no type {name!r}")
+        return self.walk(found[0], found[1])
+
+
+def compile_avro(schema: str, references: Sequence[str] = ()) -> Program:
+    """`references` are the schemas whose types it names, each after those that it names itself.
+
+    UnsupportedFormatError: it is no schema, or has something that cannot be walked.
+    """
+    compiler = _Compiler()
+    try:
+        for each in references:
+            compiler.walk(_parsed(each), "")
+        compiler.code.clear()
+        compiler.nodes = 0
+        root, _ = compiler.walk(_parsed(schema), "")
+    except RecursionError as error:
+        raise _refused("it nests too deeply") from error
+    compiler.emit(kernels.OP_END, 0)
+    return Program(format="avro", code=np.array(compiler.code, np.int64), root=root, nodes=compiler.nodes)
+
+
+def _parsed(schema: str) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return json.loads(schema)
+    except ValueError:
+        # A primitive type may stand alone, without quotes.
+        return schema.strip()
+
+
+def _is_null(schema: Any) -> bool:  # noqa: ANN401 - JSON
+    return schema == "null" or (isinstance(schema, dict) and schema.get("type") == "null")
+
+
+def _decimal(about: dict[str, Any]) -> pa.DataType:
+    precision, scale = about.get("precision"), about.get("scale", 0)
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= 38 or not precision:
+        raise _refused("a decimal has no precision that can be")
+    return pa.decimal128(precision, scale)
+
+
+def _refused(why: str) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        f"this Avro schema cannot be used: {why}",
+        operation="decode",
+        hint="leave the values as bytes, or decode them in a program of your own",
+    )

@@ -1,0 +1,117 @@
+"""Values as Confluent's serializers write them: a zero, the id of a schema in four bytes, and what that schema says.
+
+Protobuf has the place of its message among the file's between: how many numbers, and the numbers. Each value is decoded
+by the schema of its own id and brought into the type of the newest, so that a column has one type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.table.values.confluent_kernels import read_indexes
+from maxbrod.table.values.conforming import conform
+from maxbrod.table.values.decoding import Decoded, Encoded, decode, meaning
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from maxbrod.table.values.nodes import Node, Program
+
+HEAD_BYTES: Final = 5
+FIRST_MESSAGE: Final = 0
+"""The place of the first message of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A value that could not be decoded, and why."""
+
+    row: int
+    why: str
+    like_it: int = 1
+    """How many values of the batch have the same trouble."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writers:
+    """The programs of each schema id: for Avro one, for Protobuf one for the place of each message."""
+
+    programs: Mapping[int, Mapping[int, Program]]
+    reader: Node
+    """What all become."""
+    indexed: bool = False
+    """Whether places of messages stand before the values: Protobuf."""
+
+
+def decode_plain(program: Program, values: Encoded) -> tuple[pa.Array, list[Failure]]:
+    """Values of one known schema, without any head."""
+    found = decode(program, values)
+    return found.column, _failures(program, found, np.arange(len(found.status)))
+
+
+def decode_confluent(writers: Writers, values: Encoded) -> tuple[pa.Array, list[Failure]]:
+    """What cannot be decoded is null, and told."""
+    count = len(values.starts)
+    headed = values.starts >= 0
+    whole = headed & (values.ends - values.starts >= HEAD_BYTES)
+    starts = np.where(whole, values.starts, 0)
+    heads = [values.data[starts + place] if len(values.data) else np.zeros(count, np.uint8) for place in range(5)]
+    whole &= heads[0] == 0
+    ids = np.zeros(count, np.int64)
+    for head in heads[1:]:
+        ids = ids << 8 | head
+    failures = _group(np.flatnonzero(headed & ~whole), "it does not begin with a zero and the id of a schema")
+    bodies = np.where(whole, values.starts + HEAD_BYTES, -1)
+    places = np.zeros(count, np.int64)
+    if writers.indexed:
+        read_indexes(values.data, bodies, values.ends, places)
+        failures += _group(np.flatnonzero(whole & (bodies < 0)), "it does not say which message of its schema it is")
+        whole &= bodies >= 0
+    body = Encoded(data=values.data, starts=bodies, ends=values.ends)
+    columns, rows = [pa.nulls(int(np.count_nonzero(~whole)), writers.reader.type)], [np.flatnonzero(~whole)]
+    for number in np.unique(ids[whole]):
+        for place in np.unique(places[whole & (ids == number)]):
+            mine = np.flatnonzero(whole & (ids == number) & (places == place))
+            column, troubles = _decode_one(writers, int(number), int(place), body.take(mine), mine)
+            columns.append(column)
+            rows.append(mine)
+            failures += troubles
+    return _in_order(columns, rows), sorted(failures, key=lambda each: each.row)
+
+
+def _decode_one(
+    writers: Writers, number: int, place: int, values: Encoded, rows: NDArray[np.int64]
+) -> tuple[pa.Array, list[Failure]]:
+    program = writers.programs.get(number, {}).get(place)
+    if program is None:
+        what = (
+            "there is no such message in it" if number in writers.programs else "which is not archived for this topic"
+        )
+        why = f"its schema has the id {number}, {what} ({len(rows):,} values in this batch)"
+        return pa.nulls(len(rows), writers.reader.type), _group(rows, why)
+    found = decode(program, values)
+    return conform(found.column, writers.reader), _failures(program, found, rows)
+
+
+def _failures(program: Program, found: Decoded, rows: NDArray[np.int64]) -> list[Failure]:
+    return [
+        failure
+        for status in np.unique(found.status[found.status != 0])
+        for failure in _group(rows[np.flatnonzero(found.status == status)], meaning(program, int(status)))
+    ]
+
+
+def _group(rows: NDArray[np.int64], why: str) -> list[Failure]:
+    return [Failure(row=int(rows[0]), why=why, like_it=len(rows))] if len(rows) else []
+
+
+def _in_order(columns: list[pa.Array], rows: list[NDArray[np.int64]]) -> pa.Array:
+    order = np.argsort(np.concatenate(rows), kind="stable").astype(np.int64)
+    joined = pa.concat_arrays(columns)
+    return joined.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))

@@ -1,0 +1,237 @@
+"""Protobuf's descriptors as programs that a kernel runs over each message, and the columns that come of it.
+
+A field that can be absent is null then; one without presence, as most of proto3, has its default. Enums are their
+names, maps are maps. A field whose message contains itself stays as its bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError, UsageError
+from maxbrod.table.values import protobuf_kernels as kernels
+from maxbrod.table.values.confluent_kernels import INDEX_MAX, LEVELS_MAX
+from maxbrod.table.values.nodes import Node, Program, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_MESSAGE: Final = 11
+_GROUP: Final = 10
+_ENUM: Final = 14
+_REPEATED: Final = 3
+# Numbers of FieldDescriptorProto.Type.
+_TYPES: Final = {
+    1: (kernels.FIXED64, Shape.REAL, pa.float64()),
+    2: (kernels.FIXED32, Shape.REAL, pa.float32()),
+    3: (kernels.VARINT, Shape.NUMBER, pa.int64()),
+    4: (kernels.VARINT, Shape.NUMBER, pa.decimal128(20, 0)),
+    5: (kernels.INT32, Shape.NUMBER, pa.int32()),
+    6: (kernels.FIXED64, Shape.NUMBER, pa.decimal128(20, 0)),
+    7: (kernels.FIXED32, Shape.NUMBER, pa.int64()),
+    8: (kernels.BOOL, Shape.NUMBER, pa.bool_()),
+    9: (kernels.BYTES, Shape.BLOB, pa.string()),
+    12: (kernels.BYTES, Shape.BLOB, pa.binary()),
+    13: (kernels.UINT32, Shape.NUMBER, pa.int64()),
+    14: (kernels.INT32, Shape.SYMBOL, pa.string()),
+    15: (kernels.SFIXED32, Shape.NUMBER, pa.int32()),
+    16: (kernels.FIXED64, Shape.NUMBER, pa.int64()),
+    17: (kernels.ZIGZAG, Shape.NUMBER, pa.int32()),
+    18: (kernels.ZIGZAG, Shape.NUMBER, pa.int64()),
+}
+_ABSENT: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A descriptor, and whether its fields without presence have defaults."""
+
+    about: Any
+    implicit: bool
+
+
+@dataclass(slots=True)
+class _Compiler:
+    messages: Mapping[str, _Message]
+    enums: Mapping[str, dict[int, str]]
+    code: list[int] = field(default_factory=lambda: [0])
+    nodes: int = 0
+    open_names: list[str] = field(default_factory=list)
+
+    def node(self, shape: Shape, kind: pa.DataType, **more: Any) -> Node:  # noqa: ANN401 - fields of a node
+        self.nodes += 1
+        return Node(number=self.nodes - 1, shape=shape, type=kind, **more)
+
+    def message(self, name: str, whole: Node | None) -> tuple[int, list[Node], list[tuple[int, int, int]]]:
+        """Where its code stands, the columns of its fields, and what they begin with."""
+        message = self.messages[name]
+        self.open_names.append(name)
+        fields: list[int] = []
+        columns: list[Node] = []
+        members: list[tuple[int, int, int]] = []
+        for each in message.about.field:
+            code, column, begins = self._field(each, message)
+            fields += code
+            columns.append(column)
+            members += begins
+        self.open_names.pop()
+        address = len(self.code)
+        node = _ABSENT if whole is None else whole.number
+        self.code += [node, len(message.about.field), len(members), *fields]
+        self.code += [number for member in members for number in member]
+        return address, columns, members
+
+    def _field(self, each: Any, message: _Message) -> tuple[list[int], Node, list[tuple[int, int, int]]]:  # noqa: ANN401
+        many = each.label == _REPEATED
+        whole = self.node(Shape.LIST, pa.null(), name=each.name) if many else None
+        kind, item, address, begins = self._item(each)
+        item.name = "element" if many else each.name
+        if whole is None:
+            code = [each.number, kind, item.number, _ABSENT, address]
+            length = 0 if _has_default(each, message) else _ABSENT
+            return code, item, begins if kind == kernels.MESSAGE else [(item.number, 0, length)]
+        if item.shape is Shape.LIST:
+            # The entries of a map: key and value are the list's own children.
+            whole.children, whole.type = item.children, item.type
+        else:
+            whole.children, whole.type = [item], pa.list_(pa.field("element", item.type))
+        return [each.number, kind, item.number, whole.number, address], whole, [(whole.number, 0, 0)]
+
+    def _item(self, each: Any) -> tuple[int, Node, int, list[tuple[int, int, int]]]:  # noqa: ANN401 - a descriptor
+        """One value of a field: its kind, its node, where its message's code stands, and what it begins with."""
+        if each.type == _GROUP:
+            raise _refused(f"the field {each.name} is a group")
+        if each.type != _MESSAGE:
+            kind, shape, arrow = _TYPES[each.type]
+            symbols = self.enums[each.type_name.lstrip(".")] if each.type == _ENUM else {}
+            return kind, self.node(shape, arrow, symbols=symbols), 0, []
+        name = each.type_name.lstrip(".")
+        if name not in self.messages:
+            raise _refused(f"there is no message {name}")
+        if self._recurs(name, frozenset()):
+            return kernels.BYTES, self.node(Shape.BLOB, pa.binary()), 0, []
+        if self.messages[name].about.options.map_entry:
+            return self._entries(name)
+        found = self.node(Shape.STRUCT, pa.struct([]))
+        address, found.children, members = self.message(name, found)
+        found.type = pa.struct([pa.field(child.name, child.type) for child in found.children])
+        return kernels.MESSAGE, found, address, [(found.number, 0, _ABSENT), *members]
+
+    def _entries(self, name: str) -> tuple[int, Node, int, list[tuple[int, int, int]]]:
+        address, columns, _ = self.message(name, None)
+        key, value = sorted(columns, key=lambda column: column.name != "key")
+        made = Node(number=key.number, shape=Shape.LIST, type=pa.map_(key.type, value.type), children=[key, value])
+        return kernels.MESSAGE, made, address, []
+
+    def _recurs(self, name: str, above: frozenset[str]) -> bool:
+        if name in above or name in self.open_names:
+            return True
+        below = [each.type_name.lstrip(".") for each in self.messages[name].about.field if each.type == _MESSAGE]
+        return any(each in self.messages and self._recurs(each, above | {name}) for each in below)
+
+
+def compile_protobuf(descriptors: bytes, message: str) -> Program:
+    """Of a serialized FileDescriptorSet with all that is imported. UsageError: it has no such message."""
+    messages, enums = _declared(descriptors)
+    found = [name for name in messages if name == message or name.endswith(f".{message}")]
+    if message in messages:
+        found = [message]
+    if len(found) != 1:
+        known = ", ".join(sorted(name for name, each in messages.items() if not each.about.options.map_entry))
+        raise UsageError(
+            f"there is {'no' if not found else 'more than one'} message {message!r}",
+            operation="decode",
+            hint=f"there are {known}",
+        )
+    compiler = _Compiler(messages, enums)
+    root = compiler.node(Shape.STRUCT, pa.struct([]))
+    compiler.code[0], root.children, _ = compiler.message(found[0], root)
+    root.type = pa.struct([pa.field(child.name, child.type) for child in root.children])
+    return Program(format="protobuf", code=np.array(compiler.code, np.int64), root=root, nodes=compiler.nodes)
+
+
+def message_places(descriptors: bytes, file: str) -> dict[int, str]:
+    """The messages of one file of a set, by their places as `confluent_kernels.read_indexes` tells them.
+
+    Some serializers count the messages that stand for entries of maps, and some do not. A place that means one message
+    to these and another to those is left out.
+    """
+    ways: list[dict[int, str]] = []
+    for counted in (True, False):
+        found: dict[int, str] = {}
+        for each in _files(descriptors):
+            if each.name == file:
+                _add_places(each.message_type, each.package, found, counted=counted)
+        ways.append(found)
+    one, other = ways
+    return {place: name for place, name in (one | other).items() if one.get(place, name) == other.get(place, name)}
+
+
+def _add_places(
+    messages: Iterable[Any], space: str, found: dict[int, str], *, counted: bool, above: int = 0, level: int = 0
+) -> None:
+    written = [each for each in messages if counted or not each.options.map_entry]
+    for index, each in enumerate(written[: INDEX_MAX + 1]):
+        if each.options.map_entry or level >= LEVELS_MAX:
+            continue
+        place, name = above | (index + 1) << (8 * level), f"{space}.{each.name}" if space else each.name
+        found[0 if place == 1 else place] = name
+        _add_places(each.nested_type, name, found, counted=counted, above=place, level=level + 1)
+
+
+def _files(descriptors: bytes) -> Any:  # noqa: ANN401 - descriptors
+    try:
+        from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - an extra
+        from google.protobuf.message import DecodeError  # noqa: PLC0415
+    except ImportError as error:
+        raise EnvironmentMissingError(
+            f"Protobuf needs more Python packages: {error}", operation="decode", hint="pip install 'maxbrod[protobuf]'"
+        ) from error
+    try:
+        return FileDescriptorSet.FromString(descriptors).file
+    except DecodeError as error:
+        raise _refused("this is no descriptor set, as 'protoc --descriptor_set_out' writes") from error
+
+
+def _declared(descriptors: bytes) -> tuple[dict[str, _Message], dict[str, dict[int, str]]]:
+    messages: dict[str, _Message] = {}
+    enums: dict[str, dict[int, str]] = {}
+    for each in _files(descriptors):
+        _declare(each, each.package, each.syntax == "proto3", messages, enums)
+    return messages, enums
+
+
+def _declare(
+    scope: Any,  # noqa: ANN401 - a descriptor
+    space: str,
+    implicit: bool,  # noqa: FBT001 - handed down
+    messages: dict[str, _Message],
+    enums: dict[str, dict[int, str]],
+) -> None:
+    prefix = f"{space}." if space else ""
+    for each in scope.enum_type:
+        # Of several names of one number the first counts.
+        enums[prefix + each.name] = {value.number: value.name for value in reversed(each.value)}
+    nested = scope.message_type if hasattr(scope, "message_type") else scope.nested_type
+    for each in nested:
+        messages[prefix + each.name] = _Message(each, implicit)
+        _declare(each, prefix + each.name, implicit, messages, enums)
+
+
+def _has_default(each: Any, message: _Message) -> bool:  # noqa: ANN401 - a descriptor
+    if message.about.options.map_entry:
+        return True
+    alone = not each.proto3_optional and not each.HasField("oneof_index")
+    return message.implicit and alone and each.type != _MESSAGE
+
+
+def _refused(why: str) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        f"this Protobuf schema cannot be used: {why}",
+        operation="decode",
+        hint="leave the values as bytes, or decode them in a program of your own",
+    )

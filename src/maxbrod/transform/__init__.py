@@ -1,0 +1,1 @@
+"""Spark expressions over records on their way: `--where` and `--select`."""

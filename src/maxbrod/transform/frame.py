@@ -1,0 +1,235 @@
+"""Expressions of Spark SQL over records: checked against the columns of the table, and put between two tasks.
+
+What is wrong with an expression is said in Spark's own words, the first line of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.errors import UsageError
+from maxbrod.transform.columns import (
+    CARRIED,
+    FAILED,
+    FLAGS,
+    PLACES,
+    PREFIX,
+    RECORD,
+    TABLE,
+    mentioned,
+    table_schema,
+)
+from maxbrod.transform.plan import FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from maxbrod.transform.plan import Transform
+
+_LOGGER: Final = "SQLQueryContextLogger"
+"""PySpark's, which puts a stack of Java's on the screen for each mistake in an expression."""
+_MISTAKES: Final = ("0A", "21", "22", "42")
+"""Classes of SQLSTATE: not supported, a wrong number of values, data that does not fit, wrong names or types."""
+_MS: Final = "timestampMs"
+_NEW: Final = f"{PREFIX}new"
+
+
+def check_transform(session: SparkSession, transform: Transform) -> tuple[str, ...]:
+    """The fields of records that it rewrites. UsageError: it is no expression over the columns of the table."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - workers load this module, too
+
+    table = session.createDataFrame([], table_schema())
+    if transform.where is not None:
+        with mistakes("--where"):
+            # As a filter, where Spark allows neither aggregates nor windows: each record is looked at by itself.
+            _ = table.where(sql.expr(transform.where)).schema
+    if transform.select is None:
+        return ()
+    with mistakes("--select"):
+        _ = table.where(_made(transform.select).isNotNull()).schema
+        selected = table.select(_made(transform.select).alias("new")).schema["new"].dataType
+    return _fields([(each.name, each.dataType) for each in selected], transform.select)
+
+
+def transformed(records: DataFrame, transform: Transform) -> DataFrame:
+    """Rows as a task gives them, as another one takes them: `FLAGS` say what became of each.
+
+    Rows come in the order in which they went, and none is missing: nothing here moves them between tasks.
+    """
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
+
+    judged, fresh = _judged(records, transform)
+    keep, kind = sql.col(f"{PREFIX}keep"), sql.col(f"{PREFIX}kind")
+    values = {name: sql.col(f"{PREFIX}{name}") for name in CARRIED}
+    flags = {"keep": keep}
+    for name in FIELDS:
+        column = "timestamp_ms" if name == "timestamp" else name
+        changed = keep & ~fresh[name].eqNullSafe(values[column]) if name in fresh else sql.lit(False)
+        flags[f"{name}_changed"] = changed
+        values[column] = fresh.get(name, values[column])
+    # A time that somebody chose is no time of appending.
+    values["timestamp_type"] = sql.when(flags["timestamp_changed"], 0).otherwise(values["timestamp_type"])
+    for name in ("key", "headers"):
+        values[name] = sql.when(keep, values[name])
+    told = sql.when(kind == FAILED, sql.col(f"{PREFIX}value"))
+    values["value"] = sql.when(keep, values["value"]).otherwise(told)
+    return judged.select(
+        *(f"{PREFIX}{name}" for name in PLACES),
+        *(values[name].alias(f"{PREFIX}{name}") for name in CARRIED),
+        *(flags[name].alias(f"{PREFIX}{name}") for name in FLAGS),
+    )
+
+
+def _judged(records: DataFrame, transform: Transform) -> tuple[DataFrame, dict[str, Column]]:
+    """Rows with whether they are kept; and what their fields become, of those that are rewritten."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
+
+    named = records.select("*", *(sql.expr(TABLE[name].made).alias(name) for name in mentioned(transform.text)))
+    wanted = sql.lit(True) if transform.where is None else sql.expr(transform.where)
+    # Null counts as false, as in any WHERE.
+    keep = sql.coalesce(sql.when(sql.col(f"{PREFIX}kind") == RECORD, wanted), sql.lit(False))
+    judged = named.withColumn(f"{PREFIX}keep", keep)
+    if transform.select is None:
+        return judged, {}
+    # Only of what is kept: an expression may well fail on other records.
+    judged = judged.withColumn(_NEW, sql.when(sql.col(f"{PREFIX}keep"), _made(transform.select)))
+    return judged, _fresh(judged)
+
+
+@contextmanager
+def mistakes(what: str) -> Iterator[None]:
+    """UsageError in place of what Spark raises where an expression is wrong, or fails on a record."""
+    logger = logging.getLogger(_LOGGER)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    except Exception as error:
+        if not is_mistake(error):
+            raise
+        raise UsageError(f"{what}: {_first_line(error)}", operation="transform", hint=_HINT) from None
+    finally:
+        logger.disabled = before
+
+
+def is_mistake(error: Exception) -> bool:
+    """Whether Spark says that an expression is wrong, or does not fit a record."""
+    state = getattr(error, "getSqlState", lambda: None)() if type(error).__module__.startswith("pyspark") else None
+    return state is not None and state.startswith(_MISTAKES)
+
+
+_HINT: Final = f"expressions are Spark SQL over the columns {', '.join(TABLE)}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0].rstrip(";")
+
+
+def _made(select: str) -> Column:
+    """All that is selected as one value. A comment at its end must not take the bracket along."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
+
+    return sql.expr(f"struct({select}\n)")
+
+
+def _fresh(judged: DataFrame) -> dict[str, Column]:
+    """What is selected, by the field that it replaces and in the type that this has."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
+
+    found = {}
+    for each in judged.schema[_NEW].dataType:
+        name, new = _known(each.name), sql.col(_NEW).getField(each.name)
+        if name == "timestamp":
+            found["timestamp"] = sql.unix_millis(new)
+        elif name == _MS:
+            found["timestamp"] = new.cast("bigint")
+        elif name == "headers":
+            found["headers"] = _headers(new.cast(_headers_kind(each.dataType)))
+        else:
+            found[name or each.name] = new.cast("binary")
+    return found
+
+
+def _headers(new: Column) -> Column:
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
+
+    def header(each: Column) -> Column:
+        return sql.struct(each["key"].cast("binary").alias("key"), each["value"].cast("binary").alias("value"))
+
+    # A header that is null must not become one whose fields are.
+    made = sql.transform(new, lambda each: sql.when(each.isNotNull(), header(each)))
+    return sql.coalesce(made, sql.array().cast(CARRIED["headers"]))
+
+
+def _headers_kind(kind: Any) -> Any:  # noqa: ANN401 - of Spark, which is not typed
+    return TABLE["headers"].kind if kind.typeName() == "void" else kind
+
+
+def _fields(selected: Sequence[tuple[str, Any]], select: str) -> tuple[str, ...]:
+    fields = []
+    for name, kind in selected:
+        known = _known(name)
+        if known is None:
+            raise UsageError(
+                f"--select: {_unknown(name)}",
+                operation="transform",
+                hint=f"name each expression after what it rewrites: … as value; there are {', '.join((*FIELDS, _MS))}",
+            )
+        _check_kind(known, kind)
+        fields.append("timestamp" if known == _MS else known)
+    if len(set(fields)) < len(fields) or not fields:
+        raise UsageError(f"--select rewrites a field twice, or none: {select}", operation="transform")
+    return tuple(name for name in FIELDS if name in fields)
+
+
+def _known(name: str) -> str | None:
+    return next((each for each in (*FIELDS, _MS) if each.lower() == name.lower()), None)
+
+
+def _unknown(name: str) -> str:
+    match name.lower():
+        case "offset":
+            return "offsets cannot be rewritten"
+        case "topic":
+            return "topics cannot be rewritten; give --rename"
+        case "partition":
+            return "partitions cannot be rewritten; give --partition-count"
+        case _:
+            return f"{name} is nothing that can be rewritten"
+
+
+def _check_kind(name: str, kind: Any) -> None:  # noqa: ANN401 - of Spark, which is not typed
+    if name in {"key", "value"}:
+        fits, wanted = _is_bytes(kind), "binary or string"
+    elif name == "timestamp":
+        fits, wanted = kind.typeName() == "timestamp", "timestamp"
+    elif name == _MS:
+        fits, wanted = kind.typeName() in {"long", "integer"}, "bigint"
+    else:
+        fits, wanted = _is_headers(kind), "array<struct<key:string,value:binary>>"
+    if not fits:
+        raise UsageError(
+            f"--select: what is to be {name} is {kind.simpleString()}, not {wanted}",
+            operation="transform",
+            hint="cast it, or use to_json, date_format and the like",
+        )
+
+
+def _is_bytes(kind: Any) -> bool:  # noqa: ANN401 - as above
+    # Strings have their collation in the name.
+    return kind.typeName().split(" ")[0] in {"binary", "string", "void"}
+
+
+def _is_headers(kind: Any) -> bool:  # noqa: ANN401 - as above
+    if kind.typeName() != "array":
+        return bool(kind.typeName() == "void")
+    entry = kind.elementType
+    return (
+        entry.typeName() == "struct"
+        and [each.lower() for each in entry.fieldNames()] == ["key", "value"]
+        and all(_is_bytes(each.dataType) for each in entry.fields)
+    )

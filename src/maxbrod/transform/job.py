@@ -1,0 +1,54 @@
+"""The job that transforms records: partitions out to the workers, expressions of Spark over their records, and what was
+written of them back as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.engine.jobs import collect
+from maxbrod.transform.columns import schema_of
+from maxbrod.transform.frame import is_mistake, mistakes, transformed
+from maxbrod.transform.task import Transformed, read_rows, write_rows
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from maxbrod.convert.task import TransferItem
+    from maxbrod.transform.plan import Transform
+    from maxbrod.transform.task import TransformSettings
+
+
+def run_transform_job(
+    session: SparkSession,
+    settings: TransformSettings,
+    transform: Transform,
+    tasks: Sequence[Sequence[TransferItem]],
+    *,
+    on_done: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
+) -> list[Transformed]:
+    """What became of every item of every task. UsageError: an expression fails on a record.
+
+    Both ends of a task and the expressions between them are one stage: nothing is shuffled, nothing stored meanwhile.
+    """
+    payloads = tuple(json.dumps([asdict(item) for item in task]) for task in tasks)
+    if not payloads:
+        return []
+    with mistakes("an expression fails"):
+        rows = session.range(0, len(payloads), 1, len(payloads)).mapInArrow(
+            partial(read_rows, settings, payloads), schema_of(settings.shown)
+        )
+        answers = transformed(rows, transform).mapInArrow(partial(write_rows, settings, payloads), "answer string")
+        table = collect(session, answers, name=settings.run_id, on_done=on_done, stop=stop, passed_on=is_mistake)
+    return [_transformed(values) for answer in table["answer"].to_pylist() for values in json.loads(answer)]
+
+
+def _transformed(values: dict[str, Any]) -> Transformed:
+    return Transformed(**{**values, "segments": tuple(values["segments"])})

@@ -1,0 +1,39 @@
+"""What records go through on their way, for a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.cli.output import out, print_line, table
+from maxbrod.transform.plan import FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.transform.plan import Changes, TransformPlan
+
+LINES_SHOWN_MAX: Final = 60
+
+
+def print_transform(transform: TransformPlan | None) -> None:
+    """What is asked for, and once it is done what came of it."""
+    if transform is None:
+        return
+    if transform.where is not None:
+        print_line(f"only records where {transform.where}")
+    if transform.select is not None:
+        print_line(f"rewritten: {', '.join(transform.fields)}, as {transform.select}")
+    if not transform.topics:
+        print_line(f"records are counted anew then, and offsets planned by what is left; staged in {transform.staging}")
+        return
+    print_changes(transform.topics)
+
+
+def print_changes(topics: Sequence[Changes]) -> None:
+    shown = table("Transformed", "*topic", ">read", ">kept", ">dropped", *(f">{name} changed" for name in FIELDS))
+    for each in topics[:LINES_SHOWN_MAX]:
+        changed = (each.changed.get(name, 0) for name in FIELDS)
+        shown.add_row(each.topic, *(f"{count:,}" for count in (each.read, each.kept, each.dropped, *changed)))
+    out.print(shown)
+    if len(topics) > LINES_SHOWN_MAX:
+        print_line(f"and {len(topics) - LINES_SHOWN_MAX:,} topics more, all of them with --json")

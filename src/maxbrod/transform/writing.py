@@ -1,0 +1,250 @@
+"""Rows that went through expressions, as batches of a native archive: one task's, item after item.
+
+Objects have names of their own for each attempt, and only what the driver commits is ever read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from maxbrod.batch.columns import headers_array, number_array, number_column
+from maxbrod.batch.fillers import emptied
+from maxbrod.batch.headers import walk
+from maxbrod.convert.items import decode_item
+from maxbrod.errors import MaxbrodError, RefusedError, UsageError, naming
+from maxbrod.layouts.kafka.compression import Compression
+from maxbrod.layouts.kafka.records import append_records
+from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.model import Codec
+from maxbrod.storage.opening import open_storage
+from maxbrod.transform.columns import CARRIED, END, FAILED, PREFIX, RECORD
+from maxbrod.transform.plan import FIELDS
+from maxbrod.transform.task import Transformed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from maxbrod.convert.task import TransferItem
+    from maxbrod.transform.task import TransformSettings
+
+_PACKED_BYTES: Final = 4 << 20
+"""Partitions with less than this share objects, as in a backup."""
+
+
+def write_task(
+    settings: TransformSettings, payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> list[Transformed]:
+    """Items share objects, so that what goes wrong with one spoils all: then it is told for each of them."""
+    task = _Task(payloads)
+    try:
+        with _writer(settings) as archive:
+            for batch in batches:
+                task.add(archive, batch)
+            # Before the archive's block ends: what does not come whole shall not be there at all.
+            task.end()
+        return task.outcome()
+    except _ToldError as told:
+        return task.nothing(told.failure)
+    except MaxbrodError as error:
+        return task.nothing(error.as_dict())
+
+
+class _ToldError(Exception):
+    """The other task said what went wrong."""
+
+    def __init__(self, failure: dict[str, Any]) -> None:
+        super().__init__(failure.get("message"))
+        self.failure = failure
+
+
+def _writer(settings: TransformSettings) -> ArchiveWriter:
+    return ArchiveWriter(
+        open_storage(settings.target_url, settings.target),
+        run_id=settings.run_id,
+        compression=Compression.parse(settings.compression),
+        limits=SegmentLimits(
+            bytes_max=settings.segment_bytes_max or SegmentLimits().bytes_max, records_max=settings.segment_records_max
+        ),
+    )
+
+
+class _Task:
+    """All items of one task, while their rows come in."""
+
+    def __init__(self, payloads: Sequence[str]) -> None:
+        self._payloads = payloads
+        self._number: int | None = None
+        self._items: list[TransferItem] = []
+        self._done: list[_Item] = []
+        self._open: _Item | None = None
+
+    def nothing(self, failure: dict[str, Any]) -> list[Transformed]:
+        """Before the first row came, nobody knows whose task it is."""
+        places = [_place(item) for item in self._items] or [{"topic": "", "topic_id": "", "partition": -1, "start": 0}]
+        return [Transformed(**each, failure=failure) for each in places]
+
+    def add(self, archive: ArchiveWriter, batch: pa.RecordBatch) -> None:
+        task, item, kind = (number_column(batch.column(f"{PREFIX}{name}")) for name in ("task", "item", "kind"))
+        self._begin(task)
+        edges = np.flatnonzero((np.diff(item) != 0) | (np.diff(kind) != 0)) + 1
+        for first, end in zip([0, *edges.tolist()], [*edges.tolist(), batch.num_rows], strict=True):
+            if end > first:
+                self._add_run(archive, batch.slice(first, end - first), int(item[first]), int(kind[first]))
+
+    def _begin(self, task: NDArray[np.int32]) -> None:
+        if self._number is None and len(task):
+            self._number = int(task[0])
+            self._items = [decode_item(values) for values in json.loads(self._payloads[self._number])]
+        if (task != self._number).any():
+            raise _mixed("rows of several tasks came together")
+
+    def _add_run(self, archive: ArchiveWriter, rows: pa.RecordBatch, number: int, kind: int) -> None:
+        if number != len(self._done):
+            raise _mixed(f"a row of item {number} came where item {len(self._done)} was expected")
+        if kind == FAILED:
+            raise _ToldError(json.loads(rows.column(f"{PREFIX}value")[0].as_py()))
+        if self._open is None:
+            self._open = _Item(archive, self._items[number])
+        if kind == RECORD:
+            self._open.add(rows)
+            return
+        if kind != END or rows.num_rows != 1:
+            raise _mixed(f"{rows.num_rows} rows of kind {kind} came")
+        self._open.end(rows.column(f"{PREFIX}offset")[0].as_py())
+        self._done.append(self._open)
+        self._open = None
+
+    def end(self) -> None:
+        if len(self._done) != len(self._items):
+            raise _mixed(f"rows of {len(self._done)} items came, of {len(self._items)}")
+
+    def outcome(self) -> list[Transformed]:
+        """When the archive's block has ended well."""
+        return [each.outcome() for each in self._done]
+
+
+class _Item:
+    """One partition, or a part of it: which records were kept, and with which fields changed."""
+
+    def __init__(self, archive: ArchiveWriter, item: TransferItem) -> None:
+        self._item = item
+        self._ends = np.array([each.end_offset for each in item.slices], np.int64)
+        self._reached = 0
+        self._written = -1
+        """The last offset."""
+        self._counts: Counter[str] = Counter()
+        self._part = archive.partition(
+            topic=item.where.topic,
+            topic_id=item.topic_id,
+            partition=item.where.partition,
+            packed=sum(each.raw_bytes for each in item.slices) < _PACKED_BYTES,
+        )
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        keep = rows.column(f"{PREFIX}keep")
+        self._counts["read"] += rows.num_rows
+        kept = rows.filter(keep)
+        self._counts["kept"] += kept.num_rows
+        for name in FIELDS:
+            self._counts[name] += int(np.count_nonzero(number_column(kept.column(f"{PREFIX}{name}_changed"))))
+        if kept.num_rows:
+            with naming(str(self._item.where)):
+                self._append(_as_records(kept))
+
+    def _append(self, records: pa.RecordBatch) -> None:
+        """By the slices that they came from: each has its codec, and what lay between two stays a gap."""
+        offsets = number_column(records.column("offset"))
+        self._written = int(offsets[-1])
+        place = self._ends.searchsorted(offsets, side="right")
+        edges = np.flatnonzero(np.diff(place)) + 1
+        for first, end in zip([0, *edges.tolist()], [*edges.tolist(), records.num_rows], strict=True):
+            number = int(place[first])
+            if self._is_gap(self._reached, number):
+                self._part.close()
+            self._reached = number
+            append_records(
+                self._part, records.slice(first, end - first), codec=Codec[self._item.slices[number].codec.upper()]
+            )
+
+    def _is_gap(self, before: int, number: int) -> bool:
+        slices = self._item.slices[before : number + 1]
+        return any(one.end_offset < other.base_offset for one, other in pairwise(slices))
+
+    def end(self, count: int) -> None:
+        if count != self._counts["read"]:
+            raise _mixed(f"{self._counts['read']:,} records of {self._item.where} came, of {count:,}")
+        self._keep_epoch()
+        self._part.close()
+
+    def _keep_epoch(self) -> None:
+        """Of the source's last offset, where its record is dropped: a backup that goes on asks by it for a cut log."""
+        last = self._item.slices[-1] if self._item.slices else None
+        if last is None or last.last_leader_epoch < 0 or not self._written < last.end_offset - 1 < self._item.end:
+            return
+        if self._is_gap(self._reached, len(self._item.slices) - 1):
+            self._part.close()
+        data = emptied(last.end_offset - 1, leader_epoch=last.last_leader_epoch)
+        self._part.append(data, walk(data, check_crc=False))
+
+    def outcome(self) -> Transformed:
+        return Transformed(
+            **_place(self._item),
+            segments=tuple(asdict(each) for each in self._part.slices),
+            read=self._counts["read"],
+            kept=self._counts["kept"],
+            changed={name: self._counts[name] for name in FIELDS if self._counts[name]},
+        )
+
+
+def _place(item: TransferItem) -> dict[str, Any]:
+    where = item.where
+    return {"topic": where.topic, "topic_id": item.topic_id, "partition": where.partition, "start": item.start}
+
+
+def _as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
+    columns = {name: rows.column(f"{PREFIX}{name}") for name in CARRIED}
+    _refuse_null(columns["offset"], columns["timestamp_ms"].is_null(), "its timestamp became null")
+    columns["headers"] = _headers(columns["offset"], columns["headers"])
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _headers(offsets: pa.Array, column: pa.Array) -> pa.Array:
+    counts = number_column(pc.list_value_length(column))
+    entries = column.flatten()
+    keys, values = entries.flatten()
+    if entries.null_count or keys.null_count:
+        wrong = np.repeat(np.arange(len(counts)), counts)[number_column(keys.is_null())]
+        rows = np.zeros(len(counts), np.bool_)
+        rows[wrong] = True
+        _refuse_null(offsets, number_array(rows), "one of its headers has no key")
+    return headers_array(np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)]), keys, values)
+
+
+def _refuse_null(offsets: pa.Array, wrong: pa.Array, what: str) -> None:
+    rows = np.flatnonzero(number_column(wrong))
+    if rows.size:
+        raise UsageError(
+            f"{what} by what --select says",
+            operation="transform",
+            offset=int(number_column(offsets)[rows[0]]),
+            hint="let the expression give something for every record, with coalesce or case",
+        )
+
+
+def _mixed(what: str) -> RefusedError:
+    return RefusedError(
+        f"the expressions do not leave records where they are: {what}",
+        operation="transform",
+        hint="use expressions over single records, without subqueries",
+    )

@@ -1,0 +1,32 @@
+"""What a backup says of words that mean no topic yet: it goes on, because the topic may come."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from maxbrod.backup.observing import choose_topics
+from maxbrod.config import BackupConfig
+from maxbrod.errors import UsageError
+
+
+def cluster(*names: str) -> Any:
+    topics = {name: SimpleNamespace(internal=False, topic_id=uuid4()) for name in names}
+    return SimpleNamespace(metadata=lambda **_: SimpleNamespace(topics=topics))
+
+
+def test_a_pattern_that_no_topic_matches_yet_is_told_and_a_name_is_demanded() -> None:
+    wish = BackupConfig(topics=("orders", "pay-*", "/ord/"), start={"payments": {0: 5}, "orders": {0: 7}})
+    found = choose_topics(cluster("orders"), wish, patience_s=1, demand=True)
+    assert list(found.topics) == ["orders"]
+    assert [(each.kind, each.topic) for each in found.notices] == [
+        ("missing", None),
+        ("missing", None),
+        ("missing", "payments"),
+    ]
+    assert "pay-*" in found.notices[1].message
+    with pytest.raises(UsageError, match="no such topic"):
+        choose_topics(cluster("orders"), BackupConfig(topics=("ordres",)), patience_s=1, demand=True)

@@ -1,0 +1,91 @@
+"""What an archive tells a backup that starts afresh about recovery points."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from archive.examples import EMPTY_ID, NAMES, cluster, fill, part
+from catalog.examples import TOPIC_ID
+from fixtures_archives import commit_run
+from maxbrod.backup.positions import Positions
+from maxbrod.backup.run_state import BackupRun
+from maxbrod.kafka.state.cluster_state import Broker, Gap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fixtures_archives import Place
+
+NEW_ID = "NEWNEWNEWNEWNEWNEWNEWA"
+LOOKED_AT = 1_700_000_000_001
+"""As the examples have it."""
+
+
+def remembered(place: Place, **changes: Any) -> Positions:
+    """Of an archive whose last snapshot knows a broker, and these points."""
+    archive = fill(place)
+    broker = Broker(node_id=1, host="broker1", port=9092, rack=None)
+    points = {part(0): 2000, part(1): None, part(0, EMPTY_ID): 3000}
+    state = {"brokers": (broker,), "gaps": (), **changes}
+    commit_run(
+        archive,
+        "run-3",
+        [],
+        topics=NAMES,
+        ends={part(0): 30, part(1): 10, part(0, EMPTY_ID): 0},
+        cluster=replace(cluster(), **state),
+        recovery_points=points,
+        finished_at=1_800_000_000_000,
+        written_at=1_800_000_000_000,
+    )
+    found = Positions()
+    found.remember(archive)
+    return found
+
+
+def test_a_partition_that_did_not_exist_yet_has_missed_nothing_until_then(local_place: Place) -> None:
+    found = remembered(local_place)
+    # A topic and a partition that are new, and one that was there and that no backup has chosen.
+    chosen = (part(0, NEW_ID), part(5), part(1, EMPTY_ID), part(1))
+    before = found.recovery_points_before(chosen)
+    assert [before.get(each) for each in chosen] == [LOOKED_AT, LOOKED_AT, None, None]
+    assert before[part(0)] == 2000
+
+
+def test_a_partition_that_may_have_been_hidden_is_not_taken_for_new(local_place: Place) -> None:
+    found = remembered(local_place, gaps=(Gap(what="topics that may be hidden", why="no right", hint=""),))
+    assert part(0, NEW_ID) not in found.recovery_points_before([part(0, NEW_ID)])
+
+
+def test_without_a_cluster_the_points_of_the_chosen_topics_are_known(local_place: Place) -> None:
+    found = remembered(local_place)
+
+    def chosen(*names: str) -> Any:
+        def choose(known: Mapping[str, bool]) -> set[str]:
+            assert known == {"orders": False, "empty": False}
+            return set(names)
+
+        return choose
+
+    assert found.recovery_points_of(chosen("empty")) == [3000]
+    assert found.recovery_points_of(chosen("orders")) == [2000, None]
+
+
+def test_what_a_process_has_found_out_since_is_newer_than_what_is_recorded(local_place: Place) -> None:
+    found = remembered(local_place)
+    found.recovery_points = {part(0): 9000}
+    found.remember(local_place.open())
+    assert (found.recovery_points[part(0)], found.recovery_points[part(0, EMPTY_ID)]) == (9000, 3000)
+
+
+def test_a_run_of_other_topics_keeps_points_and_what_is_behind_while_the_cluster_has_them() -> None:
+    run = BackupRun(present=frozenset({TOPIC_ID}), planned=True)
+    run.could_not_ask({part(1): "orders"})
+    before = {part(0): 1000, part(1): 500, part(0, EMPTY_ID): 700}
+    points = run.recovery_points(before)
+    assert points == {part(0): 1000, part(1): 500}
+    assert run.recovery_point(points) == 500
+    assert run.behind({part(0): 40, part(0, EMPTY_ID): 7}) == {part(0): 40, part(1): None}
+    assert run.lags() == {"orders": None}
+    assert BackupRun().lags() is None

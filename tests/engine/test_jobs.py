@@ -1,0 +1,55 @@
+"""A job gives every payload its answer, and costs a worker next to nothing besides."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from maxbrod.engine.jobs import run_tasks
+from maxbrod.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_every_payload_gets_its_own_answer_in_order(spark: Any) -> None:
+    payloads = [str(number) for number in range(5)]
+    assert run_tasks(spark, lambda payload: payload * 2, payloads, name="doubling") == [each * 2 for each in payloads]
+
+
+def test_modules_are_never_looked_through_for_garbage_after_each_task(spark: Any) -> None:
+    def frozen(_payload: str) -> str:
+        import gc  # noqa: PLC0415 - in the worker
+
+        return str(gc.get_freeze_count())
+
+    run_tasks(spark, frozen, ["x"] * 4, name="first")
+    # At least one of them goes to a worker that has done a task before; Spark may have started another.
+    assert max(map(int, run_tasks(spark, frozen, ["x"] * 4, name="second"))) > 10_000
+
+
+def test_a_job_that_is_stopped_ends_with_its_tasks(spark: Any, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def endless(folder: str) -> str:
+        import time  # noqa: PLC0415 - in the worker
+        from pathlib import Path  # noqa: PLC0415
+
+        mark = Path(folder) / "alive"
+        while True:
+            mark.write_text(str(time.monotonic()))
+            time.sleep(0.05)
+
+    def stop_when_it_runs(done: int) -> None:
+        assert done == 0
+        if (tmp_path / "alive").exists():
+            stop.set()
+
+    with pytest.raises(UnavailableError, match="Spark gave the job up"):
+        run_tasks(spark, endless, [str(tmp_path)], name="endless", on_done=stop_when_it_runs, stop=stop)
+    before = (tmp_path / "alive").read_text()
+    # The very worker that ran it is gone, or does other work: in either case it writes no more.
+    assert run_tasks(spark, str.upper, ["still there"], name="after") == ["STILL THERE"]
+    assert (tmp_path / "alive").read_text() == before

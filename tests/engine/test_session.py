@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from maxbrod.engine.class_sharing import find_archive
+from maxbrod.engine.session import _CLASSIC_CONF, _EVERY_CONF, _local_master, _sockets_in, open_session
+from maxbrod.errors import UsageError
+from maxbrod.java import find_java
+from maxbrod.sandbox.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+DRIVERS = Path(__file__).with_name("drivers.py")
+
+# All that an unlucky shell can hold: another Spark, another Python, a cache that cannot be written, a chatty Java.
+HOSTILE = {
+    "PYSPARK_PYTHON": "/bin/false",
+    "PYSPARK_DRIVER_PYTHON": "/bin/false",
+    "PYSPARK_SUBMIT_ARGS": "--master spark://nowhere:7077 pyspark-shell",
+    "SPARK_HOME": "/nonexistent",
+    "SPARK_CONF_DIR": "/nonexistent",
+    "SPARK_REMOTE": "sc://nowhere",
+    "SPARK_LOCAL_IP": "192.0.2.1",
+    "JAVA_TOOL_OPTIONS": "-Dmaxbrod.test=1",
+    "MAXBROD_CACHE": "/proc/maxbrod",
+}
+
+
+def drive(name: str, *, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, DRIVERS, name],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    cwd = tmp_path_factory.mktemp("cwd")
+    temporary = tmp_path_factory.mktemp("tmp")
+    ran = drive("describe", cwd=cwd, env={**HOSTILE, "TMPDIR": str(temporary)})
+    return ran, [path.name for folder in (cwd, temporary) for path in folder.iterdir()]
+
+
+@pytest.fixture(scope="module")
+def facts(hostile_run: tuple[subprocess.CompletedProcess[str], list[str]]) -> dict[str, Any]:
+    ran, _ = hostile_run
+    assert ran.returncode == 0, ran.stderr
+    described: dict[str, Any] = json.loads(ran.stdout)
+    return described
+
+
+def test_spark_writes_nothing_on_the_screen(hostile_run: tuple[subprocess.CompletedProcess[str], list[str]]) -> None:
+    ran, _ = hostile_run
+    assert ran.stderr == ""
+    assert ran.stdout.startswith("{")
+    json.loads(ran.stdout)
+
+
+def test_spark_leaves_no_file_behind(hostile_run: tuple[subprocess.CompletedProcess[str], list[str]]) -> None:
+    _, left = hostile_run
+    assert left == []
+
+
+def test_workers_run_the_drivers_interpreter(facts: dict[str, Any]) -> None:
+    assert {worker["python"] for worker in facts["workers"]} == {sys.executable}
+
+
+def test_workers_import_pyspark_as_it_is_installed(facts: dict[str, Any]) -> None:
+    # Out of Spark's zip file it would be compiled again for every daemon: half a second.
+    assert not any(".zip" in worker["pyspark"] for worker in facts["workers"])
+
+
+def test_only_loopback_is_listened_on(facts: dict[str, Any]) -> None:
+    assert facts["listening"]
+    assert all(address in {"127.0.0.1", "::1", "::ffff:127.0.0.1"} for address in facts["listening"])
+
+
+def test_a_stranger_on_this_machine_is_refused_before_java_deserialises_anything(facts: dict[str, Any]) -> None:
+    """The driver's RPC and its block manager are all that have ports, besides the gateway, which wants its token."""
+    assert [name for name, _ in facts["ports"]] == ["gateway", "java", "java"]
+    assert facts["ports"][0][1] == "token"
+    for _, answer in facts["ports"][1:]:
+        assert "Unknown challenge message" in answer
+        assert "ObjectInputStream" not in answer
+
+
+def test_python_and_the_jvm_meet_in_a_folder_that_nobody_else_can_enter(facts: dict[str, Any]) -> None:
+    """The server of accumulators and that of the workers."""
+    assert len(facts["sockets"]) >= 2
+    assert {mode for _, mode in facts["sockets"]} == {0o700}
+
+
+def test_a_folder_whose_name_is_too_long_for_a_socket_has_none(tmp_path: Path) -> None:
+    assert _sockets_in(Path("/tmp/maxbrod-spark-abcdefgh"))
+    assert _sockets_in(tmp_path / ("x" * 100)) == {}
+
+
+def test_sessions_of_a_cluster_keep_its_settings() -> None:
+    """Whoever runs it has decided on secrets, and a driver with others would be refused."""
+    assert not any(
+        key.startswith(("spark.authenticate", "spark.network.crypto")) for key in {**_EVERY_CONF, **_CLASSIC_CONF}
+    )
+
+
+def test_a_secret_setting_arrives_but_not_by_the_command_line(facts: dict[str, Any]) -> None:
+    assert facts["settings"]["spark.maxbrod.password"] == "hunter2"
+    assert not any("hunter2" in argument for argument in facts["command"])
+
+
+def test_the_jvm_is_gone_when_the_session_is_closed(facts: dict[str, Any]) -> None:
+    assert facts["jvm_gone"]
+
+
+def test_the_callers_environment_is_left_as_it_was(facts: dict[str, Any]) -> None:
+    assert {name: facts["environment"].get(name) for name in HOSTILE} == HOSTILE
+    assert "PYSPARK_GATEWAY_SECRET" not in facts["environment"]
+
+
+def test_a_local_master_gets_retries_for_its_tasks() -> None:
+    assert _local_master("local", 4) == "local[1,4]"
+    assert _local_master("local[*]", 3) == "local[*,3]"
+    assert _local_master("local[2, 7]", 4) == "local[2,7]"
+    assert _local_master("spark://host:7077", 4) is None
+    assert _local_master("local-cluster[2,1,1024]", 4) is None
+
+
+def test_a_task_whose_worker_dies_runs_again(spark: Any) -> None:
+    def die_once(batches: Iterable[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext  # noqa: PLC0415
+
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
+            os._exit(1)
+        yield from batches
+
+    assert spark.range(0, 10, 1, 2).mapInArrow(die_once, "id long").count() == 10
+
+
+def test_a_session_that_is_handed_in_stays_open(spark: Any) -> None:
+    with open_session(session=spark, master="local[1]") as session:
+        assert session is spark
+    assert spark.range(3).count() == 3
+
+
+def test_an_open_session_is_shared_and_not_stopped(spark: Any) -> None:
+    with open_session() as session:
+        assert session.sparkContext is spark.sparkContext
+    assert spark.range(3).count() == 3
+
+
+def test_a_second_session_with_other_settings_is_refused(spark: Any) -> None:
+    with pytest.raises(UsageError, match="only one"), open_session(master="local[1]"):
+        pass
+
+
+@pytest.fixture(scope="module")
+def archive() -> Path:
+    # In a process of its own, as it starts a Spark of its own.
+    subprocess.run([sys.executable, "-m", "maxbrod.engine.prepare"], check=True, capture_output=True)
+    made = find_archive(find_java())
+    if made is None:
+        pytest.skip("this Java cannot share classes")
+    return made.folder
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbled"])
+def test_spark_starts_with_a_damaged_archive(damage: str, archive: Path, tmp_path: Path) -> None:
+    classes = shutil.copytree(archive, tmp_path / archive.name) / "classes.jsa"
+    classes.chmod(0o644)
+    with classes.open("r+b") as file:
+        middle = classes.stat().st_size // 2
+        if damage == "truncated":
+            file.truncate(middle)
+        else:
+            file.seek(middle)
+            file.write(random.Random(1).randbytes(1_000_000))
+    ran = drive("count", cwd=tmp_path, env={"MAXBROD_CACHE": str(tmp_path)})
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("10", "", 0)
+
+
+def test_no_process_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, DRIVERS, "hang"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with driver:
+        try:
+            assert driver.stdout is not None
+            jvm = psutil.Process(int(driver.stdout.readline()))
+            # The daemon and the worker that it forked.
+            wait_for("the workers", lambda: len(jvm.children(recursive=True)) > 1 or None, timeout_s=300)
+            family = [jvm, *jvm.children(recursive=True)]
+        finally:
+            driver.kill()
+    _, alive = psutil.wait_procs(family, timeout=120)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def run_alone(program: str) -> str:
+    """What a program prints that must not find the session of the other tests."""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_jvm_that_cannot_start_is_an_error_with_its_reason() -> None:
+    program = """
+from maxbrod.errors import UnavailableError
+from maxbrod.engine.session import open_session
+try:
+    with open_session(conf={"spark.driver.memory": "1k"}): pass
+except UnavailableError as error: print(error.hint)
+"""
+    assert "Too small maximum heap" in run_alone(program)
+
+
+@pytest.mark.parametrize("missing", ["grpc", "grpc_status", "zstandard"])
+def test_spark_connect_without_its_client_says_what_to_install(missing: str) -> None:
+    program = f"""
+import sys
+sys.modules["{missing}"] = None  # as if it were not installed
+from maxbrod.errors import EnvironmentMissingError
+from maxbrod.engine.session import open_session
+try:
+    with open_session(master="sc://localhost"): pass
+except EnvironmentMissingError as error: print(error.hint)
+"""
+    assert "pyspark[connect]" in run_alone(program)

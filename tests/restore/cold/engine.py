@@ -1,0 +1,102 @@
+"""Runs restores into log directories in this process, without Spark, and looks at the logs that they leave."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from maxbrod.batch.headers import walk
+from maxbrod.cli.main import run
+from maxbrod.config import Config
+from maxbrod.errors import MaxbrodError
+from maxbrod.restore.cold import run as engine
+from maxbrod.restore.cold.job import _work, _written
+from maxbrod.restore.plan.wish import Wish
+from restore.engine import run_loss_job_here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten
+
+
+def run_job_here(
+    _: object, settings: ColdSettings, tasks: Sequence[Sequence[ColdItem]], **__: object
+) -> list[ColdWritten]:
+    """What Spark does with tasks, one after another: text in, text out."""
+    answers = [_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
+    return [_written(values) for answer in answers for values in json.loads(answer)]
+
+
+@contextmanager
+def without_spark(job: Callable[..., list[ColdWritten]] = run_job_here) -> Iterator[None]:
+    @contextmanager
+    def nothing(*_: object) -> Iterator[None]:
+        yield None
+
+    with (
+        patch.object(engine, "run_cold_job", job),
+        patch.object(engine, "open_configured", nothing),
+        patch.object(engine, "parallelism_of", lambda *_: 2),
+        patch.object(engine, "run_loss_job", run_loss_job_here),
+    ):
+        yield
+
+
+def restore(source: Path, *directories: Path, **wish: Any) -> dict[str, Any]:
+    work = engine.ColdRestore(Config(archive=str(source)), Wish(**wish), directories)
+    with without_spark():
+        return work.run(work.plan()).as_dict()
+
+
+def refused(source: Path, *directories: Path) -> MaxbrodError:
+    """Nothing is changed by it."""
+    before = [contents(each) for each in directories]
+    with pytest.raises(MaxbrodError) as caught:
+        restore(source, *directories)
+    assert [contents(each) for each in directories] == before
+    return caught.value
+
+
+class Cold:
+    """`maxbrod restore --to-logdir` with one archive and some directories."""
+
+    def __init__(self, archive: object, *directories: Path) -> None:
+        self._place = ["restore", "--archive", str(archive)]
+        for each in directories:
+            self._place += ["--to-logdir", str(each)]
+
+    def __call__(self, capsys: pytest.CaptureFixture[str], *words: str, exits: int = 0) -> dict[str, Any]:
+        with without_spark():
+            code = run([*self._place, *words, "--json"])
+        told = capsys.readouterr()
+        assert code == exits, told
+        document: dict[str, Any] = json.loads(told.out)
+        return document
+
+
+def log_of(folder: Path, first: int = 0, end: int | None = None) -> bytes:
+    """A partition's log, all segments one after another; of its batches those in [first, end)."""
+    data = b"".join(each.read_bytes() for each in sorted(folder.glob("*.log")))
+    headers = walk(np.frombuffer(data, np.uint8))
+    kept = headers["base_offset"] >= first
+    if end is not None:
+        kept &= headers.last_offset < end
+    rows = np.flatnonzero(kept)
+    return data[int(headers.position[rows[0]]) : int((headers.position + headers.size)[rows[-1]])] if rows.size else b""
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory, by name."""
+    return {
+        str(each.relative_to(directory)): each.read_bytes()
+        for each in sorted(directory.rglob("*"))
+        if each.is_file() and not each.is_symlink()
+    }

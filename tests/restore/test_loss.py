@@ -1,0 +1,72 @@
+"""A listing finds what is gone of an archive, in any layout, and nothing where nothing is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from native_logs import data_batch
+
+from convert.engine import convert
+from maxbrod.archive.opening import open_archive
+from maxbrod.restore.loss import listed_losses
+from maxbrod.storage.local import LocalStorage
+from restore.cold.directories import TOPIC_ID, put_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAYOUTS = ["kafka", "kbak", "kbs", "binlog", "avro", "parquet"]
+
+
+@pytest.fixture(params=LAYOUTS)
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    source = put_source(tmp_path / "source", {"orders-0": [data_batch(each, 10) for each in range(0, 60, 10)]})
+    report = convert(source, tmp_path / "tree", request.param, segment_records=10, accept_loss=True)
+    assert report.exit_code == 0
+    return tmp_path / "tree"
+
+
+def losses(tree: Path) -> list[tuple[int, int, str]]:
+    archive = open_archive(str(tree))
+    (topic_id,) = set(archive.catalog.rows(columns=["topic_id"])["topic_id"].to_pylist())
+    return [
+        (each.first, each.end, each.object_name)
+        for found in listed_losses(archive, {topic_id}).values()
+        for each in found
+    ]
+
+
+def test_of_a_whole_archive_nothing_is_lost(tree: Path) -> None:
+    assert losses(tree) == []
+
+
+@pytest.mark.parametrize("tree", ["kafka", "kbak", "kbs"], indirect=True)
+@pytest.mark.parametrize("how", ["missing", "cut"])
+def test_objects_that_are_gone_or_too_short_are_found_by_listing(tree: Path, how: str) -> None:
+    """Of layouts whose catalog or manifest names objects; what others lack is found when they are surveyed."""
+    rows = open_archive(str(tree)).catalog.rows().to_pylist()
+    row = rows[3] if how == "missing" else rows[-1]
+    victim = tree / row["path"]
+    named = {(each["base_offset"], each["end_offset"]) for each in rows if each["path"] == row["path"]}
+    if how == "missing":
+        victim.unlink()
+    else:
+        victim.write_bytes(victim.read_bytes()[:-5])
+        named = {(row["base_offset"], row["end_offset"])}
+    found = losses(tree)
+    assert {(first, end) for first, end, _ in found} == named
+    assert all(victim.name in name for _, _, name in found)
+
+
+def test_a_listing_is_all_that_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = put_source(tmp_path / "source", {"orders-0": [data_batch(each, 10) for each in range(0, 60, 10)]})
+    convert(source, tmp_path / "tree", "kafka", segment_records=10)
+    archive = open_archive(str(tmp_path / "tree"))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("an object was asked for")
+
+    monkeypatch.setattr(LocalStorage, "head", refuse)
+    monkeypatch.setattr(LocalStorage, "get_ranges", refuse)
+    assert listed_losses(archive, {TOPIC_ID}) == {}
