@@ -20,11 +20,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from maxbrod.backup.functions import backup as backup
     from maxbrod.backup.report import BackupReport as BackupReport
+    from maxbrod.compare.functions import compare as compare
     from maxbrod.compare.report import CompareReport as CompareReport
     from maxbrod.errors import MaxbrodError as MaxbrodError
-    from maxbrod.functions import backup as backup
-    from maxbrod.functions import compare as compare
     from maxbrod.query.functions import query as query
     from maxbrod.query.functions import views as views
     from maxbrod.restore.functions import restore as restore
@@ -54,8 +54,8 @@ _HOMES: Final = {
     "CompareReport": "maxbrod.compare.report",
     "MaxbrodError": "maxbrod.errors",
     "RestoreReport": "maxbrod.restore.report",
-    "backup": "maxbrod.functions",
-    "compare": "maxbrod.functions",
+    "backup": "maxbrod.backup.functions",
+    "compare": "maxbrod.compare.functions",
     "query": "maxbrod.query.functions",
     "register": "maxbrod.table.registering",
     "restore": "maxbrod.restore.functions",

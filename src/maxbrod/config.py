@@ -320,3 +320,14 @@ def complaints(error: ValidationError) -> str:
         f"{'.'.join(map(str, complaint['loc'])) or 'the file'}: {complaint['msg'].removeprefix('Value error, ')}"
         for complaint in error.errors(include_input=False, include_url=False, include_context=False)
     )
+
+
+def kafka_config(
+    base: KafkaConfig | None, given: KafkaConfig | Mapping[str, str] | None, bootstrap: str | None
+) -> KafkaConfig | None:
+    if given is not None and not isinstance(given, KafkaConfig):
+        given = from_java_properties({**given, **({} if bootstrap is None else {"bootstrap.servers": bootstrap})})
+    found = given or base
+    if bootstrap is None:
+        return found
+    return KafkaConfig(bootstrap=bootstrap) if found is None else found.model_copy(update={"bootstrap": bootstrap})

@@ -10,8 +10,9 @@ import pytest
 
 from maxbrod.backup.follow import Interval
 from maxbrod.backup.metrics import BackupMetrics, serving
-from maxbrod.backup.report import BackupReport, Notice, TopicReport
+from maxbrod.backup.report import BackupReport, TopicReport
 from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.notices import Notice
 
 
 def report(*notices: Notice, waiting: int = 0) -> BackupReport:

@@ -14,17 +14,17 @@ from maxbrod.backup.choosing import target_wish
 from maxbrod.config import Config, SparkConfig, StorageConfig
 from maxbrod.convert import proof as proving
 from maxbrod.convert import run as converting
-from maxbrod.convert.job import _transferred, _work
 from maxbrod.convert.verify_job import _verified
 from maxbrod.convert.verify_job import _work as verify_work
+from maxbrod.transfer.job import _transferred, _work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from maxbrod.backup.report import BackupReport
     from maxbrod.convert.report import ConvertReport
-    from maxbrod.convert.task import TransferItem, Transferred, TransferSettings
     from maxbrod.convert.verify_task import Verified, VerifyItem, VerifySettings
+    from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
 
 
 def run_job_here(

@@ -25,8 +25,8 @@ from maxbrod.sandbox.topics import create_topic, recreate_topic
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.convert.task import Transferred
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.transfer.task import Transferred
 
 
 class KilledError(Exception):

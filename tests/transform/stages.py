@@ -13,12 +13,12 @@ from native_logs import NAME
 from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.config import StorageConfig
-from maxbrod.convert.task import TransferItem
 from maxbrod.engine.progress import silent
 from maxbrod.layouts.reading import read_records
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.sources import Source
 from maxbrod.restore.staging import Staging
+from maxbrod.transfer.task import TransferItem
 from maxbrod.transform.columns import FLAGS, PREFIX
 from maxbrod.transform.plan import Transform
 from maxbrod.transform.task import TransformSettings, read_rows

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from maxbrod.archive.acls import is_about
 from maxbrod.errors import CorruptDataError
 from maxbrod.kafka.state.cluster_state import (
     Acl,
@@ -28,7 +29,6 @@ from maxbrod.kafka.state.cluster_state import (
     decode_quotas,
     decode_users,
 )
-from maxbrod.restore.plan.access import is_about
 from maxbrod.strict_json import value_of
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.archive.acls import is_about
 from maxbrod.archive.carried import ACCESS, NOTHING, Told, decode_carried
 from maxbrod.errors import naming
 from maxbrod.kafka.state.cluster_state import Group, decode_state
-from maxbrod.restore.plan.access import is_about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from maxbrod.backup.notices import storage_failed
 from maxbrod.backup.plan.assembly import assemble, check_tiling
 from maxbrod.backup.plan.items import RangeItem, Task, Trouble
 from maxbrod.backup.plan.mending import settle, sort_out
-from maxbrod.backup.run_state import now_ms
+from maxbrod.catalog.run_ids import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

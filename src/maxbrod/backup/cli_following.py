@@ -12,7 +12,7 @@ from maxbrod.errors import EXIT_DONE
 
 if TYPE_CHECKING:
     from maxbrod.backup.follow import Interval
-    from maxbrod.backup.report import Notice
+    from maxbrod.notices import Notice
 
 
 class IntervalPrinter:

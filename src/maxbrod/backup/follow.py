@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.backup.choosing import open_backup
 from maxbrod.backup.notices import STOPPED
 from maxbrod.backup.plan.rolling import RollLimits
-from maxbrod.backup.report import add_up, verdict_of, worst_exit_code
-from maxbrod.backup.run_state import now_ms
+from maxbrod.backup.report import add_up
 from maxbrod.backup.waiting import Waiting
+from maxbrod.catalog.run_ids import now_ms
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError
+from maxbrod.notices import verdict_of, worst_exit_code
 
 if TYPE_CHECKING:
     import threading

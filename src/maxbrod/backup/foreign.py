@@ -18,11 +18,9 @@ from maxbrod.backup.notices import stopped
 from maxbrod.backup.observing import choose_topics, observe
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest, parse_start
 from maxbrod.backup.plan.states import plan_partition
-from maxbrod.backup.report import BackupReport, Notice, TopicReport, add_up
-from maxbrod.backup.run_state import new_run_id, now_ms
+from maxbrod.backup.report import BackupReport, TopicReport, add_up
+from maxbrod.catalog.run_ids import new_run_id, now_ms
 from maxbrod.catalog.surveyed import SurveyedCatalog
-from maxbrod.convert.job import run_transfer_job
-from maxbrod.convert.task import TransferItem, TransferSettings
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import Window, next_windows, spread
@@ -32,6 +30,9 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
 from maxbrod.model import TopicPartition
+from maxbrod.notices import Notice
+from maxbrod.transfer.job import run_transfer_job
+from maxbrod.transfer.task import TransferItem, TransferSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,11 +43,11 @@ if TYPE_CHECKING:
     from maxbrod.backup.waiting import Waiting
     from maxbrod.catalog.rows import PartitionId
     from maxbrod.config import Config
-    from maxbrod.convert.task import Transferred
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
+    from maxbrod.transfer.task import Transferred
 
 
 @dataclass(slots=True)

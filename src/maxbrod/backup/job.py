@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from maxbrod.backup.plan.items import Damage, Failure, Outcome, RangeItem, Task, Trouble
 from maxbrod.backup.task import TaskSettings, run_backup_task
 from maxbrod.engine.jobs import run_tasks
-from maxbrod.layouts.kafka.slices import Slice
-from maxbrod.model import AbortedTransaction
+from maxbrod.layouts.travelling import decode_slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,7 +61,3 @@ def _outcome(values: dict[str, Any]) -> Outcome:
         damages=tuple(Damage(**each) for each in values["damages"]),
         failure=failure and Failure(**{**failure, "trouble": Trouble(failure["trouble"])}),
     )
-
-
-def decode_slice(values: dict[str, Any]) -> Slice:
-    return Slice(**{**values, "aborted": tuple(AbortedTransaction(**each) for each in values["aborted"])})

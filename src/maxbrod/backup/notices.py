@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.backup.report import Notice
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
+from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from maxbrod.archive.selection import select_topics
 from maxbrod.backup.plan.starts import AtTime
 from maxbrod.backup.plan.states import Held, PartitionState, diverges_at
-from maxbrod.backup.report import Notice
 from maxbrod.catalog.rows import PartitionId
 from maxbrod.errors import EXIT_INCOMPLETE, MaxbrodError, UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, epoch_ends, list_offsets
 from maxbrod.kafka.state.sizes import partition_sizes
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, topic_id_text
+from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

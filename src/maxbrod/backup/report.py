@@ -1,16 +1,15 @@
-"""What a use case tells when it is done: frozen values that print as JSON."""
+"""The report of one run of a backup: frozen values that print as JSON."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED
+from maxbrod.errors import EXIT_DONE
+from maxbrod.notices import Notice, verdict_of, worst_exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-_VERDICTS: Final = {EXIT_DONE: "complete", EXIT_FAILED: "failed", EXIT_CORRUPT: "corrupt data found"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,37 +29,6 @@ class TopicReport:
     waiting: int | None = 0
     """Offsets that are in the log and not in the archive: not read, of open transactions, or written since the run
     began. None where not every partition could be asked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """Something that a person should know. `exit_code` is what it makes of the command's."""
-
-    kind: str
-    message: str
-    topic: str | None = None
-    partition: int | None = None
-    first_offset: int | None = None
-    end_offset: int | None = None
-    hint: str | None = None
-    exit_code: int = EXIT_DONE
-
-    def __str__(self) -> str:
-        where = "" if self.topic is None else self.topic
-        where += "" if self.partition is None else f"-{self.partition}"
-        offsets = "" if self.first_offset is None else f" offsets {self.first_offset} to {self.end_offset}"
-        return f"{where}{offsets}: {self.message}" if where else self.message
-
-
-def worst_exit_code(notices: Iterable[Notice]) -> int:
-    """Of the gravest notice: the archive could not be written, then damage, then what is missing."""
-    codes = {notice.exit_code for notice in notices}
-    return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=EXIT_DONE)
-
-
-def verdict_of(exit_code: int) -> str:
-    """What a backup that ends with this code is called."""
-    return _VERDICTS.get(exit_code, "incomplete")
 
 
 def add_up(counts: Iterable[int | None]) -> int | None:

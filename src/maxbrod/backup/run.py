@@ -23,17 +23,18 @@ from maxbrod.backup.lookout import Lookout
 from maxbrod.backup.meter import Meter
 from maxbrod.backup.notices import clock_behind, held_back, never_still, not_captured, stopped, truncated
 from maxbrod.backup.observing import Observation, choose_topics, observe
-from maxbrod.backup.plan.mending import MENDABLE, plan_mending
+from maxbrod.backup.plan.mending import plan_mending
 from maxbrod.backup.plan.starts import AtOffsets, Earliest, Latest, parse_start
 from maxbrod.backup.plan.states import plan_partition
 from maxbrod.backup.plan.tasks import PartitionRange, plan_tasks
 from maxbrod.backup.positions import Positions
-from maxbrod.backup.report import BackupReport, Notice, worst_exit_code
-from maxbrod.backup.run_state import BackupRun, now_ms
+from maxbrod.backup.run_state import BackupRun
 from maxbrod.backup.task import TaskSettings
 from maxbrod.backup.truncation import cut_back, held_rows
 from maxbrod.catalog.replaced import after_replacing
 from maxbrod.catalog.rows import PartitionId, Run, Segment
+from maxbrod.catalog.run_ids import now_ms
+from maxbrod.catalog.schema import MENDABLE
 from maxbrod.engine.jobs import ON_SPARK
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
@@ -46,6 +47,7 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import TopicPartition
+from maxbrod.notices import Notice, worst_exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.items import Outcome
     from maxbrod.backup.plan.states import PartitionPlan
     from maxbrod.backup.plan.tasks import Wave
+    from maxbrod.backup.report import BackupReport
     from maxbrod.backup.waiting import Waiting
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.archive.recovery import Reach, behind, move_on, oldest
-from maxbrod.backup.report import BackupReport, Notice, TopicReport, add_up
+from maxbrod.backup.report import BackupReport, TopicReport, add_up
 from maxbrod.catalog.rows import Gap, PartitionId, Row, Run, Segment
 from maxbrod.catalog.run_ids import new_run_id, now_ms
+from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.findings import Finding
     from maxbrod.backup.plan.states import PartitionPlan
     from maxbrod.kafka.state.open_transactions import OpenTransaction
-
-__all__ = ["BackupRun", "new_run_id", "now_ms"]
 
 
 @dataclass(slots=True)

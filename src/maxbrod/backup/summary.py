@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from maxbrod.backup.report import BackupReport, Notice, TopicReport
+    from maxbrod.backup.report import BackupReport, TopicReport
+    from maxbrod.notices import Notice
 
 TOPICS_SHOWN_MAX: Final = 60
 NOTICES_SHOWN_MAX: Final = 10

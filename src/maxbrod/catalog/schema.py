@@ -46,6 +46,10 @@ class GapReason(StrEnum):
     UNEXPLAINED = "unexplained"
 
 
+MENDABLE: Final = frozenset({GapReason.CORRUPT, GapReason.UNEXPLAINED})
+"""Reasons of gaps that a later run may still read."""
+
+
 ABORTED_TYPE: Final = pa.list_(
     pa.struct([("producer_id", pa.int64()), ("first_offset", pa.int64()), ("last_offset", pa.int64())])
 )

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from maxbrod.backup.job import decode_slice
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.layouts.kafka.verifying import verify_slice
+from maxbrod.layouts.travelling import decode_slice
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:

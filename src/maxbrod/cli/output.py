@@ -17,8 +17,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from maxbrod.backup.report import verdict_of
 from maxbrod.errors import EXIT_DONE
+from maxbrod.notices import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.backup.job import decode_slice
 from maxbrod.batch.digest import Digest
 from maxbrod.compare.items import CompareItem, Digested, SuspectItem
 from maxbrod.compare.plan.differences import Difference
 from maxbrod.compare.plan.parts import Side
 from maxbrod.engine.jobs import run_tasks
+from maxbrod.layouts.travelling import decode_slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

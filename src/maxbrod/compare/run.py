@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.backup.run_state import now_ms
+from maxbrod.catalog.run_ids import now_ms
 from maxbrod.compare.archived import ArchivedPair, pair_archived
 from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
 from maxbrod.compare.job import run_difference_job, run_digest_job

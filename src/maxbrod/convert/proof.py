@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maxbrod.backup.report import Notice
 from maxbrod.batch.digest import join
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.convert.verify_job import run_verify_job
 from maxbrod.convert.verify_task import VerifyItem, VerifySettings
 from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT
+from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.backup.report import Notice, verdict_of, worst_exit_code
 from maxbrod.errors import EXIT_FAILED, error_of
+from maxbrod.notices import Notice, verdict_of, worst_exit_code
 
 if TYPE_CHECKING:
-    from maxbrod.convert.task import Transferred
+    from maxbrod.transfer.task import Transferred
     from maxbrod.transform.plan import Changes
 
 

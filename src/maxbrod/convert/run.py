@@ -13,22 +13,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.backup.report import Notice
-from maxbrod.backup.run_state import new_run_id, now_ms
 from maxbrod.catalog.rows import PartitionId, Segment, slice_of
-from maxbrod.convert.job import run_transfer_job
+from maxbrod.catalog.run_ids import new_run_id, now_ms
 from maxbrod.convert.plan.parts import Part, shares, waves
 from maxbrod.convert.proof import prove
 from maxbrod.convert.report import ConvertReport, TopicCounts, failed
 from maxbrod.convert.source import ConvertSource
 from maxbrod.convert.targets import NativeTarget, OtherTarget
-from maxbrod.convert.task import TransferItem, Transferred, TransferSettings
 from maxbrod.convert.transforming import as_transferred, refuse_layout, settings_of
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.notices import Notice
+from maxbrod.transfer.job import run_transfer_job
+from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
 from maxbrod.transform.frame import check_transform
 from maxbrod.transform.job import run_transform_job
 from maxbrod.transform.plan import add_changes

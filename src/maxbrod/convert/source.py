@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.backup.report import Notice
 from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
 from maxbrod.catalog.schema import GapReason
 from maxbrod.convert.plan.parts import Part
@@ -18,6 +17,7 @@ from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.logdir.layout import CHECK_CRC
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import TopicPartition
+from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -10,15 +10,14 @@ from maxbrod.archive.foreign_target import ForeignTarget, facts_of
 from maxbrod.archive.opening import open_for_writing
 from maxbrod.archive.snapshot_document import encode
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.backup.job import decode_slice
-from maxbrod.backup.run_state import new_run_id, now_ms
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows
+from maxbrod.catalog.run_ids import new_run_id, now_ms
 from maxbrod.catalog.schema import GapReason
 from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.convert.transforming import refuse_other, run_of_wave
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, WriteOptions
-from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
+from maxbrod.layouts.travelling import decode_segment, decode_slice, encode_survey, of_partition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from maxbrod.catalog.rows import Row
     from maxbrod.config import StorageConfig
     from maxbrod.convert.plan.parts import Part
-    from maxbrod.convert.task import Transferred
     from maxbrod.layouts.foreign import Loss
     from maxbrod.model import TopicPartition
+    from maxbrod.transfer.task import Transferred
     from maxbrod.transform.plan import Transform
 
 

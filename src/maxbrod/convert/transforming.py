@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.backup.run_state import now_ms
 from maxbrod.catalog.rows import Run
-from maxbrod.convert.task import Transferred
+from maxbrod.catalog.run_ids import now_ms
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.transfer.task import Transferred
 from maxbrod.transform.columns import shown_for
 from maxbrod.transform.task import TransformSettings
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.convert.task import TransferItem, TransferSettings
+    from maxbrod.transfer.task import TransferItem, TransferSettings
     from maxbrod.transform.plan import Transform
     from maxbrod.transform.task import Transformed
 

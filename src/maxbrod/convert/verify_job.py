@@ -7,10 +7,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.backup.job import decode_slice
 from maxbrod.batch.digest import Digest
 from maxbrod.convert.verify_task import Verified, VerifyItem, VerifySettings, run_verify_task
 from maxbrod.engine.jobs import run_tasks
+from maxbrod.layouts.travelling import decode_slice
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -65,9 +65,9 @@ def demo(
     A consumer group reads a part before and the rest after, and nothing twice. Cluster and archive live in a temporary
     folder and are removed at the end. The first run downloads Kafka.
     """
+    from maxbrod.backup.functions import backup  # noqa: PLC0415 - kafka-python and numba: not for `--help`
     from maxbrod.config import SparkConfig  # noqa: PLC0415
     from maxbrod.engine.session import open_configured  # noqa: PLC0415
-    from maxbrod.functions import backup  # noqa: PLC0415 - kafka-python and numba: not for `--help`
     from maxbrod.sandbox.cluster import Cluster  # noqa: PLC0415
     from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release  # noqa: PLC0415
     from maxbrod.sandbox.topics import delete_topic  # noqa: PLC0415

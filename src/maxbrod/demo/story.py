@@ -173,6 +173,6 @@ def restore(cluster: Cluster, archive: Path, session: Session) -> None:
 
 
 def compare(cluster: Cluster, archive: Path, session: Session) -> CompareReport:
-    from maxbrod.functions import compare as compare_topics  # noqa: PLC0415
+    from maxbrod.compare.functions import compare as compare_topics  # noqa: PLC0415
 
     return compare_topics(bootstrap=cluster.bootstrap, archive=archive, session=session)

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.backup.run_state import now_ms
+from maxbrod.catalog.run_ids import now_ms
 from maxbrod.compare.archived import measure_topics
 from maxbrod.compare.plan.pairs import CompareWish
 from maxbrod.compare.run import Comparison

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.backup.run_state import now_ms
+from maxbrod.catalog.run_ids import now_ms
 from maxbrod.drill.plan import prefix_of
 from maxbrod.errors import ObjectNotFoundError
 from maxbrod.kafka.admin.topics import delete_topics

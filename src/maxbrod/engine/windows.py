@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
-
-from maxbrod.backup.plan.states import estimate_bytes
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -13,6 +12,14 @@ if TYPE_CHECKING:
     from maxbrod.model import TopicPartition
 
 Item = TypeVar("Item")
+
+BYTES_PER_OFFSET: Final = 1024.0
+"""Where nobody knows how much an offset of a partition weighs."""
+
+
+def estimate_bytes(offsets: int, bytes_per_offset: float | None) -> int:
+    each = BYTES_PER_OFFSET if bytes_per_offset is None else bytes_per_offset
+    return math.ceil(offsets * each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.layouts.foreign import ForeignSegment, Survey
+from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import AbortedTransaction, TopicPartition
 
 if TYPE_CHECKING:
@@ -70,3 +71,7 @@ def segment_of(details: str) -> tuple[str, ForeignSegment]:
     """The inverse of `describe`: the layout's name, and the segment."""
     found = json.loads(details)
     return str(found["layout"]), decode_segment(found["segment"])
+
+
+def decode_slice(values: dict[str, Any]) -> Slice:
+    return Slice(**{**values, "aborted": tuple(AbortedTransaction(**each) for each in values["aborted"])})

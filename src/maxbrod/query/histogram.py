@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.restore.plan.wish import parse_time_ms
+from maxbrod.archive.words import parse_time_ms
 
 if TYPE_CHECKING:
     from maxbrod.query.run import Query

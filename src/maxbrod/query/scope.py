@@ -10,8 +10,8 @@ from pydantic import BaseModel, SecretStr
 from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.archive.selection import matches_nothing
 from maxbrod.archive.snapshots import find_moment
+from maxbrod.archive.words import parse_partitions, parse_time_ms
 from maxbrod.errors import UsageError
-from maxbrod.restore.plan.wish import parse_partitions, parse_time_ms
 from maxbrod.table.formats import parse_formats
 
 if TYPE_CHECKING:

@@ -207,6 +207,7 @@ def wish_of(
     staging: str | None,
 ) -> Wish:
     """UsageError: words that mean nothing, or contradict each other."""
+    from maxbrod.archive.words import parse_partitions, parse_time_ms  # noqa: PLC0415 - as below
     from maxbrod.restore.plan import wish as words  # noqa: PLC0415 - numpy: not for `--help`
     from maxbrod.restore.plan.rename import parse_rename  # noqa: PLC0415
 
@@ -214,10 +215,10 @@ def wish_of(
     return words.Wish(
         topics=tuple(topic or ()),
         exclude=tuple(exclude or ()),
-        partitions=frozenset() if partition is None else words.parse_partitions(partition),
+        partitions=frozenset() if partition is None else parse_partitions(partition),
         ranges=tuple(map(words.parse_range, ranges or ())),
-        since_ms=None if since is None else words.parse_time_ms(since),
-        until_ms=None if until is None else words.parse_time_ms(until),
+        since_ms=None if since is None else parse_time_ms(since),
+        until_ms=None if until is None else parse_time_ms(until),
         as_of=as_of,
         topic_ids=frozenset(topic_id or ()),
         rename=parse_rename(rename or (), prefix=prefix, suffix=suffix),

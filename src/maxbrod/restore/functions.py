@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.archive.selection import words_of
-from maxbrod.config import Config, load_config
+from maxbrod.archive.words import parse_time_ms
+from maxbrod.config import Config, kafka_config, load_config
 from maxbrod.engine.progress import silent
-from maxbrod.functions import kafka_config, wish_options
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import Wish, parse_offsets, parse_time_ms
+from maxbrod.restore.plan.wish import Wish, parse_offsets, wish_options
 from maxbrod.restore.run import Restore
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.backup.job import decode_slice
+from maxbrod.layouts.travelling import decode_slice
 from maxbrod.restore.repartition.blocks import Block
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.backup.job import decode_slice
 from maxbrod.batch.provenance import Provenance
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.errors import RefusedError
+from maxbrod.layouts.travelling import decode_slice
 from maxbrod.model import TopicPartition
 from maxbrod.restore.items import decode_shared, is_shared
 from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings, run_restore_task

@@ -5,12 +5,13 @@ is changed, and damage that only reading meets. What is accepted of it is left o
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.words import INT64_MAX
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
 from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import ProblemKind
@@ -20,7 +21,7 @@ from maxbrod.restore.loss_job import find_loss
 from maxbrod.restore.plan.mapping import OffsetMap, decode_map, encode_map, join_maps
 from maxbrod.restore.plan.plan import sources_of
 from maxbrod.restore.plan.sources import Lost, sound_part
-from maxbrod.restore.plan.wish import INT64_MAX, OffsetsMode
+from maxbrod.restore.plan.wish import OffsetsMode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.check.problems import Problem
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.restore.cold.task import ColdWritten
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.sources import Source
     from maxbrod.restore.task import Restored
@@ -41,6 +41,15 @@ _FOLDERS_MAX: Final = 20
 """Of single topics that are listed; of more topics all objects are."""
 
 LostOf = dict[PartitionId, list[Lost]]
+
+
+class Ended(Protocol):
+    """What a task tells of a partition that it has written, into a cluster or into a log directory."""
+
+    @property
+    def where(self) -> TopicPartition: ...
+    @property
+    def failure(self) -> Mapping[str, Any] | None: ...
 
 
 def listed_losses(archive: Archive, topic_ids: Collection[str], revisions: Revisions | None = None) -> LostOf:
@@ -107,7 +116,7 @@ def sound_slices(
     }
 
 
-def damaged_part(plan: RestorePlan, restored: Iterable[Restored | ColdWritten]) -> RestorePlan:
+def damaged_part(plan: RestorePlan, restored: Iterable[Ended]) -> RestorePlan:
     """The plan of those partitions only that damage in the archive has ended. A repartitioned topic is one whole."""
     failed = {each.where for each in restored if each.failure is not None and each.failure["exit_code"] == EXIT_CORRUPT}
     topics = []

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from maxbrod.backup.job import decode_slice
 from maxbrod.catalog.rows import PartitionId
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.engine.windows import spread
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.travelling import decode_slice
 from maxbrod.restore.plan.sources import Lost
 from maxbrod.storage.opening import open_storage
 

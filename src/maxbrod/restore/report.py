@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.backup.run_state import now_ms
+from maxbrod.catalog.run_ids import now_ms
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_REFUSED
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.obstacles import GAPS, ObstacleKind

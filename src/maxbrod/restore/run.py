@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Self
 from maxbrod.archive.incarnations import Incarnation, newest_ids
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.backup.run_state import now_ms
 from maxbrod.batch.provenance import Provenance
 from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
+from maxbrod.catalog.run_ids import now_ms
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread

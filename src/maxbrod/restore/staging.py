@@ -12,20 +12,20 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.opening import RESTORES, open_for_writing, open_native
-from maxbrod.backup.job import decode_slice
-from maxbrod.backup.run_state import new_run_id, now_ms
 from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows, slice_of
+from maxbrod.catalog.run_ids import new_run_id, now_ms
 from maxbrod.catalog.schema import GapReason
 from maxbrod.convert.plan.parts import Part, shares, waves
 from maxbrod.convert.plan.rows import convert_rows
-from maxbrod.convert.task import TransferItem
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.windows import spread
 from maxbrod.errors import RefusedError, UnavailableError, UsageError, error_of
+from maxbrod.layouts.travelling import decode_slice
 from maxbrod.restore.plan.sources import revisions_of, sound_part
 from maxbrod.restore.staged_objects import STAGED
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.overlay import OWN_FOLDER
+from maxbrod.transfer.task import TransferItem
 from maxbrod.transform.columns import shown_for
 from maxbrod.transform.job import run_transform_job
 from maxbrod.transform.plan import add_changes, changes_of

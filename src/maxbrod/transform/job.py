@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from maxbrod.convert.task import TransferItem
+    from maxbrod.transfer.task import TransferItem
     from maxbrod.transform.plan import Transform
     from maxbrod.transform.task import TransformSettings
 

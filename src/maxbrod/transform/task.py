@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
-from maxbrod.convert.items import decode_item
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.reading import read_records
 from maxbrod.storage.opening import open_storage
+from maxbrod.transfer.items import decode_item
 from maxbrod.transform.columns import CARRIED, END, FAILED, PLACES, PREFIX, RECORD, SHOWN
 from maxbrod.transform.plan import Changes
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.config import StorageConfig
-    from maxbrod.convert.task import TransferItem
     from maxbrod.storage.interface import Storage
+    from maxbrod.transfer.task import TransferItem
 
 HEADERS: Final = pa.list_(pa.field("element", pa.struct([("key", pa.binary()), ("value", pa.binary())])))
 _ARROW: Final = {

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from maxbrod.batch.columns import headers_array, number_array, number_column
 from maxbrod.batch.fillers import emptied
 from maxbrod.batch.headers import walk
-from maxbrod.convert.items import decode_item
 from maxbrod.errors import MaxbrodError, RefusedError, UsageError, naming
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.records import append_records
@@ -26,6 +25,7 @@ from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.storage.opening import open_storage
+from maxbrod.transfer.items import decode_item
 from maxbrod.transform.columns import CARRIED, END, FAILED, PREFIX, RECORD
 from maxbrod.transform.plan import FIELDS
 from maxbrod.transform.task import Transformed
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.convert.task import TransferItem
+    from maxbrod.transfer.task import TransferItem
     from maxbrod.transform.task import TransformSettings
 
 _PACKED_BYTES: Final = 4 << 20

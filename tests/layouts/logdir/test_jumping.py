@@ -16,12 +16,12 @@ from backup.oracle import read_archive
 from convert.engine import convert
 from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Gap, decode_rows
-from maxbrod.convert import copy_task
 from maxbrod.convert.plan import parts as convert_parts
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError
 from maxbrod.layouts.logdir import jumping, scanning
 from maxbrod.layouts.reading import read_logs
 from maxbrod.storage.local import LocalStorage
+from maxbrod.transfer import copy_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,13 +20,13 @@ from native_logs import data_batch
 from convert.engine import convert
 from maxbrod.cli.main import run
 from maxbrod.config import Config
-from maxbrod.convert import copy_task
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UnavailableError
 from maxbrod.layouts.logdir.installing import JOURNAL
 from maxbrod.restore.cold.meter import ColdMeter
 from maxbrod.restore.cold.placing import Placing
 from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.plan.wish import Wish
+from maxbrod.transfer import copy_task
 from restore.cold.directories import LOGS, TARGET_ID, put_empty, put_source, put_target
 from restore.cold.engine import Cold, contents, log_of, refused, restore, run_job_here, without_spark
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maxbrod.archive.words import parse_partitions, parse_time_ms
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.choosing import choose_groups, choose_incarnations
@@ -20,9 +21,7 @@ from maxbrod.restore.plan.wish import (
     Wish,
     command_digest,
     parse_partition_counts,
-    parse_partitions,
     parse_range,
-    parse_time_ms,
 )
 from restore.plan.examples import group
 

@@ -6,11 +6,11 @@ A damaged batch may be sound on the replica that leads today. What has left the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from maxbrod.backup.plan.tasks import PartitionRange
 from maxbrod.catalog.rows import Gap, PartitionId
-from maxbrod.catalog.schema import GapReason
+from maxbrod.catalog.schema import MENDABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.items import Outcome
     from maxbrod.backup.plan.states import PartitionPlan
     from maxbrod.catalog.rows import Segment
-
-MENDABLE: Final = frozenset({GapReason.CORRUPT, GapReason.UNEXPLAINED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,21 +6,18 @@ just begun to lead may lie behind for a moment, and a log that was cut may since
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from maxbrod.backup.plan.starts import resolve_start
 from maxbrod.catalog.rows import PartitionId
+from maxbrod.engine.windows import estimate_bytes
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maxbrod.backup.plan.starts import Start
-
-BYTES_PER_OFFSET: Final = 1024.0
-"""Where nobody knows how much an offset of a partition weighs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +133,6 @@ def diverges_at(held_epochs: Iterable[tuple[int, int]], *, asked_epoch: int, ans
     if epoch >= asked_epoch:
         return end
     return min([end, *(base for base, last_epoch in held_epochs if last_epoch > epoch)])
-
-
-def estimate_bytes(offsets: int, bytes_per_offset: float | None) -> int:
-    each = BYTES_PER_OFFSET if bytes_per_offset is None else bytes_per_offset
-    return math.ceil(offsets * each)
 
 
 def _truncated_at(state: PartitionState, held: Held) -> int | None:

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.backup.job import decode_slice
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.logdir.log_writing import WrittenLog
+from maxbrod.layouts.travelling import decode_slice
 from maxbrod.model import TopicPartition
 from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten, run_cold_task
 

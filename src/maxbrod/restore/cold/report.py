@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.backup.run_state import now_ms
+from maxbrod.catalog.run_ids import now_ms
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.wish import OffsetsMode
 from maxbrod.restore.report import PartitionReport, RestoreReport, told_by_plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.archive.acls import ALL, LITERAL, PREFIXED, is_about
 from maxbrod.restore.plan.rename import Rename
 
 if TYPE_CHECKING:
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 
 _TOPIC: Final = "TOPIC"
 _GROUP: Final = "GROUP"
-_LITERAL: Final = "LITERAL"
-_PREFIXED: Final = "PREFIXED"
-_ALL: Final = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,7 @@ def plan_acls(
         wanted.update(rules)
         if not rules:
             left_out.add(acl)
-        elif not whole and (acl.pattern_type == _PREFIXED or acl.resource_name == _ALL):
+        elif not whole and (acl.pattern_type == PREFIXED or acl.resource_name == ALL):
             narrowed.add(acl)
     there = wanted & set(present)
     return AclPlan(
@@ -128,10 +126,4 @@ def plan_quotas(archived: Iterable[Quota], present: Iterable[Quota]) -> QuotaPla
 def _narrowed(acl: Acl, names: Mapping[str, str]) -> Iterator[Acl]:
     for name, target in names.items():
         if is_about(acl, name):
-            yield replace(acl, resource_name=target, pattern_type=_LITERAL)
-
-
-def is_about(acl: Acl, name: str) -> bool:
-    if acl.pattern_type == _PREFIXED:
-        return name.startswith(acl.resource_name)
-    return acl.pattern_type == _LITERAL and acl.resource_name in {name, _ALL}
+            yield replace(acl, resource_name=target, pattern_type=LITERAL)

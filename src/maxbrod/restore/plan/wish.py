@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.archive.selection import select_topics
+from maxbrod.archive.selection import select_topics, words_of
+from maxbrod.archive.words import INT64_MAX, PARTITIONS_MAX, parse_partitions
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.rename import Rename, is_topic_name
@@ -23,12 +23,8 @@ from maxbrod.transform.plan import Transform
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-INT64_MAX: Final = 2**63 - 1
 _INT32_MAX: Final = 2**31 - 1
-_PARTITIONS_MAX: Final = 100_000
 _OPERATION: Final = "read what to restore"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_EPOCH_MS: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 _RANGE: Final = re.compile(
     r"(?P<topic>[^:]+):(?P<partition>\d{1,10}):(?P<first>\d{0,19})\.\.(?P<end>\d{0,19})", re.ASCII
 )
@@ -109,23 +105,6 @@ class Wish:
         return self.partition_counts.get(topic, self.partition_count)
 
 
-def parse_time_ms(word: str) -> int:
-    """Milliseconds since 1970, or ISO 8601 with a zone. Rounded up, which is right for a first and for an end."""
-    if _EPOCH_MS.fullmatch(word):
-        found = int(word)
-    else:
-        try:
-            time = datetime.fromisoformat(word)
-        except ValueError:
-            raise _wrong(f"{word!r} is no time", _TIME_HINT) from None
-        if time.tzinfo is None:
-            raise _wrong(f"the time {word!r} does not say in which zone", "append Z for UTC, or an offset as +02:00")
-        found = -((_EPOCH - time) // timedelta(milliseconds=1))
-    if not -INT64_MAX <= found <= INT64_MAX:
-        raise _wrong(f"no record can have the time {word!r}", _TIME_HINT)
-    return found
-
-
 def parse_offsets(word: str) -> OffsetsMode:
     try:
         return OffsetsMode(word)
@@ -141,17 +120,6 @@ def parse_range(word: str) -> OffsetRange:
     first, end = (int(text) if text else None for text in (match["first"], match["end"]))
     where = TopicPartition(topic=match["topic"], partition=int(match["partition"]))
     return OffsetRange(where=where, first=first, end=end)
-
-
-def parse_partitions(word: str) -> frozenset[int]:
-    """`0,3,8-11`."""
-    found: set[int] = set()
-    for part in word.split(","):
-        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)
-        if match is None or not (first := int(match[1])) <= (last := int(match[2] or match[1])) < _PARTITIONS_MAX:
-            raise _wrong(f"{word!r} names no partitions", "give numbers and ranges, such as 0,3,8-11")
-        found.update(range(first, last + 1))
-    return frozenset(found)
 
 
 def parse_partition_counts(words: Iterable[str]) -> tuple[int | None, dict[str, int]]:
@@ -201,18 +169,15 @@ def _or(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-_TIME_HINT: Final = "give a time with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
-
-
 def _check(wish: Wish) -> None:
     if wish.since_ms is not None and wish.until_ms is not None and wish.since_ms >= wish.until_ms:
         raise _wrong("nothing is as young as --since and yet older than --until", "--until is later than --since")
-    if any(partition < 0 or partition >= _PARTITIONS_MAX for partition in wish.partitions):
+    if any(partition < 0 or partition >= PARTITIONS_MAX for partition in wish.partitions):
         raise _wrong("a partition's number is out of range", "partitions count from 0")
     counts = [*wish.partition_counts.values(), *([] if wish.partition_count is None else [wish.partition_count])]
     for count in counts:
-        if not 0 < count <= _PARTITIONS_MAX:
-            raise _wrong(f"a topic cannot have {count} partitions", f"give 1 to {_PARTITIONS_MAX}")
+        if not 0 < count <= PARTITIONS_MAX:
+            raise _wrong(f"a topic cannot have {count} partitions", f"give 1 to {PARTITIONS_MAX}")
     if wish.rate_bytes_per_s is not None and wish.rate_bytes_per_s <= 0:
         raise _wrong("a restore that may not write anything never ends", "give a rate above 0")
     if wish.force_groups and not wish.groups:
@@ -239,3 +204,28 @@ def _check_ranges(ranges: Iterable[OffsetRange]) -> None:
 
 def _wrong(message: str, hint: str, where: TopicPartition | None = None) -> UsageError:
     return UsageError(message, operation=_OPERATION, object_name=None if where is None else str(where), hint=hint)
+
+
+_WISH_OPTIONS: Final = frozenset(each.name for each in fields(Wish)) - {
+    *("topics", "exclude", "groups", "offsets", "rename"),
+}
+
+
+def wish_options(given: Mapping[str, Any], what: str, taken: Iterable[str] = ()) -> dict[str, Any]:
+    """Fields of a wish that are not arguments of their own; lists and words where it has sets and values."""
+    known = _WISH_OPTIONS - {*taken}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        hint = f"there are {', '.join(sorted(known))}"
+        raise UsageError(f"a {what} has no option {unknown[0]}", operation=what, hint=hint)
+    found = dict(given)
+    if "partitions" in found:
+        numbers = found["partitions"]
+        numbers = [numbers] if isinstance(numbers, int) else numbers
+        found["partitions"] = parse_partitions(numbers) if isinstance(numbers, str) else frozenset(numbers)
+    if "topic_ids" in found:
+        found["topic_ids"] = frozenset(words_of(found["topic_ids"]))
+    if "ranges" in found:
+        ranges = [found["ranges"]] if isinstance(found["ranges"], str | OffsetRange) else found["ranges"]
+        found["ranges"] = tuple(parse_range(each) if isinstance(each, str) else each for each in ranges)
+    return found

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.selection import select_topics
-from maxbrod.backup.plan.mending import MENDABLE
 from maxbrod.batch.columns import number_column
 from maxbrod.catalog.rows import PartitionId
-from maxbrod.catalog.schema import GapReason, Kind
+from maxbrod.catalog.schema import MENDABLE, GapReason, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

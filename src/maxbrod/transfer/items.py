@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.backup.job import decode_slice
-from maxbrod.convert.task import TransferItem
+from maxbrod.layouts.travelling import decode_slice
 from maxbrod.model import TopicPartition
+from maxbrod.transfer.task import TransferItem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,21 +10,21 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.batch.looking import look_into
-from maxbrod.convert.task import Transferred, nothing
 from maxbrod.errors import MaxbrodError, UsageError, naming
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.layouts.reading import read_logs
 from maxbrod.storage.opening import open_storage
+from maxbrod.transfer.task import Transferred, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.convert.task import TransferItem, TransferSettings
     from maxbrod.layouts.kafka.partition import PartitionWriter
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
+    from maxbrod.transfer.task import TransferItem, TransferSettings
 
 _PACKED_BYTES: Final = 4 << 20
 """Partitions with less than this share objects, as in a backup."""

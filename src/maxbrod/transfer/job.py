@@ -7,19 +7,19 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.convert.copy_task import run_copy_task
-from maxbrod.convert.items import decode_item
-from maxbrod.convert.task import Transferred, TransferSettings, run_transfer_task
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import TopicPartition
+from maxbrod.transfer.copy_task import run_copy_task
+from maxbrod.transfer.items import decode_item
+from maxbrod.transfer.task import Transferred, TransferSettings, run_transfer_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
-    from maxbrod.convert.task import TransferItem
+    from maxbrod.transfer.task import TransferItem
 
 
 def run_transfer_job(

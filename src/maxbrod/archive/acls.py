@@ -1,0 +1,20 @@
+"""Which topics a rule of an ACL is about. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from maxbrod.kafka.state.cluster_state import Acl
+
+LITERAL: Final = "LITERAL"
+PREFIXED: Final = "PREFIXED"
+ALL: Final = "*"
+"""The name in a rule about every topic."""
+
+
+def is_about(acl: Acl, name: str) -> bool:
+    """Whether the rule, which is about topics, applies to the topic of this name."""
+    if acl.pattern_type == PREFIXED:
+        return name.startswith(acl.resource_name)
+    return acl.pattern_type == LITERAL and acl.resource_name in {name, ALL}
