@@ -69,7 +69,7 @@ $(STAMPS)/layouts-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/layo
 	-$(BIN)/python -m maxbrod.layouts.prepare
 	@touch $@
 
-$(STAMPS)/values-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/datasource/values/*kernels.py)
+$(STAMPS)/values-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/table/values/*kernels.py)
 	-$(BIN)/python -m maxbrod.table.values.prepare
 	@touch $@
 
