@@ -9,7 +9,7 @@ STAMPS := .tools/stamps
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT PYTHONPATH PYTHONHOME
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help demo test test-slow check format bench setup clean
+.PHONY: help demo test test-quick test-slow check format bench setup clean
 .DEFAULT_GOAL := help
 
 help: ## Print this list
@@ -20,6 +20,9 @@ demo: $(STAMPS)/java $(STAMPS)/batch-prepared ## Run the main job on a real Kafk
 
 test: check setup $(STAMPS)/test-tools ## Run the checks and the test suite
 	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
+
+test-quick: setup ## Run what needs neither Kafka nor Spark, for the inner loop
+	$(BIN)/pytest -m "not slow and not full" -n 2 --dist worksteal
 
 test-slow: setup $(STAMPS)/test-tools ## Run the long suite: a million fuzz cases and other sweeps
 	$(BIN)/pytest -m slow

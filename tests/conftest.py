@@ -13,9 +13,17 @@ if TYPE_CHECKING:
 settings.register_profile("maxbrod", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
 settings.load_profile("maxbrod")
 
+_STARTS_A_JVM = frozenset({"cluster", "cluster3", "fenced", "java", "spark"})
+
 pytest_plugins = ["fixtures_archives", "fixtures_kafka", "fixtures_s3", "fixtures_spark", "fixtures_storage"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # kafka-python loads its schemas with functions that Python 3.11 and 3.12 call deprecated, 3.13 no longer.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _STARTS_A_JVM.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("full")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+import pytest
 from native_logs import data_batch
 
 from maxbrod.bench import logdir, restore, table
@@ -26,10 +27,10 @@ from maxbrod.sandbox.topics import delete_topic
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from maxbrod.engine.session import Session
     from maxbrod.sandbox.cluster import Cluster
+
+pytestmark = pytest.mark.full
 
 
 def test_the_codec_benchmark_reports_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:

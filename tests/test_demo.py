@@ -18,6 +18,8 @@ from maxbrod.sandbox.inventory import TopicInventory
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.full
+
 
 def test_the_demo_brings_every_acknowledged_record_back_and_leaves_nothing_behind(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from maxbrod.config import Config
 
+pytestmark = pytest.mark.full
+
 KEEP = {"retention.ms": "-1"}
 
 

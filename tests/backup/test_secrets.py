@@ -20,6 +20,8 @@ from maxbrod.sandbox.topics import create_topic
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.full
+
 PASSWORD = "correct-horse-battery"
 
 

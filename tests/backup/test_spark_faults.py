@@ -23,6 +23,8 @@ from maxbrod.sandbox.topics import create_topic
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 RECORDS = 200
 PARTITIONS = 3
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 FUZZ = Path(__file__).parent / "fuzz.py"
 
 

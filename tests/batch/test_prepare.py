@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.full
+
 # After prepare(), real calls of every kind; a kernel compiled for a second set of types would make users wait.
 PROGRAM = """
 import numpy as np, sys

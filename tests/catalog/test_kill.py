@@ -18,6 +18,8 @@ from maxbrod.catalog.tiling import find_tiling_faults
 if TYPE_CHECKING:
     from catalog.archives import Archive
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize("point", ["before the files", "after the files", "after the commit"])
 def test_killed_at_a_point_of_a_commit_that_replaces_and_folds_all_of_it_is_there_or_nothing(

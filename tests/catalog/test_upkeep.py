@@ -17,6 +17,8 @@ from maxbrod.errors import RefusedError
 if TYPE_CHECKING:
     from catalog.archives import Archive
 
+pytestmark = pytest.mark.full
+
 DAY_S = 24 * 3600
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
 
+pytestmark = pytest.mark.full
+
 COMMIT = HttpMatch(method="PUT", path=r"_delta_log/\d+\.json")
 
 

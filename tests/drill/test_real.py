@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 PARTITIONS = 4
 
 

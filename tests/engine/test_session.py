@@ -21,6 +21,8 @@ from maxbrod.sandbox.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+pytestmark = pytest.mark.full
+
 DRIVERS = Path(__file__).with_name("drivers.py")
 
 # All that an unlucky shell can hold: another Spark, another Python, a cache that cannot be written, a chatty Java.

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.state.cluster_state import ClusterState
 
+pytestmark = pytest.mark.full
+
 PASSWORDS = {"admin": "admin-secret", "alice": "alice-secret", "carol": "carol-secret"}
 
 

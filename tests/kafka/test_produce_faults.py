@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
 
+pytestmark = pytest.mark.full
+
 KEEP = {"retention.ms": "-1"}
 PRODUCE = KafkaMatch("Produce")
 MARKERS = KafkaMatch("WriteTxnMarkers")

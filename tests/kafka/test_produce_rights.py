@@ -36,6 +36,8 @@ from table.kafka_writes import released, rows, write
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.full
+
 KEEP = {"retention.ms": "-1"}
 
 

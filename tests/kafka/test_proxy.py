@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
 
+pytestmark = pytest.mark.full
+
 TOPIC = "proxied"
 SMALL = 400_000
 FETCH = KafkaMatch("Fetch")

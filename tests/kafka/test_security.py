@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.full
+
 # Every character that SCRAM, a properties file or a JAAS line might trip over.
 PASSWORD = 'p"a\\s =:#!\u00e4\u20ac;,'
 WRONG = "wrong-secret-4711"

@@ -15,6 +15,8 @@ from maxbrod.kafka.wire.deadline import Deadline
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 
 class _Answers:
     """A client whose broker answers with these values."""

@@ -14,6 +14,8 @@ from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.specimen import WHERE, specimen
 from maxbrod.storage.opening import open_storage
 
+pytestmark = pytest.mark.full
+
 COMPILED = ("kbak", "kbs", "binlog", "avro")
 
 # After set-up, real calls of every kind; a kernel compiled for a second set of types would make users wait.

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.partition import PartitionWriter
     from maxbrod.storage.interface import Storage, Writer
 
+pytestmark = pytest.mark.full
+
 NOISE = np.random.default_rng(5).bytes(1 << 20)
 
 

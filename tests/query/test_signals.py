@@ -11,12 +11,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 from maxbrod.sandbox.waiting import wait_for
 from table.test_query import make
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.full
 
 ENDLESS = "SELECT sum(r.id % 7 * o.offset) FROM range(1000000000000) r CROSS JOIN orders o"
 

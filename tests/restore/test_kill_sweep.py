@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 LATE = 30
 OWN = {"cleanup.policy": "compact", "max.message.bytes": "1500000", "min.compaction.lag.ms": "9000000000000"}
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from maxbrod.kafka.produce.appends import Feed
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 SOURCES = 3
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from maxbrod.restore.repartition.source import Piece
     from restore.shared_logs import Came, Choice
 
+pytestmark = pytest.mark.full
+
 Read = list[tuple[int, list[tuple[int, bytes | None]]]]
 """Pieces in the order of the plan: source partition, then offsets and keys."""
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 BATCHES = 60
 
 

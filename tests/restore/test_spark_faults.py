@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 PARTITIONS = 2
 Archived = tuple["Config", list[dict[int, "Record"]]]
 

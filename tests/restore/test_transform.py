@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from maxbrod.restore.report import RestoreReport
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 PARTITIONS = 2
 DAY_MS = 86_400_000
 Archived = tuple["Config", list[dict[int, "Record"]]]

@@ -24,6 +24,8 @@ from maxbrod.sandbox.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from java_oracle import JavaOracle
 
+pytestmark = pytest.mark.full
+
 
 def port_of(cluster: Cluster, broker: int) -> int:
     return cluster.spec.broker(broker).ports["PLAINTEXT"]

@@ -16,6 +16,8 @@ from maxbrod.sandbox import jars
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.full
+
 # A repository of nothing: what a machine without a network sees, at once and anywhere.
 NOWHERE = """
 <ivysettings>

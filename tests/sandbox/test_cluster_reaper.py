@@ -23,6 +23,8 @@ from maxbrod.sandbox.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.full
+
 OWNER = """
 import sys, time
 from maxbrod.sandbox.cluster import Cluster

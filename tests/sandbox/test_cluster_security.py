@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from java_oracle import JavaOracle
 
+pytestmark = pytest.mark.full
+
 # Every character that a properties file or a JAAS line might trip over.
 PASSWORD = 'p"a\\s =:#!\u00e4\u20ac;'
 DOORS = [

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from java_oracle import JavaOracle
 
+pytestmark = pytest.mark.full
+
 
 def values(records: list[JavaRecord]) -> list[bytes | None]:
     return [record.value for record in records]

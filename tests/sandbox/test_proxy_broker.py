@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, FaultProxy]]:

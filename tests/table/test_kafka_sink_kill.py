@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
 
+pytestmark = pytest.mark.full
+
 _PATIENCE_S = 240
 
 

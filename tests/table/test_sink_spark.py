@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def session(spark: Any) -> Any:

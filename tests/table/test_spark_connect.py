@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 from native_logs import data_batch
 
 from maxbrod.layouts.kafka.slices import SegmentLimits
@@ -18,6 +19,8 @@ from table.archives import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+pytestmark = pytest.mark.full
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 PROGRAM = [sys.executable, "-m", "table.drivers"]

@@ -24,6 +24,8 @@ from table.test_spark import records
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
+pytestmark = pytest.mark.full
+
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.sandbox.s3 import S3Server
 
+pytestmark = pytest.mark.full
+
 FAR = (1 << 62) - 1
 ODD = [
     Record(offset=3, timestamp=-1, key=None, value=None, headers=[]),

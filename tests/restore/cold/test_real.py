@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from maxbrod.restore.cold.report import ColdReport
 
+pytestmark = pytest.mark.full
+
 PARTITIONS: Final = {"plain": 2, "compacted": 1, "ledger": 1, "trimmed": 1, "emptied": 1, "empty": 1, "single": 1}
 LOWERED: Final = "lowered"
 SMALL: Final = {"segment.bytes": "1048576", "retention.ms": "-1"}
