@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +54,10 @@ def drive(name: str, *, cwd: Path, env: dict[str, str] | None = None) -> subproc
 @pytest.fixture(scope="module")
 def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     cwd = tmp_path_factory.mktemp("cwd")
-    temporary = tmp_path_factory.mktemp("tmp")
-    ran = drive("describe", cwd=cwd, env={**HOSTILE, "TMPDIR": str(temporary)})
-    return ran, [path.name for folder in (cwd, temporary) for path in folder.iterdir()]
+    # Not below pytest's own folder, whose name may be too long for a socket in it.
+    with tempfile.TemporaryDirectory() as temporary:
+        ran = drive("describe", cwd=cwd, env={**HOSTILE, "TMPDIR": temporary})
+        return ran, [path.name for folder in (cwd, Path(temporary)) for path in folder.iterdir()]
 
 
 @pytest.fixture(scope="module")

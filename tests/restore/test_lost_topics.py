@@ -182,8 +182,9 @@ def test_a_named_group_that_could_be_put_nowhere_is_never_complete(
 def test_groups_that_the_archive_does_not_know_are_refused(
     topic: str, lost: str, command: Command, groups: str
 ) -> None:
-    refused = command.json("restore", "--topic", topic, "--groups", groups, exits=5)
-    assert [each["where"] for each in refused["obstacles"]] == [groups]
+    refused = command.json("restore", "--topic", topic, "--groups", groups, exits=2)
+    assert [each["kind"] for each in refused["obstacles"]] == ["group missing"]
+    assert groups in refused["message"]
     assert lost
 
 

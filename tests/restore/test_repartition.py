@@ -306,7 +306,7 @@ def test_a_topic_by_name_gets_its_own_number_of_partitions(
         assert (planned["lines"][0]["target_partitions"], planned["lines"][0]["offsets"]) == (2, "append")
         assert command.json(*words)["complete"]
         command("restore", "--partition-count", "nonsense=2", exits=2)
-        assert "no topic nonsense" in command.said
+        assert "no topic 'nonsense'" in command.said
     assert_shared_out(cluster, topic, archived.records, 2)
 
 

@@ -180,7 +180,9 @@ def restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restored]:
         let_the_other_lead(cluster)
         create_topic(cluster, LOWERED, assignments={0: [second], 1: [second]}, config=SMALL)
         disks = [cluster.log_dir(broker) for broker in cluster.broker_ids]
-        led = [disks[1] / f"{LOWERED}-{number}" / "leader-epoch-checkpoint" for number in range(2)]
+        # A broker writes both a moment after it has made the folder.
+        files = ("leader-epoch-checkpoint", "partition.metadata")
+        led = [disks[1] / f"{LOWERED}-{number}" / file for number in range(2) for file in files]
         wait_for(f"the logs of {LOWERED}", lambda: all(each.exists() for each in led), timeout_s=120)
         # One has said goodbye, the other has not.
         cluster.kill(second)
