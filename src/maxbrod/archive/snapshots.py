@@ -101,7 +101,11 @@ def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None, *, nee
         try:
             snapshot = read_snapshot(storage, last)
             return Moment(as_of=None, run=last, snapshot=snapshot, told=told_by(storage, runs, last, snapshot))
-        except _UNREADABLE as error:
+        except ObjectNotFoundError as error:
+            if needed:
+                message = "the snapshot of the newest run is not there"
+                raise CorruptDataError(message, object_name=error.object_name, hint=_NEEDED) from None
+        except (CorruptDataError, UnsupportedFormatError) as error:
             if needed:
                 error.hint = _NEEDED
                 raise

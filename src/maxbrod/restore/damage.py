@@ -50,10 +50,10 @@ def _is_about(fault: Fault, topics: Collection[str]) -> bool:
 
 
 def without_snapshot(moment: Moment) -> Iterator[Obstacle]:
-    """A warning, where the run recorded one that cannot be read and the restore goes without."""
+    """What is accepted to be missing, where the run recorded one that cannot be read and the restore goes without."""
     if moment.run is not None and moment.snapshot is None:
         yield Obstacle(
-            kind=ObstacleKind.CONFIG,
+            kind=ObstacleKind.INCOMPLETE,
             where=moment.run.run_id,
             what="its snapshot cannot be read: new topics get the target's defaults, and no groups are restored",
             hint=None,
