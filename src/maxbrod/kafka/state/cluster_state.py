@@ -216,7 +216,9 @@ def decode_state(fields: Mapping[str, Any]) -> ClusterState:
 
     CorruptDataError names the field that is not of its type.
     """
-    if (found := fields.get("format")) != _FORMAT:
+    if not isinstance(found := fields.get("format"), str):
+        raise CorruptDataError("a cluster state does not say what format it has", hint=_HINT)
+    if found != _FORMAT:
         raise UnsupportedFormatError(f"a cluster state of format {found}, where this release knows {_FORMAT}")
     try:
         return strict_json.value_of(ClusterState, fields)
