@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.provenance import PROVENANCE_BYTES_MAX, Provenance, with_provenance
 from maxbrod.batch.replay import replay
+from maxbrod.batch.rewriting import _jobs
 from maxbrod.model import Codec
 
 PROVENANCE = Provenance(topic="orders", partition=3, cluster_id="Aq-z", restore_id="r-1")
@@ -89,3 +92,13 @@ def test_what_is_added_to_a_record_is_bounded() -> None:
     columns = decode(packed([record], base_offset=record.offset), columns=["offset", "timestamp_ms", "headers"])
     (headers,) = with_provenance(columns, longest)["headers"].to_pylist()
     assert sum(len(each["key"]) + len(each["value"]) + 8 for each in headers) < PROVENANCE_BYTES_MAX
+
+
+def test_old_messages_on_both_sides_of_a_batch_are_never_rewritten_together() -> None:
+    class Headers(dict[str, Any]):
+        size = np.full(4, 50)
+        position = np.arange(4) * 50
+
+    headers: Any = Headers(magic=np.array([2, 1, 2, 1]))
+    jobs = [rows.tolist() for rows in _jobs(headers, np.ones(4, np.int16))]
+    assert sorted(jobs) == [[0, 2], [1], [3]]

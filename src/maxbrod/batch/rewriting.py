@@ -73,7 +73,7 @@ def _jobs(headers: BatchHeaders, codecs: NDArray[np.int16]) -> Iterator[NDArray[
     kind = chunk * (max(Codec) + 1) + codecs
     old = headers["magic"] != NEWEST_MAGIC
     apart = headers.position[1:] != (headers.position + headers.size)[:-1]
-    begins = np.append(True, (kind[1:] != kind[:-1]) | apart)
+    begins = np.append(True, (kind[1:] != kind[:-1]) | (old[1:] != old[:-1]) | apart)
     group = np.where(old, -np.cumsum(begins), kind)
     order = np.argsort(group, kind="stable")
     edges = np.flatnonzero(np.diff(group[order])) + 1
