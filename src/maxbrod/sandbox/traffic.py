@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
 
+LINGER_MS = 10_000
+
 
 class Message(NamedTuple):
     """A record to write. Null and empty are different things; no timestamp means now."""
@@ -36,7 +38,11 @@ def numbered(count: int, *, first: int = 0, keys: int | None = None) -> list[Mes
 def produce(
     cluster: Cluster, topic: str, messages: Iterable[Message], *, partition: int = 0, **config: object
 ) -> list[int]:
-    """Write messages, wait until all are acknowledged, and return their offsets. `config` is kafka-python's."""
+    """Write messages, wait until all are acknowledged, and return their offsets. `config` is kafka-python's.
+
+    The messages of a call are in one batch, unless `batch_size` (16 KiB) divides them: the producer lingers until the
+    flush, so that no batch depends on when the sender thread woke up.
+    """
     with _producer(cluster, **config) as producer:
         return _send(producer, topic, partition, messages)
 
@@ -78,7 +84,7 @@ def open_transaction(
 
 
 def _producer(cluster: Cluster, **config: object) -> KafkaProducer:
-    return KafkaProducer(**cluster.running_client_properties(), **config)
+    return KafkaProducer(**{"linger_ms": LINGER_MS, **cluster.running_client_properties(), **config})
 
 
 def _send(producer: KafkaProducer, topic: str, partition: int, messages: Iterable[Message]) -> list[int]:
