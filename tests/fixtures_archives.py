@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.catalog.rows import PartitionId, Row
+    from maxbrod.catalog.rows import Row
     from maxbrod.config import StorageConfig
     from maxbrod.kafka.state.cluster_state import ClusterState
+    from maxbrod.model import PartitionId
     from maxbrod.storage.interface import Storage
 
 

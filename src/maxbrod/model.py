@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
+from typing import Final
 from uuid import UUID
 
 from maxbrod.errors import CorruptDataError
@@ -37,6 +39,17 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PartitionId:
+    """A partition of one incarnation of a topic: a topic that is deleted and created again gets another id."""
+
+    topic_id: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}-{self.partition}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
     """The records of one producer from `first_offset` up to its abort marker, which stands at `last_offset`."""
@@ -44,6 +57,29 @@ class AbortedTransaction:
     producer_id: int
     first_offset: int
     last_offset: int
+
+
+class GapReason(StrEnum):
+    """Why offsets hold no data. The last two want looking at: a later run reads such offsets again while it can."""
+
+    COMPACTED = "compacted"
+    RETENTION = "retention"
+    TRUNCATED = "truncated"
+    PRUNED = "pruned"
+    DELETED = "deleted"
+    UNRECORDED = "unrecorded"
+    """By the layout of another tool, from which it was converted."""
+    CORRUPT = "corrupt"
+    UNEXPLAINED = "unexplained"
+
+
+MENDABLE: Final = frozenset({GapReason.CORRUPT, GapReason.UNEXPLAINED})
+"""Reasons of gaps that a later run may still read."""
+
+
+def now_ms() -> int:
+    """The clock of every row and report: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def topic_id_text(topic_id: UUID) -> str:

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from catalog.examples import TOPIC_ID, gap, segment
 from fixtures_archives import commit_run
-from maxbrod.catalog.rows import PartitionId
-from maxbrod.catalog.schema import GapReason
 from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, Group, TopicState
-from maxbrod.model import AbortedTransaction
+from maxbrod.model import AbortedTransaction, GapReason, PartitionId
 
 if TYPE_CHECKING:
     from fixtures_archives import Place

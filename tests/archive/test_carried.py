@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from maxbrod.archive.carried import NOTHING, Carried, Told, carry, decode_carried, encode_carried
+from maxbrod.archive.carried import NOTHING, Carried, RunKnowledge, carry, decode_carried, encode_carried
 from maxbrod.archive.incarnations import Incarnation, newest_ids
 from maxbrod.archive.known import GONE, know
 from maxbrod.errors import CorruptDataError
@@ -65,12 +65,12 @@ def cluster(*topics: TopicState, groups: tuple[Group, ...] = (), **changes: Any)
     )
 
 
-def tell(*clusters: ClusterState, held: dict[str, str] | None = None) -> Told:
+def tell(*clusters: ClusterState, held: dict[str, str] | None = None) -> RunKnowledge:
     """What the last of these runs says, each of which has carried on what the one before told."""
-    told = Told(run_id="run-0", cluster=clusters[0])
+    told = RunKnowledge(run_id="run-0", cluster=clusters[0])
     for number, each in enumerate(clusters[1:], 1):
         carried = carry(told, each, HELD if held is None else held)
-        told = Told(run_id=f"run-{number}", cluster=each, carried=decode_carried(through_json(carried)))
+        told = RunKnowledge(run_id=f"run-{number}", cluster=each, carried=decode_carried(through_json(carried)))
     return told
 
 
@@ -79,7 +79,7 @@ def through_json(carried: Carried) -> dict[str, Any]:
     return document
 
 
-def offsets_of(told: Told, group_id: str) -> dict[tuple[str | None, int], int]:
+def offsets_of(told: RunKnowledge, group_id: str) -> dict[tuple[str | None, int], int]:
     found = know(told).cluster.group(group_id)
     return {} if found is None else {(each.topic_id, each.partition): each.offset for each in found.offsets or ()}
 
@@ -239,8 +239,8 @@ def test_another_cluster_in_the_same_archive_takes_nothing_from_the_first() -> N
 
 def test_older_runs_are_added_behind_what_newer_ones_know() -> None:
     """As it is done for archives whose snapshots carry nothing on."""
-    oldest = Told(run_id="run-0", cluster=cluster(topic("C"), topic("A"), groups=(group("g", offset("A", 1)),)))
-    older = Told(run_id="run-1", cluster=cluster(topic("A"), groups=(group("g", offset("A", 2)),)))
+    oldest = RunKnowledge(run_id="run-0", cluster=cluster(topic("C"), topic("A"), groups=(group("g", offset("A", 1)),)))
+    older = RunKnowledge(run_id="run-1", cluster=cluster(topic("A"), groups=(group("g", offset("A", 2)),)))
     carried = carry(oldest, cluster(), HELD, carry(older, cluster(), HELD))
     assert [(each.topic.topic_id, each.run_id) for each in carried.topics] == [("C", "run-0"), ("A", "run-1")]
     assert [(each.committed.offset, each.run_id) for each in carried.offsets] == [(2, "run-1")]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.archive.foreign_target import ForeignTarget, TargetWish
+from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest
 from maxbrod.archive.opening import open_archive
 from maxbrod.config import StorageConfig
 from maxbrod.drill.state import forget, own_drill, remember
@@ -33,7 +33,7 @@ def test_many_restores_never_hide_the_layout_of_an_archive(foreign: Path) -> Non
     survey = open_archive(str(foreign)).survey
     assert survey is not None
     assert survey.layout == "binlog"
-    target = ForeignTarget(str(foreign), StorageConfig(), TargetWish(layout="binlog"))
+    target = ForeignTarget(str(foreign), StorageConfig(), TargetRequest(layout="binlog"))
     assert target.survey.layout == "binlog"
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.archive.recovery import Reach, behind, move_on, oldest
-from maxbrod.catalog.rows import PartitionId
+from maxbrod.model import PartitionId
 
 BEFORE, NOW = 1000, 2000
 

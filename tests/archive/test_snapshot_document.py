@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 
 from maxbrod.archive.snapshot_document import Snapshot, decode, encode
 from maxbrod.batch.crc import crc32c
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.kafka.state.cluster_state import (
     Acl,
     Broker,
     ClusterState,
     CommittedOffset,
-    Gap,
     Group,
+    MissingState,
     Quota,
     QuotaEntity,
     ScramUser,
@@ -31,6 +30,7 @@ from maxbrod.kafka.state.cluster_state import (
     decode_state,
     encode_state,
 )
+from maxbrod.model import PartitionId
 
 INT64_MAX = 2**63 - 1
 
@@ -169,7 +169,7 @@ STATE = ClusterState(
             ),
         ),
     ),
-    gaps=(Gap(what="w", why="y", hint="h"),),
+    gaps=(MissingState(what="w", why="y", hint="h"),),
 )
 
 

@@ -48,12 +48,12 @@ class Driver:
 
 
 @contextmanager
-def driver(cluster: Cluster, topic: str, storage: dict[str, Any] | None = None, **wish: Any) -> Iterator[Driver]:
-    """`wish` is the section `backup`."""
+def driver(cluster: Cluster, topic: str, storage: dict[str, Any] | None = None, **request: Any) -> Iterator[Driver]:
+    """`request` is the section `backup`."""
     config = {
         "kafka": {"bootstrap": cluster.bootstrap},
         "storage": storage or {},
-        "backup": {"topics": [topic], **wish},
+        "backup": {"topics": [topic], **request},
     }
     with subprocess.Popen(
         [sys.executable, "-m", "backup.program"],

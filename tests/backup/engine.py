@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 def config_of(
-    cluster: Cluster, archive: object, *topics: str, storage: StorageConfig | None = None, **wish: Any
+    cluster: Cluster, archive: object, *topics: str, storage: StorageConfig | None = None, **request: Any
 ) -> Config:
-    """`wish` is the section `backup`."""
+    """`request` is the section `backup`."""
     return Config.model_validate(
         {
             "archive": str(archive),
             "kafka": {"bootstrap": cluster.bootstrap},
             "storage": storage or StorageConfig(),
-            "backup": {"topics": topics, **wish},
+            "backup": {"topics": topics, **request},
         }
     )
 

@@ -9,7 +9,7 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.backup import observing
 from maxbrod.backup import run as engine
-from maxbrod.backup.plan.items import Failure, Outcome, Task, Trouble
+from maxbrod.backup.plan.items import Failure, FailureKind, Outcome, Task
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.fetch.offsets import list_offsets
 from maxbrod.sandbox.topics import create_topic, delete_topic
@@ -27,7 +27,7 @@ KEEP = {"retention.ms": "-1"}
 
 def fail_job(_: object, __: object, tasks: Sequence[Task], **___: Any) -> list[Outcome]:
     """No leader answers."""
-    failure = Failure(trouble=Trouble.UNAVAILABLE, message="nobody answers")
+    failure = Failure(trouble=FailureKind.UNAVAILABLE, message="nobody answers")
     return [
         Outcome(item=item, slices=(), reached=item.start, log_start_offset=0, failure=failure)
         for task in tasks

@@ -16,7 +16,7 @@ from backup.oracle import read_archive
 from compare.engine import without_spark as comparing_without_spark
 from maxbrod.archive.opening import open_archive
 from maxbrod.check.run import check_archive
-from maxbrod.compare.plan.pairs import CompareWish
+from maxbrod.compare.plan.pairs import CompareRequest
 from maxbrod.compare.run import Comparison
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.inspect.garbage import collect_garbage
@@ -24,7 +24,7 @@ from maxbrod.inspect.listing import list_topics
 from maxbrod.inspect.showing import show_topic
 from maxbrod.model import topic_id_text
 from maxbrod.restore.plan.rename import Rename
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.surgery import delete_records, lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, topic_id, wait_for_in_sync
@@ -181,17 +181,17 @@ def assert_as_each_run_left_it(cluster: Cluster, topic: str, config: Config, run
         (shown,) = show_topic(archive, topic, as_of=run_id).topics[0].partitions
         assert (shown.end_offset, shown.records) == (count, count)
         assert [each.records for each in list_topics(archive, [topic], as_of=run_id).topics] == [count]
-        wish = Wish(topics=(topic,), as_of=run_id, rename=Rename(suffix=f"-{number}"))
-        report = restore(config, wish)
+        request = RestoreRequest(topics=(topic,), as_of=run_id, rename=Rename(suffix=f"-{number}"))
+        report = restore(config, request)
         assert (report.exit_code, report.records) == (0, count)
         lost = 40 <= count < 60
         values = [value for _, value in read_all(cluster, f"{topic}-{number}")]
         expected = [*numbered(40), *(numbered(7, first=500) if lost else numbered(20, first=1000))][:count]
         assert values == [each.value for each in expected]
-        with comparing_without_spark(), Comparison(config, CompareWish(selection=wish)) as comparison:
+        with comparing_without_spark(), Comparison(config, CompareRequest(selection=request)) as comparison:
             assert comparison.run().equal
         # By the restore's own report: nobody has to say again which run that was.
-        restored = CompareWish(selection=replace(wish, as_of=None))
+        restored = CompareRequest(selection=replace(request, as_of=None))
         with comparing_without_spark(), Comparison(config, restored) as comparison:
             assert comparison.run().equal
 

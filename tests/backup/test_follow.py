@@ -33,7 +33,7 @@ class Followed:
         self._kafka = KafkaConfig(bootstrap=cluster.bootstrap)
         self._session = session
 
-    def __call__(self, *steps: Callable[[], object], **wish: Any) -> Interval:
+    def __call__(self, *steps: Callable[[], object], **request: Any) -> Interval:
         stop = threading.Event()
         after = iter([*steps, stop.set])
 
@@ -41,7 +41,7 @@ class Followed:
             self.intervals.append(interval)
             next(after, stop.set)()
 
-        backup = BackupConfig.model_validate({"every": 0.01, **wish})
+        backup = BackupConfig.model_validate({"every": 0.01, **request})
         config = Config(archive=self.archive, kafka=self._kafka, backup=backup)
         return follow(config, stop=stop, on_interval=on_interval, session=self._session)
 

@@ -10,12 +10,11 @@ from maxbrod.backup import histories
 from maxbrod.backup.histories import find_mixed
 from maxbrod.backup.observing import Position
 from maxbrod.backup.plan.items import Outcome, RangeItem
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.fetch.offsets import EpochEnd
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.kafka.slices import Slice
-from maxbrod.model import TopicPartition
+from maxbrod.model import PartitionId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

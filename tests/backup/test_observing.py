@@ -19,8 +19,8 @@ def cluster(*names: str) -> Any:
 
 
 def test_a_pattern_that_no_topic_matches_yet_is_told_and_a_name_is_demanded() -> None:
-    wish = BackupConfig(topics=("orders", "pay-*", "/ord/"), start={"payments": {0: 5}, "orders": {0: 7}})
-    found = choose_topics(cluster("orders"), wish, patience_s=1, demand=True)
+    request = BackupConfig(topics=("orders", "pay-*", "/ord/"), start={"payments": {0: 5}, "orders": {0: 7}})
+    found = choose_topics(cluster("orders"), request, patience_s=1, demand=True)
     assert list(found.topics) == ["orders"]
     assert [(each.kind, each.topic) for each in found.notices] == [
         ("missing", None),

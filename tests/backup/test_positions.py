@@ -10,7 +10,7 @@ from catalog.examples import TOPIC_ID
 from fixtures_archives import commit_run
 from maxbrod.backup.positions import Positions
 from maxbrod.backup.run_state import BackupRun
-from maxbrod.kafka.state.cluster_state import Broker, Gap
+from maxbrod.kafka.state.cluster_state import Broker, MissingState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ def test_a_partition_that_did_not_exist_yet_has_missed_nothing_until_then(local_
 
 
 def test_a_partition_that_may_have_been_hidden_is_not_taken_for_new(local_place: Place) -> None:
-    found = remembered(local_place, gaps=(Gap(what="topics that may be hidden", why="no right", hint=""),))
+    found = remembered(local_place, gaps=(MissingState(what="topics that may be hidden", why="no right", hint=""),))
     assert part(0, NEW_ID) not in found.recovery_points_before([part(0, NEW_ID)])
 
 

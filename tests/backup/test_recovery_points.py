@@ -67,9 +67,9 @@ def followed(config: Config, *steps: Callable[[], object], **options: Any) -> li
         intervals.append(interval)
         next(after)()
 
-    wish = config.model_copy(update={"backup": config.backup.model_copy(update={"every": 0.01})})
+    request = config.model_copy(update={"backup": config.backup.model_copy(update={"every": 0.01})})
     with without_spark():
-        follow(wish, stop=stop, on_interval=on_interval, **options)
+        follow(request, stop=stop, on_interval=on_interval, **options)
     return intervals
 
 

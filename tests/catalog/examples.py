@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from maxbrod.catalog.commits import widen
 from maxbrod.catalog.rows import Gap, Row, Run, Segment
-from maxbrod.catalog.schema import SCHEMA, GapReason, Kind
-from maxbrod.model import AbortedTransaction
+from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.model import AbortedTransaction, GapReason
 
 TOPIC_ID: Final = "IVh0Kk5nQSuv3NqX3lZ3BA"
 INT64_MAX: Final = 2**63 - 1

@@ -13,10 +13,11 @@ from deltalake.schema import PrimitiveType
 from catalog.archives import Archive, s3_archive
 from catalog.examples import TOPIC_ID, gap, run, segment
 from maxbrod.catalog.commits import StreamBatch
-from maxbrod.catalog.queries import Position
-from maxbrod.catalog.rows import PartitionId, Segment, decode_rows
-from maxbrod.catalog.schema import ADDED_COLUMNS, FORMAT_PROPERTY, SCHEMA, TABLE_PROPERTIES, GapReason
+from maxbrod.catalog.queries import ArchivedRange
+from maxbrod.catalog.rows import Segment, decode_rows
+from maxbrod.catalog.schema import ADDED_COLUMNS, FORMAT_PROPERTY, SCHEMA, TABLE_PROPERTIES
 from maxbrod.errors import AccessDeniedError, CorruptDataError, RefusedError, UnsupportedFormatError, UsageError
+from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
     from maxbrod.catalog.rows import Row
@@ -41,7 +42,7 @@ def test_what_is_committed_is_there_for_whoever_opens_the_archive(archive: Archi
     other = archive.open()
     assert decode_rows(other.rows()) == [segment(0, 10), gap(10, 12), segment(12, 2**62, last_leader_epoch=7)]
     assert other.runs() == catalog.runs() == [run("run-1"), run("run-2", finished_at=2**60)]
-    expected = Position(topic="orders", first_offset=0, end_offset=2**62, last_leader_epoch=7)
+    expected = ArchivedRange(topic="orders", first_offset=0, end_offset=2**62, last_leader_epoch=7)
     assert other.positions() == catalog.positions() == {PARTITION: expected}
 
 

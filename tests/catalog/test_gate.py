@@ -17,12 +17,13 @@ from maxbrod.archive.opening import open_archive
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run, decode_rows, encode_rows
-from maxbrod.catalog.schema import ABORTED_TYPE, SCHEMA, GapReason
+from maxbrod.catalog.schema import ABORTED_TYPE, SCHEMA
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.catalog.validity import find_fault
 from maxbrod.cli.main import run as maxbrod
 from maxbrod.config import StorageConfig
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
+from maxbrod.model import GapReason
 from maxbrod.storage.opening import open_storage
 from maxbrod.table.read.archive import look_up
 

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 import pytest
 
 from catalog.examples import TOPIC_ID, gap, many_segments, run, segment
-from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
+from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from typing import Any

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from catalog.examples import TOPIC_ID, gap, run, segment
 from maxbrod.catalog.replaced import after_replacing, as_it_was, count_revisions, retire
-from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, encode_rows
-from maxbrod.catalog.schema import SORT_ORDER, GapReason
+from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows
+from maxbrod.catalog.schema import SORT_ORDER
 from maxbrod.errors import UnsupportedFormatError
+from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
     from catalog.archives import Archive

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from catalog.examples import INT64_MAX, gap, rows, run, segment
 from maxbrod.catalog.rows import decode_rows, encode_rows
-from maxbrod.catalog.schema import SCHEMA, GapReason
+from maxbrod.catalog.schema import SCHEMA
 from maxbrod.catalog.validity import check_rows
 from maxbrod.errors import RefusedError, UnsupportedFormatError
+from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
     from maxbrod.catalog.rows import Row

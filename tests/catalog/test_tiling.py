@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.examples import INT64_MAX, TOPIC_ID, gap, many_segments, run, segment
-from maxbrod.catalog.rows import PartitionId, encode_rows
+from maxbrod.catalog.rows import encode_rows
 from maxbrod.catalog.schema import SCHEMA
-from maxbrod.catalog.tiling import Hole, Overlap, Tiling, find_tiling_faults
+from maxbrod.catalog.tiling import Overlap, Tiling, UncoveredRange, find_tiling_faults
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,7 +69,7 @@ def test_holes_and_overlaps_are_those_that_counting_every_offset_finds(
             assert rows[number].base_offset <= overlap.first_offset < overlap.end_offset <= rows[number].end_offset
 
 
-def offsets_of(faults: Iterable[Hole | Overlap], partition: PartitionId) -> list[int]:
+def offsets_of(faults: Iterable[UncoveredRange | Overlap], partition: PartitionId) -> list[int]:
     return [
         offset
         for fault in faults
@@ -84,7 +85,7 @@ def test_rows_that_tile_are_complete_in_any_order_and_of_any_kind() -> None:
 
 
 def test_a_hole_names_its_offsets_and_its_neighbours() -> None:
-    hole = Hole(partition=PARTITION, first_offset=10, end_offset=11, before=1, after=0)
+    hole = UncoveredRange(partition=PARTITION, first_offset=10, end_offset=11, before=1, after=0)
     assert tiling_of(segment(11, 20), segment(0, 10)) == Tiling(holes=(hole,), overlaps=())
 
 
@@ -105,7 +106,7 @@ def test_another_incarnation_of_a_topic_is_another_partition() -> None:
 
 def test_what_is_expected_and_wholly_absent_is_a_hole() -> None:
     expected = {PARTITION: (3, 9), PartitionId(topic_id="empty", partition=1): (4, 4)}
-    hole = Hole(partition=PARTITION, first_offset=3, end_offset=9, before=None, after=None)
+    hole = UncoveredRange(partition=PARTITION, first_offset=3, end_offset=9, before=None, after=None)
     assert tiling_of(expected=expected).holes == (hole,)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from archive.examples import fill
 from catalog.examples import gap, segment
 from fixtures_archives import commit_run
-from maxbrod.catalog.schema import GapReason
 from maxbrod.cli.main import run
+from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
     import pytest

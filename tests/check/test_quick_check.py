@@ -9,11 +9,11 @@ import pytest
 from archive.examples import EMPTY_ID, NAMES, fill, part
 from catalog.examples import gap, many_segments, segment
 from fixtures_archives import commit_run, put_snapshot
-from maxbrod.catalog.schema import GapReason
 from maxbrod.check import snapshots as check_snapshots
 from maxbrod.check.problems import Problem, ProblemKind, verdict_of
 from maxbrod.check.run import check_archive
 from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

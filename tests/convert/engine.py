@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from maxbrod.archive.foreign_target import TargetWish
+from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup import foreign as backing_up
-from maxbrod.backup.choosing import target_wish
+from maxbrod.backup.choosing import target_request
 from maxbrod.config import Config, SparkConfig, StorageConfig
 from maxbrod.convert import proof as proving
 from maxbrod.convert import run as converting
@@ -64,27 +64,27 @@ def without_spark(job: Callable[..., list[Transferred]] = run_job_here) -> Itera
 
 
 def convert(source: object, target: object, to: str, **options: Any) -> ConvertReport:
-    """One conversion, without Spark. `options` are fields of TargetWish, or of ConvertWish; and `stop`."""
+    """One conversion, without Spark. `options` are fields of TargetWish, or of ConvertRequest; and `stop`."""
     stop = options.pop("stop", None)
-    of_wish = {
+    of_request = {
         name: options.pop(name)
         for name in ("topics", "source_layout", "source_extra", "verify", "commit_bytes")
         if name in options
     }
-    wish = converting.ConvertWish(
+    request = converting.ConvertRequest(
         source_url=str(source),
         source=StorageConfig(),
         target_url=str(target),
         target=StorageConfig(),
-        to=TargetWish(layout=to, **options),
-        **of_wish,
+        to=TargetRequest(layout=to, **options),
+        **of_request,
     )
-    with without_spark(), converting.Convert(wish, SparkConfig(), stop=stop) as work:
+    with without_spark(), converting.Convert(request, SparkConfig(), stop=stop) as work:
         return work.run()
 
 
-def back_up_as(config: Config, layout: str, **wish: Any) -> BackupReport:
-    """One run of a backup in another layout, without Spark. `wish` are fields of the section `backup`."""
-    changed = config.model_copy(update={"layout": layout, "backup": config.backup.model_copy(update=wish)})
-    with without_spark(), backing_up.ForeignBackup(changed, target_wish(changed)) as work:
+def back_up_as(config: Config, layout: str, **request: Any) -> BackupReport:
+    """One run of a backup in another layout, without Spark. `request` are fields of the section `backup`."""
+    changed = config.model_copy(update={"layout": layout, "backup": config.backup.model_copy(update=request)})
+    with without_spark(), backing_up.ForeignBackup(changed, target_request(changed)) as work:
         return work.run()

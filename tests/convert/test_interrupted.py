@@ -17,7 +17,7 @@ from convert.engine import back_up_as, convert, run_job_here, without_spark
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import foreign as backing_up
-from maxbrod.backup.choosing import target_wish
+from maxbrod.backup.choosing import target_request
 from maxbrod.convert.targets import NativeTarget
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_INCOMPLETE, StorageFullError
 from maxbrod.sandbox.topics import create_topic, recreate_topic
@@ -121,7 +121,7 @@ def test_a_backup_that_begins_at_the_end_misses_nothing_after_it(cluster: Cluste
     Ledger().write(cluster, topic, 20)
     config = config_of(cluster, tmp_path / "binlog", topic, start="latest")
     changed = config.model_copy(update={"layout": "binlog"})
-    with without_spark(), backing_up.ForeignBackup(changed, target_wish(changed)) as work:
+    with without_spark(), backing_up.ForeignBackup(changed, target_request(changed)) as work:
         assert work.run().records == 0
         Ledger().write(cluster, topic, 20)
         assert work.run().records == 20
@@ -162,7 +162,7 @@ def test_a_backup_in_another_layout_tells_what_it_has_not_stored(cluster: Cluste
     def failing(*arguments: Any, **options: Any) -> list[Transferred]:
         return [replace(each, failure=full, segments=()) for each in run_job_here(*arguments, **options)]
 
-    with backing_up.ForeignBackup(changed, target_wish(changed)) as work:
+    with backing_up.ForeignBackup(changed, target_request(changed)) as work:
         with without_spark():
             first = work.run()
         assert (first.recovery_point_ms, first.waiting) == (first.started_at_ms, 0)
@@ -177,5 +177,5 @@ def test_a_backup_in_another_layout_tells_what_it_has_not_stored(cluster: Cluste
         assert (last.recovery_point_ms, last.waiting, last.records) == (last.started_at_ms, 0, 10)
     # The layout remembers no point: a process that has archived nothing yet has none to tell.
     Ledger().write(cluster, topic, 10)
-    with without_spark(failing), backing_up.ForeignBackup(changed, target_wish(changed)) as work:
+    with without_spark(failing), backing_up.ForeignBackup(changed, target_request(changed)) as work:
         assert work.run().recovery_point_ms is None

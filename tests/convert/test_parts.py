@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.catalog.rows import Gap, Segment
-from maxbrod.catalog.schema import GapReason
-from maxbrod.convert.plan.parts import Part, shares
+from maxbrod.convert.plan.parts import ConvertPart, shares
+from maxbrod.model import GapReason
 
 MIB = 1 << 20
 
 
-def part_of(sizes: list[int | None], partition: int = 0) -> Part:
+def part_of(sizes: list[int | None], partition: int = 0) -> ConvertPart:
     """A row of each size, in MiB; None is a gap."""
     rows = tuple(
         gap(partition, 10 * turn) if size is None else segment(partition, 10 * turn, size * MIB)
         for turn, size in enumerate(sizes)
     )
-    return Part(topic="orders", topic_id="id", partition=partition, rows=rows)
+    return ConvertPart(topic="orders", topic_id="id", partition=partition, rows=rows)
 
 
 def gap(partition: int, offset: int) -> Gap:

@@ -13,11 +13,11 @@ from backup.ledger import NOW_MS, Ledger
 from backup.test_runs import KEEP, transact
 from convert.engine import back_up_as, convert
 from maxbrod.archive.opening import open_archive
-from maxbrod.catalog.schema import GapReason
 from maxbrod.check.foreign import check_foreign
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, IncompleteError, RefusedError
 from maxbrod.layouts.registry import FOREIGN
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.model import GapReason
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from restore.engine import put, stand
 from restore.faults import renamed, restore
@@ -54,10 +54,10 @@ def test_records_stand_at_their_offsets_again(
     config = archived(cluster, topic, layout, tmp_path / layout)
     expected = dict(ledger.of(cluster, topic))
     delete_topic(cluster, topic)
-    report = restore(config, Wish())
+    report = restore(config, RestoreRequest())
     assert report.complete
     assert log_of(cluster, topic) == expected
-    assert restore(config, Wish(rename=renamed().rename)).complete, "the same archive, once more"
+    assert restore(config, RestoreRequest(rename=renamed().rename)).complete, "the same archive, once more"
     assert log_of(cluster, f"new-{topic}") == expected
 
 
@@ -78,7 +78,7 @@ def test_records_are_shared_out_among_other_partitions(
     layout: str, ledger: Ledger, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     config = archived(cluster, topic, layout, tmp_path / layout)
-    assert restore(config, Wish(rename=renamed().rename, partition_count=3)).complete
+    assert restore(config, RestoreRequest(rename=renamed().rename, partition_count=3)).complete
     assert_shared_out(cluster, f"new-{topic}", {0: dict(ledger.of(cluster, topic))}, 3)
 
 
@@ -89,7 +89,7 @@ def test_groups_stand_where_they_stood(
     del ledger
     put(cluster, f"readers-{topic}", {(topic, 0): 33})
     config = archived(cluster, topic, layout, tmp_path / layout)
-    assert restore(config, Wish(rename=renamed().rename, groups=(f"readers-{topic}",))).complete
+    assert restore(config, RestoreRequest(rename=renamed().rename, groups=(f"readers-{topic}",))).complete
     assert stand(cluster, f"readers-{topic}")[f"new-{topic}", 0] == 33
 
 
@@ -101,8 +101,8 @@ def test_groups_are_found_in_kafkas_own_topic_of_them(
     put(cluster, f"readers-{topic}", {(topic, 0): 33})
     config = config_of(cluster, tmp_path / layout, topic, "__consumer_offsets", internal=True)
     assert back_up_as(config, layout, accept_loss=True).complete
-    wish = Wish(topics=(topic,), rename=renamed().rename, groups=(f"readers-{topic}",))
-    assert restore(config, wish).complete
+    request = RestoreRequest(topics=(topic,), rename=renamed().rename, groups=(f"readers-{topic}",))
+    assert restore(config, request).complete
     assert stand(cluster, f"readers-{topic}")[f"new-{topic}", 0] == 33
 
 

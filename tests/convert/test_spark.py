@@ -8,13 +8,13 @@ from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP
-from maxbrod.archive.foreign_target import TargetWish
+from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.backup.choosing import open_backup
 from maxbrod.check.foreign import check_foreign
 from maxbrod.config import SparkConfig, StorageConfig
-from maxbrod.convert.run import Convert, ConvertWish
+from maxbrod.convert.run import Convert, ConvertRequest
 from maxbrod.errors import EXIT_CORRUPT
 from maxbrod.sandbox.topics import create_topic
 
@@ -38,14 +38,14 @@ def test_a_conversion_runs_on_spark_and_proves_itself_there(
     back_up(config_of(cluster, tmp_path / "archive", topic))
     places = ((tmp_path / "archive", tmp_path / "kbak", "kbak"), (tmp_path / "kbak", tmp_path / "back", "kafka"))
     for source, target, to in places:
-        wish = ConvertWish(
+        request = ConvertRequest(
             source_url=str(source),
             source=StorageConfig(),
             target_url=str(target),
             target=StorageConfig(),
-            to=TargetWish(layout=to),
+            to=TargetRequest(layout=to),
         )
-        with Convert(wish, MASTER, session=spark) as work:
+        with Convert(request, MASTER, session=spark) as work:
             report = work.run()
         assert (report.exit_code, report.topics[0].equal, report.topics[0].target_records) == (0, True, 120)
     held = read_archive(str(tmp_path / "back"))

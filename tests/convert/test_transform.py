@@ -9,11 +9,11 @@ from native_logs import data_batch, pack
 from reference import Record
 
 from backup.engine import back_up, config_of
-from maxbrod.archive.foreign_target import TargetWish
+from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.opening import open_archive
 from maxbrod.check.run import check_archive
 from maxbrod.config import SparkConfig, StorageConfig
-from maxbrod.convert.run import Convert, ConvertWish
+from maxbrod.convert.run import Convert, ConvertRequest
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
@@ -31,15 +31,15 @@ CLEAN = {"where": "key is null or key not like 'user-1%'", "select": "'-' as val
 
 
 def converted(source: Path, target: Path, session: Any, *, to: str = "kafka", **transform: str) -> ConvertReport:
-    wish = ConvertWish(
+    request = ConvertRequest(
         source_url=str(source),
         source=StorageConfig(),
         target_url=str(target),
         target=StorageConfig(),
-        to=TargetWish(layout=to),
+        to=TargetRequest(layout=to),
         transform=Transform(**transform) if transform else None,
     )
-    with Convert(wish, SparkConfig(), session=session) as work:
+    with Convert(request, SparkConfig(), session=session) as work:
         return work.run()
 
 

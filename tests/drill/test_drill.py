@@ -13,10 +13,10 @@ from backup.engine import back_up, config_of
 from drill.engine import partitions_of, remembered, scratch_topics, without_spark
 from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
-from maxbrod.catalog.schema import GapReason
 from maxbrod.drill.run import Drill
 from maxbrod.drill.state import DEAD_AFTER_MS, DrillOwner, own_drill
 from maxbrod.errors import UnavailableError
+from maxbrod.model import GapReason
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from maxbrod.cli.main import run
 from maxbrod.drill.html import render
-from maxbrod.drill.plan import Sample, draw, drill_wish, parse_sample, scratch_name
+from maxbrod.drill.plan import Sample, draw, drill_request, parse_sample, scratch_name
 from maxbrod.drill.report import VERSION, VERSION_FIELD, read_report
 from maxbrod.drill.signing import Key, parse_key, read_key, signed, verify
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, RefusedError, UsageError
@@ -161,9 +161,9 @@ def test_scratch_names_are_always_allowed_and_never_meet() -> None:
     made = [scratch_name("0" * 16, name) for name in names]
     assert all(len(each) <= 249 and each.startswith(f"maxbrod-drill-{'0' * 16}-") for each in made)
     assert made[0] != made[1]
-    wish = drill_wish("0" * 16, [TopicPartition(topic="t", partition=2)], {"id"}, accept_gaps=False, as_of=None)
-    assert wish.rename.apply("t") == f"maxbrod-drill-{'0' * 16}-t"
-    assert wish.configs["retention.ms"] == "-1"
+    request = drill_request("0" * 16, [TopicPartition(topic="t", partition=2)], {"id"}, accept_gaps=False, as_of=None)
+    assert request.rename.apply("t") == f"maxbrod-drill-{'0' * 16}-t"
+    assert request.configs["retention.ms"] == "-1"
 
 
 def test_a_signature_with_anything_else_in_it_is_refused() -> None:

@@ -3,9 +3,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.catalog.schema import GapReason
 from maxbrod.inspect.coverage import MARKS, coverage_bar, legend
 from maxbrod.inspect.extents import DATA, HOLE, Span
+from maxbrod.model import GapReason
 
 COVERS = [DATA, HOLE, *map(str, GapReason)]
 

@@ -14,12 +14,11 @@ from deltalake import DeltaTable
 from archive.examples import fill
 from catalog.examples import gap, run, segment
 from maxbrod.archive.opening import open_for_writing, open_native
-from maxbrod.catalog.schema import GapReason
 from maxbrod.check.run import check_archive
 from maxbrod.errors import MaxbrodError, RefusedError, UsageError
 from maxbrod.inspect import garbage
 from maxbrod.inspect.garbage import collect_garbage
-from maxbrod.model import AbortedTransaction
+from maxbrod.model import AbortedTransaction, GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from archive.examples import OLD_ID, fill, part
 from catalog.examples import TOPIC_ID, gap, segment
-from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import UsageError
 from maxbrod.inspect.extents import DATA, HOLE, Span, measure_partitions
 from maxbrod.inspect.showing import EVERY, show_topic
-from maxbrod.model import AbortedTransaction
+from maxbrod.model import AbortedTransaction, GapReason
 
 if TYPE_CHECKING:
     from fixtures_archives import Place

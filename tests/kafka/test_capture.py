@@ -19,7 +19,14 @@ from kafka_reading import client_of, log_bytes, partition_of
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.state import groups as groups_module
 from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.state.cluster_state import EFFECTIVE_CONFIGS, CommittedOffset, Gap, Group, Quota, QuotaEntity
+from maxbrod.kafka.state.cluster_state import (
+    EFFECTIVE_CONFIGS,
+    CommittedOffset,
+    Group,
+    MissingState,
+    Quota,
+    QuotaEntity,
+)
 from maxbrod.kafka.state.sizes import partition_sizes
 from maxbrod.kafka.wire import coordinators
 from maxbrod.kafka.wire.client import KafkaClient
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
     from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
 
-NO_AUTHORIZER = Gap(
+NO_AUTHORIZER = MissingState(
     what="ACLs", why="the cluster has no authorizer", hint="nothing is lost: without one there are no ACLs"
 )
 OVERRIDES = {"cleanup.policy": "compact,delete", "retention.ms": "86400000", "max.message.bytes": "2000000"}

@@ -17,8 +17,8 @@ from maxbrod.kafka.state.cluster_state import (
     Broker,
     ClusterState,
     CommittedOffset,
-    Gap,
     Group,
+    MissingState,
     Quota,
     QuotaEntity,
     ScramUser,
@@ -73,7 +73,7 @@ groups = st.builds(
     protocol_type=texts,
     offsets=st.none() | st.lists(offsets, max_size=4, unique_by=lambda each: each.where).map(tuple),
 )
-gaps = st.builds(Gap, what=texts, why=texts, hint=texts)
+gaps = st.builds(MissingState, what=texts, why=texts, hint=texts)
 states = st.builds(
     ClusterState,
     cluster_id=texts_or_none,

@@ -19,7 +19,7 @@ from maxbrod.batch.headers import walk
 from maxbrod.batch.transactions import committed_records, from_fetch
 from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError
 from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
-from maxbrod.kafka.fetch.request import FetchWish, fetch_request, read_answer
+from maxbrod.kafka.fetch.request import PartitionFetch, fetch_request, read_answer
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec
 from maxbrod.sandbox.bulk import produce_records
@@ -63,8 +63,8 @@ def test_records_are_a_slice_of_the_buffer_that_the_socket_wrote_into(
     deadline = Deadline.after(30)
     leader = client.leader(partition_of(topic), deadline=deadline)
     connection = client.connection(leader.node_id, deadline=deadline)
-    wishes = [FetchWish(topic_id=topic_id, partition=each, offset=0, bytes_max=1 << 20) for each in (0, 1)]
-    frame = connection.receive(connection.send(fetch_request(wishes, bytes_max=1 << 20), deadline), deadline)
+    requests = [PartitionFetch(topic_id=topic_id, partition=each, offset=0, bytes_max=1 << 20) for each in (0, 1)]
+    frame = connection.receive(connection.send(fetch_request(requests, bytes_max=1 << 20), deadline), deadline)
     answer = read_answer(frame)
     for partition in (0, 1):
         found = answer.partitions[topic_id, partition]
@@ -276,8 +276,8 @@ def library_seconds(cluster: Cluster, topic: str, end: int) -> float:
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap, receive_message_max_bytes=1 << 30) as admin:
 
         async def fetch(offset: int) -> Any:
-            wish = FetchWish(topic_id=leader.topic.topic_id, partition=0, offset=offset, bytes_max=FETCH_BYTES)
-            answer = await admin._manager.send(fetch_request([wish], bytes_max=FETCH_BYTES), node_id=leader.node_id)
+            request = PartitionFetch(topic_id=leader.topic.topic_id, partition=0, offset=offset, bytes_max=FETCH_BYTES)
+            answer = await admin._manager.send(fetch_request([request], bytes_max=FETCH_BYTES), node_id=leader.node_id)
             return answer.responses[0].partitions[0].records
 
         began, offset = time.monotonic(), 0

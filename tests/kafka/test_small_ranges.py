@@ -54,9 +54,9 @@ def requests_sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sent: list[int] = []
     build = fetch.fetch_request
 
-    def counted(wishes: list[object], **options: object) -> object:
-        sent.append(len(wishes))
-        return build(wishes, **options)  # type: ignore[arg-type]
+    def counted(requests: list[object], **options: object) -> object:
+        sent.append(len(requests))
+        return build(requests, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(small_ranges, "fetch_request", counted)
     return sent

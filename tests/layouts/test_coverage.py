@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from maxbrod.archive.surveyed import rows_of
 from maxbrod.catalog.rows import Gap
-from maxbrod.catalog.schema import GapReason
 from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage, extended, judge
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment, WriteOptions
 from maxbrod.layouts.registry import layout_of
-from maxbrod.model import TopicPartition
+from maxbrod.model import GapReason, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from maxbrod.catalog.rows import PartitionId
     from maxbrod.config import StorageConfig
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.restore.plan.sources import Lost
+    from maxbrod.model import PartitionId
+    from maxbrod.restore.plan.sources import UnreadableRange
     from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
     from maxbrod.sandbox.cluster import Cluster
 
@@ -60,7 +60,7 @@ def run_job_here(
 
 def run_loss_job_here(
     _: object, archive_url: str, storage: StorageConfig, slices: Mapping[PartitionId, Sequence[Slice]], **__: object
-) -> dict[PartitionId, list[Lost]]:
+) -> dict[PartitionId, list[UnreadableRange]]:
     """The same for those that look for damage."""
     payload = json.dumps([(asdict(where), asdict(each)) for where, found in slices.items() for each in found])
     return gather([work(archive_url, storage, payload)])

@@ -18,7 +18,7 @@ from maxbrod.kafka.wire.connection import Connection
 from maxbrod.restore import run as engine
 from maxbrod.restore import task as restore_task
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import OffsetsMode, Wish
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered
 from restore.engine import without_spark
@@ -39,12 +39,12 @@ class CrashError(BaseException):
     """A process that died: nothing catches it, and nothing is tidied up but connections."""
 
 
-def renamed(mode: str = "exact", **more: Any) -> Wish:
-    return Wish(rename=parse_rename(prefix="new-"), offsets=OffsetsMode(mode), **more)
+def renamed(mode: str = "exact", **more: Any) -> RestoreRequest:
+    return RestoreRequest(rename=parse_rename(prefix="new-"), offsets=OffsetsMode(mode), **more)
 
 
-def restore(config: Config, wish: Wish) -> RestoreReport:
-    with without_spark(), engine.Restore(config, wish) as work:
+def restore(config: Config, request: RestoreRequest) -> RestoreReport:
+    with without_spark(), engine.Restore(config, request) as work:
         return work.run(work.plan())
 
 

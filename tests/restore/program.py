@@ -1,7 +1,7 @@
 """A program that restores, for tests that kill it: `python -m restore.program`
 
-Configuration and wish come in as a line of JSON, then a line for each run: the prefix of the target topics and n. With
-n of 0 or more the run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it
+Configuration and request come in as a line of JSON, then a line for each run: the prefix of the target topics and n.
+With n of 0 or more the run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it
 ended. Forks for each run, so it does nothing by itself.
 """
 
@@ -23,7 +23,7 @@ from maxbrod.kafka.wire.connection import Connection
 from maxbrod.restore import run as engine
 from maxbrod.restore import target as restore_target
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import OffsetsMode, Wish
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.storage.local import LocalStorage
 from restore.engine import without_spark
 
@@ -122,12 +122,12 @@ def doom(point: int, out: int) -> None:
         setattr(owner, name, lambda *arguments, met=met: met(*arguments))
 
 
-def run(config: Config, wish: Wish, point: int, out: int) -> None:
+def run(config: Config, request: RestoreRequest, point: int, out: int) -> None:
     """In a process of its own; without a point (below 0), to the end."""
     if point >= 0:
         doom(point, out)
     try:
-        with without_spark(), engine.Restore(config, wish) as work:
+        with without_spark(), engine.Restore(config, request) as work:
             report = work.run(work.plan())
     except MaxbrodError as error:
         say(out, **error.as_dict())
@@ -142,13 +142,13 @@ def main() -> None:
         setattr(restore_target, "may_write_markers", lambda *_, **__: False)  # noqa: B010 - not its to export
     for line in sys.stdin:
         prefix, point = line.split()
-        wish = Wish(
+        request = RestoreRequest(
             rename=parse_rename(prefix=prefix), offsets=OffsetsMode(document["mode"]), groups=tuple(document["groups"])
         )
         child = os.fork()
         if child == 0:
             try:
-                run(config, wish, int(point), out)
+                run(config, request, int(point), out)
             finally:
                 os._exit(0)
         os.waitpid(child, 0)

@@ -18,7 +18,7 @@ from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.repartition import split as repartition_split
 from maxbrod.restore.repartition import task as repartition_task
 from restore.faults import restore
@@ -38,9 +38,9 @@ def run(settings: dict[str, Any], answers: int) -> dict[str, Any]:
     setattr(sharing, "PORTION_BYTES", 1)  # noqa: B010 - a constant of others
     setattr(repartition_split, "ROUND_BYTES", 1000)  # noqa: B010
     setattr(repartition_task, "produce_all", dying)  # noqa: B010
-    wish = Wish(rename=parse_rename([settings["rename"]]), partition_count=settings["count"])
+    request = RestoreRequest(rename=parse_rename([settings["rename"]]), partition_count=settings["count"])
     try:
-        report = restore(Config.model_validate(settings["config"]), wish)
+        report = restore(Config.model_validate(settings["config"]), request)
     except MaxbrodError as error:
         return error.as_dict()
     return {"exit_code": report.exit_code, "resumed": report.resumed, "records": report.records}

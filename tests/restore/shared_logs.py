@@ -15,7 +15,7 @@ from maxbrod.batch.sharing import CONTENT_COLUMNS
 from maxbrod.kafka.produce.appends import LATER, Acknowledged, Batch
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.restore.repartition.source import Piece
+from maxbrod.restore.repartition.source import SourceRecords
 from maxbrod.restore.repartition.split import SharedTarget, Splitter
 from maxbrod.restore.repartition.task import Feeding
 from maxbrod.restore.task import Pace
@@ -34,7 +34,7 @@ BASE = 100
 IN_FLIGHT_MAX = 5
 
 
-def piece(partition: int, rows: Sequence[Row], codec: Codec = Codec.NONE) -> Piece:
+def piece(partition: int, rows: Sequence[Row], codec: Codec = Codec.NONE) -> SourceRecords:
     columns: dict[str, list[Any]] = {
         "offset": [offset for offset, _ in rows],
         "timestamp_ms": [offset for offset, _ in rows],
@@ -43,7 +43,7 @@ def piece(partition: int, rows: Sequence[Row], codec: Codec = Codec.NONE) -> Pie
         "headers": [[] for _ in rows],
     }
     records = pa.RecordBatch.from_pydict(columns, schema=project(list(RECORD_COLUMNS)))
-    return Piece(partition=partition, records=records, codec=codec)
+    return SourceRecords(partition=partition, records=records, codec=codec)
 
 
 def records_of(came: Sequence[Came], keys: Mapping[Came, bytes | None]) -> pa.RecordBatch:
@@ -83,7 +83,7 @@ class Logs:
         self._ends = {each.where: each.reached for each in self.targets}
         self.waiting_most = 0
 
-    def run(self, pieces: Iterable[Piece], choose: Callable[[list[Choice]], int] = lambda _: 0) -> None:
+    def run(self, pieces: Iterable[SourceRecords], choose: Callable[[list[Choice]], int] = lambda _: 0) -> None:
         """`choose` says what happens next, of all that may."""
         feeding = Feeding(iter(pieces), self._splitter, self.targets, Pace(None))
         feeds = {each.where: feeding.appends(each.where) for each in self.targets}

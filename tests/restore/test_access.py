@@ -149,11 +149,11 @@ def remove_quota(client: KafkaClient, user: str) -> None:
 
 def test_no_record_stands_in_a_topic_before_its_rules_do(client: KafkaClient, topic: str, command: Command) -> None:
     """And whoever goes on after a crash there does it once more, without harm."""
-    wish = ("restore", "--suffix", "-new", "--with-acls", "--with-quotas")
+    request = ("restore", "--suffix", "-new", "--with-acls", "--with-quotas")
     with patch.object(engine, "run_restore_job", side_effect=UnavailableError("the lights went out")):
-        command(*wish, exits=1)
+        command(*request, exits=1)
     wait_for("the rules", lambda: len(acls_of(client, f"{topic}-new")) == 3, timeout_s=60)
-    report = command.json(*wish)
+    report = command.json(*request)
     assert (report["resumed"], report["complete"]) == (True, True)
     assert len(report["access"]["acls"]["create"]) == 3
     assert len(acls_of(client, f"{topic}-new")) == 3

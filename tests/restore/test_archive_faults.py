@@ -152,13 +152,13 @@ def test_another_number_of_partitions_goes_without_what_is_lost(
     cluster: Cluster, topic: str, archived: Archived, damage: Callable[[Path], None]
 ) -> None:
     damage(archived.victim)
-    wish = renamed("auto", partition_count=3)
+    request = renamed("auto", partition_count=3)
     if damage is flip:
-        assert restore(archived.config, wish).exit_code == EXIT_CORRUPT
+        assert restore(archived.config, request).exit_code == EXIT_CORRUPT
     else:
         with pytest.raises(CorruptDataError, match=archived.victim.name):
-            restore(archived.config, wish)
-    report = restore(archived.config, replace(wish, accept_gaps=True))
+            restore(archived.config, request)
+    report = restore(archived.config, replace(request, accept_gaps=True))
     assert (report.exit_code, report.complete) == (0, False)
     first = int(report.accepted_gaps[0].partition("offsets ")[2].split()[0])
     left = [each for at, each in archived.wanted[0].items() if not first <= at < archived.end]

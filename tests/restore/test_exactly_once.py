@@ -159,10 +159,10 @@ def test_whoever_goes_on_says_how_fast(config: Config) -> None:
 def test_records_that_say_where_they_came_from_are_recognised_after_a_crash(
     cluster: Cluster, topic: str, config: Config, busy: dict[int, Record], mode: str
 ) -> None:
-    wish = renamed(mode, provenance=True)
+    request = renamed(mode, provenance=True)
     with crash_after(1), pytest.raises(CrashError):
-        restore(config, wish)
-    report = restore(config, wish)
+        restore(config, request)
+    report = restore(config, request)
     assert (report.exit_code, report.resumed) == (0, True)
     found = log_of(cluster, f"new-{topic}")
     assert list(found) == (list(busy) if mode == "exact" else list(range(len(busy))))

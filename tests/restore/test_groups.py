@@ -77,9 +77,9 @@ def test_a_group_beyond_a_point_in_time_skips_nothing_and_stands_at_the_end(
     put(cluster, topic, {(topic, 0): 15})
     put(cluster, f"{topic}-slow", {(topic, 0): 4})
     back_up(config_of(cluster, tmp_path, topic))
-    wish = ("--until", "1010", "--suffix", "-cut", "--offsets", mode, "--groups", f"{topic}*")
+    request = ("--until", "1010", "--suffix", "-cut", "--offsets", mode, "--groups", f"{topic}*")
     with without_spark():
-        report = Command(cluster, tmp_path, capsys).json("restore", *wish)
+        report = Command(cluster, tmp_path, capsys).json("restore", *request)
     assert [value for _, value in read_all(cluster, f"{topic}-cut")] == [each.value for each in times[:10]]
     assert stand(cluster, f"{topic}-slow")[f"{topic}-cut", 0] == 4
     found = stand(cluster, topic)[f"{topic}-cut", 0]
@@ -118,11 +118,11 @@ def test_a_forced_group_is_moved_though_it_is_active_and_can_be_put_back(
     create_topic(cluster, f"{topic}-new", partitions=2)
     put(cluster, topic, {(f"{topic}-new", 0): 3})
     before = stand(cluster, topic)
-    wish = ("restore", "--offsets", "append", "--suffix", "-new", "--groups", topic, "--force-groups")
+    request = ("restore", "--offsets", "append", "--suffix", "-new", "--groups", topic, "--force-groups")
     with joined(cluster, topic, topic):
-        planned = command.json(*wish, "--dry-run")
+        planned = command.json(*request, "--dry-run")
         assert [each["what"] for each in planned["obstacles"]] == ["it has members, which are removed for a moment"]
-        report = command.json(*wish)
+        report = command.json(*request)
         assert positions(report)[0] == (12, 12, "same")
         assert [each["forced"] for each in report["groups"]] == [True, True]
         assert stand(cluster, topic)[f"{topic}-new", 0] == 12
@@ -136,8 +136,8 @@ def test_members_of_the_newer_protocol_are_never_taken_for_removed(
     cluster: Cluster, topic: str, command: Command
 ) -> None:
     with joined_by_the_newer_protocol(cluster, topic, topic):
-        wish = ("restore", "--suffix", "-new", "--groups", topic, "--force-groups")
-        report = command.json(*wish, exits=5)
+        request = ("restore", "--suffix", "-new", "--groups", topic, "--force-groups")
+        report = command.json(*request, exits=5)
         assert all("newer protocol" in each["refused"] for each in report["groups"])
         assert not any(each["forced"] for each in report["groups"])
         assert not any(name == f"{topic}-new" for name, _ in stand(cluster, topic))
@@ -217,10 +217,10 @@ def share_stand(client: KafkaClient, group_id: str) -> dict[TopicPartition, int]
 def test_a_restore_killed_before_its_groups_moves_them_when_run_again(
     cluster: Cluster, topic: str, command: Command, mode: str
 ) -> None:
-    wish = ("restore", "--suffix", "-new", "--groups", topic, "--offsets", mode)
+    request = ("restore", "--suffix", "-new", "--groups", topic, "--offsets", mode)
     with patch.object(Movement, "apply", side_effect=UnavailableError("the lights went out")):
-        command(*wish, exits=1)
-    report = command.json(*wish)
+        command(*request, exits=1)
+    report = command.json(*request)
     assert report["resumed"]
     assert positions(report)[0] == (12, 12, "same")
     assert read_all(cluster, f"{topic}-new") == read_all(cluster, topic)

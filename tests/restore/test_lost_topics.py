@@ -57,15 +57,15 @@ def lost(cluster: Cluster, topic: str, archive: Path) -> str:
     create_topic(cluster, topic, partitions=2, config=OWN)
     produce(cluster, topic, aged(100))
     put(cluster, topic, {(topic, 0): 50})
-    wish = config_of(cluster, archive, f"{topic}*")
-    assert back_up(wish).complete
+    request = config_of(cluster, archive, f"{topic}*")
+    assert back_up(request).complete
     put(cluster, topic, {(topic, 0): 51})
-    seen = back_up(wish)
+    seen = back_up(request)
     delete_topic(cluster, topic)
     delete_group(cluster, topic)
     for number in range(2):
         create_topic(cluster, f"{topic}-{number}")
-        assert back_up(wish).committed
+        assert back_up(request).committed
     return seen.run_id
 
 
@@ -225,7 +225,7 @@ def test_a_clock_that_steps_back_is_told_and_the_groups_are_those_of_the_last_co
     create_topic(cluster, topic)
     produce(cluster, topic, numbered(10))
     put(cluster, topic, {(topic, 0): 3})
-    wish = config_of(cluster, archive, topic)
+    request = config_of(cluster, archive, topic)
     ahead_ms = int(time.time() * 1000) + 3_600_000
     early = BackupRun(run_id="29991231T235959Z-aaaaaa", started_at_ms=ahead_ms)
     with (
@@ -233,12 +233,12 @@ def test_a_clock_that_steps_back_is_told_and_the_groups_are_those_of_the_last_co
         patch.object(backup, "now_ms", lambda: ahead_ms),
         patch.object(backup_run, "now_ms", lambda: ahead_ms),
     ):
-        assert back_up(wish).complete
+        assert back_up(request).complete
     put(cluster, topic, {(topic, 0): 8})
-    later = back_up(wish)
+    later = back_up(request)
     (notice,) = (each for each in later.notices if each.kind == "clock")
     assert early.run_id in notice.message
     assert later.complete
     report = command.json("restore", "--groups", topic, "--suffix", "-back")
     assert [(each["offset"], each["run_id"]) for each in report["groups"]] == [(8, later.run_id)]
-    assert [each for each in back_up(wish).notices if each.kind == "clock"] == [], "only the newest run counts"
+    assert [each for each in back_up(request).notices if each.kind == "clock"] == [], "only the newest run counts"

@@ -14,7 +14,7 @@ from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.restore import run as engine
 from maxbrod.restore import task as restore_task
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.task import RestoreSettings
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce
@@ -57,8 +57,8 @@ def test_partitions_never_get_each_others_records_and_a_huge_one_has_a_task_for_
         shares.extend([item.where.partition for item in task] for task in tasks)
         return run_job_here(session, settings, tasks, **hears)
 
-    wish = Wish(rename=parse_rename(prefix="new-"))
-    with without_spark(watch), patch.object(Catalog, "rows", count_rows), engine.Restore(config, wish) as work:
+    request = RestoreRequest(rename=parse_rename(prefix="new-"))
+    with without_spark(watch), patch.object(Catalog, "rows", count_rows), engine.Restore(config, request) as work:
         report = work.run(work.plan())
 
     assert report.complete

@@ -13,7 +13,7 @@ from maxbrod.restore import meter as restore_meter
 from maxbrod.restore import run as engine
 from maxbrod.restore.meter import Expected, RestoreMeter
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import OffsetsMode, Wish
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import run_job_here, without_spark
@@ -55,8 +55,8 @@ def test_progress_moves_while_no_task_is_done(
             on_done(0)
         return found
 
-    wish = Wish(rename=parse_rename(prefix="new-"), offsets=mode)
-    with without_spark(job), engine.Restore(config, wish, on_progress=steps.append) as work:
+    request = RestoreRequest(rename=parse_rename(prefix="new-"), offsets=mode)
+    with without_spark(job), engine.Restore(config, request, on_progress=steps.append) as work:
         plan = work.plan()
         assert work.run(plan).complete
     none, half, all_of_it = [step for step in steps if step.phase == "restoring"]

@@ -25,7 +25,7 @@ from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import OffsetRange, OffsetsMode, Wish
+from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
 from maxbrod.restore.repartition import split as repartition_split
 from maxbrod.restore.repartition import task as repartition_task
 from maxbrod.sandbox.topics import create_topic
@@ -104,15 +104,15 @@ def assert_partition(
         assert [each for each in found if each in members] == mine
 
 
-def wish(archived: Archived, target: str, count: int | None, **more: Any) -> Wish:
-    return Wish(rename=parse_rename([f"{archived.topic}={target}"]), partition_count=count, **more)
+def request(archived: Archived, target: str, count: int | None, **more: Any) -> RestoreRequest:
+    return RestoreRequest(rename=parse_rename([f"{archived.topic}={target}"]), partition_count=count, **more)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_every_key_goes_where_java_sends_it_and_keeps_its_order(
     cluster: Cluster, topic: str, archived: Archived, count: int
 ) -> None:
-    report = restore(archived.config, wish(archived, topic, count))
+    report = restore(archived.config, request(archived, topic, count))
     assert (report.exit_code, report.records) == (0, sum(map(len, archived.records.values())))
     assert_shared_out(cluster, topic, archived.records, count)
 
@@ -145,13 +145,13 @@ def test_after_a_crash_anywhere_the_same_command_goes_on_without_loss_or_repetit
     cluster: Cluster, topic: str, archived: Archived
 ) -> None:
     with crash_after(3), pytest.raises(CrashError):
-        restore(archived.config, wish(archived, topic, 4))
+        restore(archived.config, request(archived, topic, 4))
     report = None
     for answers in (0, 4, 1, 6):
         # What was under way at the crash may have come to its end, and little be left.
         with crash_after(answers), suppress(CrashError):
-            report = report or restore(archived.config, wish(archived, topic, 4))
-    report = report or restore(archived.config, wish(archived, topic, 4))
+            report = report or restore(archived.config, request(archived, topic, 4))
+    report = report or restore(archived.config, request(archived, topic, 4))
     assert (report.exit_code, report.resumed) == (0, True)
     assert_shared_out(cluster, topic, archived.records, 4)
 
@@ -184,9 +184,9 @@ def test_killed_between_produce_and_acknowledgement_it_goes_on_exactly_where_the
 @pytest.mark.usefixtures("small_rounds")
 def test_a_foreign_write_into_any_partition_is_refused(cluster: Cluster, topic: str, archived: Archived) -> None:
     with crash_after(5), pytest.raises(CrashError):
-        restore(archived.config, wish(archived, topic, 4))
+        restore(archived.config, request(archived, topic, 4))
     produce(cluster, topic, numbered(1), partition=2)
-    report = restore(archived.config, wish(archived, topic, 4))
+    report = restore(archived.config, request(archived, topic, 4))
     assert report.exit_code == RefusedError.exit_code
     (failure,) = [each.failure for each in report.partitions if each.failure is not None]
     assert failure["object_name"] == f"{topic}-2"
@@ -233,10 +233,10 @@ def test_what_a_dead_worker_has_sent_is_not_there_twice_when_it_arrives_late(
 ) -> None:
     late = Delayed()
     with late.withheld(), pytest.raises(CrashError):
-        restore(archived.config, wish(archived, topic, 4))
+        restore(archived.config, request(archived, topic, 4))
     assert late.feeds
     with late.arriving():
-        report = restore(archived.config, wish(archived, topic, 4))
+        report = restore(archived.config, request(archived, topic, 4))
     assert (report.exit_code, report.resumed) == (0, True)
     assert archived.config.kafka is not None
     with KafkaClient(archived.config.kafka) as client, suppress(RefusedError):
@@ -254,7 +254,7 @@ def test_times_ranges_and_a_rate_hold_for_other_partitions_too(
     )
     report = restore(
         archived.config,
-        wish(archived, topic, 2, since_ms=since, until_ms=until, ranges=ranges, rate_bytes_per_s=10_000_000),
+        request(archived, topic, 2, since_ms=since, until_ms=until, ranges=ranges, rate_bytes_per_s=10_000_000),
     )
     wanted = {
         number: {
@@ -274,12 +274,12 @@ def test_records_go_behind_those_of_a_topic_that_has_other_partitions(
     create_topic(cluster, topic, partitions=2, config=KEEP)
     produce(cluster, topic, dated(9), partition=1)
     with pytest.raises(RefusedError, match="2 partitions, the archived topic 3"):
-        restore(archived.config, wish(archived, topic, None, offsets=OffsetsMode.APPEND))
+        restore(archived.config, request(archived, topic, None, offsets=OffsetsMode.APPEND))
     with pytest.raises(RefusedError, match="not empty"):
-        restore(archived.config, wish(archived, topic, 2))
+        restore(archived.config, request(archived, topic, 2))
     with pytest.raises(RefusedError, match="offsets cannot stay"):
-        restore(archived.config, wish(archived, topic, 2, offsets=OffsetsMode.EXACT))
-    report = restore(archived.config, wish(archived, topic, 2, offsets=OffsetsMode.APPEND))
+        restore(archived.config, request(archived, topic, 2, offsets=OffsetsMode.EXACT))
+    report = restore(archived.config, request(archived, topic, 2, offsets=OffsetsMode.APPEND))
     assert report.exit_code == 0
     found = log_of(cluster, topic, 1)
     assert [found[each].value for each in range(9)] == [each.value for each in dated(9)]

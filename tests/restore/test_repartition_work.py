@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from catalog.examples import TOPIC_ID, segment
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.repartition import work as restore_shared
 from maxbrod.restore.repartition.work import TASKS_MAX, group_marks, shared_items
 from restore.plan.examples import group, plan, topic
@@ -24,7 +24,7 @@ GROUPS = [
 
 def planned(count: int) -> TopicPlan:
     rows = [segment(0, 10), segment(0, 10, partition=1)]
-    (made,) = plan(rows, Wish(partition_count=count), archived=topic(partitions=2)).topics
+    (made,) = plan(rows, RestoreRequest(partition_count=count), archived=topic(partitions=2)).topics
     return made
 
 

@@ -20,7 +20,7 @@ from restore.shared_logs import BASE, Logs, piece, records_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.restore.repartition.source import Piece
+    from maxbrod.restore.repartition.source import SourceRecords
     from restore.shared_logs import Came, Choice
 
 pytestmark = pytest.mark.full
@@ -47,7 +47,7 @@ def reads(draw: st.DrawFn, most: int = 12) -> Read:
     return found
 
 
-def pieces_of(read: Read) -> list[Piece]:
+def pieces_of(read: Read) -> list[SourceRecords]:
     return [piece(partition, rows) for partition, rows in read]
 
 
@@ -177,7 +177,7 @@ def test_a_record_that_the_target_does_not_take_ends_one_partition_after_all_bef
 
 
 def test_what_comes_before_damage_in_the_archive_is_appended_and_nothing_is_said_to_be_done() -> None:
-    def damaged() -> Iterator[Piece]:
+    def damaged() -> Iterator[SourceRecords]:
         yield from pieces_of(READ[:2])
         raise CorruptDataError("a batch is damaged")
 

@@ -17,7 +17,7 @@ from maxbrod.layouts.kafka.digest import Digest
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import Codec
 from maxbrod.restore.items import SharedSource
-from maxbrod.restore.repartition.blocks import Block
+from maxbrod.restore.repartition.blocks import SourceExtent
 from maxbrod.restore.repartition.source import read_in_order
 from maxbrod.storage.opening import open_storage
 from restore.shared_logs import piece
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 END = 40
 BLOCKS = [
-    Block(partition=partition, first=first, end=end)
+    SourceExtent(partition=partition, first=first, end=end)
     for partition, first, end in ((0, 0, 7), (1, 3, 10), (0, 7, 30), (1, 10, 11), (0, 30, END), (1, 11, END))
 ]
 

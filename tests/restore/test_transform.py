@@ -27,7 +27,7 @@ from restore.transform_program import transforming
 if TYPE_CHECKING:
     from backup.plain import Record
     from maxbrod.config import Config
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.report import RestoreReport
     from maxbrod.sandbox.cluster import Cluster
 
@@ -47,8 +47,8 @@ def archived(cluster: Cluster, topic: str, tmp_path: Path) -> Archived:
     return config, records
 
 
-def restore(config: Config, wish: Wish, spark: Any) -> RestoreReport:
-    with engine.Restore(config, wish, session=spark) as work:
+def restore(config: Config, request: RestoreRequest, spark: Any) -> RestoreReport:
+    with engine.Restore(config, request, session=spark) as work:
         report = work.run(work.plan())
     assert report.exit_code == 0, report.partitions
     return report
@@ -81,8 +81,8 @@ def test_records_are_dropped_and_masked_and_all_else_stays_exactly_what_it_was(
     cluster: Cluster, topic: str, archived: Archived, spark: Any
 ) -> None:
     config, truth = archived
-    wish = renamed(where="key is null or length(key) < 12", select="sha2(value, 256) as value", groups=(topic,))
-    report = restore(config, wish, spark)
+    request = renamed(where="key is null or length(key) < 12", select="sha2(value, 256) as value", groups=(topic,))
+    report = restore(config, request, spark)
     for partition, records in enumerate(truth):
         kept = {at: each._replace(value=masked(each.value)) for at, each in records.items() if is_kept(each)}
         assert 0 < len(kept) < len(records)
@@ -105,8 +105,8 @@ def test_a_key_that_is_rewritten_goes_where_kafka_would_send_it(
     """And a time that is rewritten is not the one that records are chosen by."""
     config, truth = archived
     select = "sha2(key, 256) as key, timestamp + interval 1 day as timestamp"
-    wish = renamed("auto", select=select, partition_count=3, until_ms=NOW_MS)
-    report = restore(config, wish, spark)
+    request = renamed("auto", select=select, partition_count=3, until_ms=NOW_MS)
+    report = restore(config, request, spark)
     wanted = []
     for source, records in enumerate(truth):
         for each in records.values():

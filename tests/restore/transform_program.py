@@ -17,7 +17,7 @@ from maxbrod.config import Config
 from maxbrod.restore import run as engine
 from maxbrod.restore import staging
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import OffsetsMode, Wish
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.transform.job import run_transform_job
 from restore.engine import run_job_here
 from restore.faults import when_acknowledged
@@ -25,9 +25,9 @@ from restore.faults import when_acknowledged
 STAGE = staging.Staging.run
 
 
-def transforming(topic: str) -> Wish:
+def transforming(topic: str) -> RestoreRequest:
     """Values that are others each time that they are asked for."""
-    return Wish(
+    return RestoreRequest(
         topics=(topic,),
         rename=parse_rename(prefix="new-"),
         offsets=OffsetsMode.EXACT,

@@ -17,13 +17,12 @@ from fixtures_archives import commit_run
 from maxbrod.archive.opening import open_archive, open_for_writing
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import Gap, PartitionId, decode_rows
-from maxbrod.catalog.run_ids import now_ms
-from maxbrod.catalog.schema import GapReason
+from maxbrod.catalog.rows import Gap, decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import MaxbrodError, RefusedError, UsageError
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.inspect.listing import list_topics
+from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.table.archive_sink import task as archive_task
 from maxbrod.table.source import ArchiveSource
 from table import archives

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog.examples import TOPIC_ID, gap, segment
-from maxbrod.catalog.rows import Gap, PartitionId, Segment
-from maxbrod.catalog.schema import GapReason
+from maxbrod.catalog.rows import Gap, Segment
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.errors import LogTruncatedError, RefusedError, UnsupportedFormatError
+from maxbrod.model import GapReason, PartitionId
 from maxbrod.table.read.archive import LookedUp
 from maxbrod.table.read.options import TableOptions
 from maxbrod.table.read.scope import Scope
 from maxbrod.table.stream.batches import plan_batch
 from maxbrod.table.stream.plan import Limits, advance
-from maxbrod.table.stream.positions import Position, decode_position, encode_position, without
+from maxbrod.table.stream.positions import StreamPosition, decode_position, encode_position, without
 from maxbrod.table.stream.view import view_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from maxbrod.table.stream.view import View
 
 EVERYTHING = TableOptions(url="x", columns=("offset",))
-NOTHING = Position(marks={})
+NOTHING = StreamPosition(marks={})
 NO_STORAGE: Any = None
 """Nothing is read."""
 Row = Segment | Gap
@@ -48,18 +48,20 @@ def view(rows: Sequence[Row], options: TableOptions = EVERYTHING) -> View:
 
 def step(
     rows: Sequence[Row],
-    start: Position,
+    start: StreamPosition,
     limits: Limits | None = None,
     *,
     lossy: bool = False,
     scope: Scope | None = None,
-) -> Position:
+) -> StreamPosition:
     found = advance(view(rows), start, limits or Limits(), scope or Scope(), lossy=lossy)
     # As Spark does: what it keeps is JSON.
     return found if found is start else decode_position(json.loads(json.dumps(encode_position(found))))
 
 
-def offsets(rows: Sequence[Row], start: Position, end: Position, *, lossy: bool = False) -> list[tuple[int, int]]:
+def offsets(
+    rows: Sequence[Row], start: StreamPosition, end: StreamPosition, *, lossy: bool = False
+) -> list[tuple[int, int]]:
     """Partition and offset of every record, in the order in which they are read."""
     portions = plan_batch(catalog_of(rows), start, end, Scope(), lossy=lossy)
     return [
@@ -82,8 +84,8 @@ class Model:
     """An archive that lives, and a stream that may die at any step."""
 
     rows: list[Row] = field(default_factory=list)
-    start: Position = NOTHING
-    planned: Position | None = None
+    start: StreamPosition = NOTHING
+    planned: StreamPosition | None = None
     seen: list[tuple[int, int]] = field(default_factory=list)
 
     def held(self) -> list[tuple[int, int]]:

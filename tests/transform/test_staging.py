@@ -12,11 +12,10 @@ from reference import Record
 
 from fixtures_storage import s3_options
 from maxbrod.archive.opening import open_archive
-from maxbrod.catalog.schema import GapReason
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, UsageError
-from maxbrod.model import Codec
+from maxbrod.model import Codec, GapReason
 from maxbrod.restore import staging as engine
 from maxbrod.restore.staging import changes_in, remove_staged
 from maxbrod.storage.opening import open_storage

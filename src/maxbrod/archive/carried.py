@@ -96,7 +96,7 @@ NOTHING: Final = Carried()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RunKnowledge:
     """What a run says of its cluster: what it saw, and what it carries on."""
 
     run_id: str
@@ -104,7 +104,7 @@ class Told:
     carried: Carried = NOTHING
 
 
-def carry(older: Told, newer: ClusterState, held: Mapping[str, str], carried: Carried = NOTHING) -> Carried:
+def carry(older: RunKnowledge, newer: ClusterState, held: Mapping[str, str], carried: Carried = NOTHING) -> Carried:
     """What `newer`, with what is `carried` beside it already, lacks of an older run's knowledge.
 
     `held` has the name of each topic id that the archive holds.
@@ -117,7 +117,9 @@ def carry(older: Told, newer: ClusterState, held: Mapping[str, str], carried: Ca
     )
 
 
-def _carry_topics(older: Told, newer: ClusterState, held: Collection[str], carried: Carried) -> tuple[LostTopic, ...]:
+def _carry_topics(
+    older: RunKnowledge, newer: ClusterState, held: Collection[str], carried: Carried
+) -> tuple[LostTopic, ...]:
     there = {each.topic_id: each for each in newer.topics}
     told = {each.topic.topic_id: each for each in carried.topics}
     seen = {each.topic_id: each for each in older.cluster.topics}
@@ -137,7 +139,7 @@ def _carry_topics(older: Told, newer: ClusterState, held: Collection[str], carri
     return *found.values(), *carried.topics
 
 
-def _lost(older: Told, topic: TopicState) -> LostTopic:
+def _lost(older: RunKnowledge, topic: TopicState) -> LostTopic:
     return LostTopic(run_id=older.run_id, cluster_id=older.cluster.cluster_id, topic=topic)
 
 
@@ -152,7 +154,7 @@ def _rules_about(topic: str, acls: Iterable[Acl]) -> tuple[Acl, ...]:
 
 
 def _carry_offsets(
-    older: Told,
+    older: RunKnowledge,
     newer: ClusterState,
     held: Mapping[str, str],
     carried: Carried,
@@ -193,7 +195,7 @@ def _ids_by_name(held: Mapping[str, str], lost: Iterable[LostTopic]) -> dict[str
 
 
 def _carry_access(
-    older: Told, newer: ClusterState, carried: Carried, clusters: Collection[str | None]
+    older: RunKnowledge, newer: ClusterState, carried: Carried, clusters: Collection[str | None]
 ) -> tuple[LostAccess, ...]:
     known = {(each.cluster_id, each.what) for each in carried.access}
     known |= {(newer.cluster_id, what) for what in ACCESS if getattr(newer, what) is not None}
@@ -206,7 +208,7 @@ def _carry_access(
     return tuple(sorted(found, key=lambda each: (each.cluster_id or "", each.what)))
 
 
-def _access_of(told: Told) -> Iterator[LostAccess]:
+def _access_of(told: RunKnowledge) -> Iterator[LostAccess]:
     cluster = told.cluster
     for what in ACCESS:
         values = getattr(cluster, what)

@@ -24,7 +24,7 @@ _MEMORY: Final = f"{OWN_FOLDER}/backup.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetWish:
+class TargetRequest:
     """How a tree of another layout is to be written."""
 
     layout: str
@@ -51,10 +51,10 @@ class TargetWish:
 class ForeignTarget:
     """One place, one layout. `survey` is what was there at the last look."""
 
-    def __init__(self, url: str, storage: StorageConfig, wish: TargetWish) -> None:
-        self._layout: Layout = layout_of(wish.layout)
-        self._options = wish.options()
-        self._accept_loss = wish.accept_loss
+    def __init__(self, url: str, storage: StorageConfig, request: TargetRequest) -> None:
+        self._layout: Layout = layout_of(request.layout)
+        self._options = request.options()
+        self._accept_loss = request.accept_loss
         self._storage = open_storage(url, storage)
         self.url = self._storage.url
         self.survey = self._look()

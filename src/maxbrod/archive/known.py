@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.acls import is_about
-from maxbrod.archive.carried import ACCESS, NOTHING, Told, decode_carried
+from maxbrod.archive.carried import ACCESS, NOTHING, RunKnowledge, decode_carried
 from maxbrod.errors import naming
 from maxbrod.kafka.state.cluster_state import Group, decode_state
 
@@ -40,17 +40,17 @@ class Known:
     """The run that last read the ACLs, quotas or users of this cluster, where the run itself could not."""
 
 
-def told_of(snapshot: Snapshot) -> Told:
+def told_of(snapshot: Snapshot) -> RunKnowledge:
     """What a snapshot says of its cluster. CorruptDataError, UnsupportedFormatError: it cannot be read."""
     with naming(f"snapshots/{snapshot.run_id}.json.zst"):
-        return Told(
+        return RunKnowledge(
             run_id=snapshot.run_id,
             cluster=decode_state(snapshot.cluster),
             carried=NOTHING if snapshot.carried is None else decode_carried(snapshot.carried),
         )
 
 
-def know(told: Told) -> Known:
+def know(told: RunKnowledge) -> Known:
     cluster, carried = told.cluster, told.carried
     there = {each.topic_id for each in cluster.topics}
     lost = [each for each in carried.topics if each.topic.topic_id not in there]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.model import PartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,8 @@ import numpy as np
 from maxbrod import strict_json
 from maxbrod.batch.compression import compress, decompress
 from maxbrod.batch.crc import crc32c
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.model import Codec
+from maxbrod.model import Codec, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,13 +19,14 @@ from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.archive.carried import Told
+    from maxbrod.archive.carried import RunKnowledge
     from maxbrod.archive.known import Known
     from maxbrod.archive.opening import AnyCatalog
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.catalog.rows import PartitionId, Run
+    from maxbrod.catalog.rows import Run
     from maxbrod.kafka.state.cluster_state import ClusterState
+    from maxbrod.model import PartitionId
     from maxbrod.storage.interface import Storage
 
 _UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
@@ -44,7 +45,7 @@ class Moment:
     run: Run | None
     """That run, or the last one that recorded a snapshot."""
     snapshot: Snapshot | None
-    told: Told | None = None
+    told: RunKnowledge | None = None
     """What its run says of the cluster, and carries on."""
     known: Known | None = field(init=False)
     """The same as one: the newest word on each topic, group and rule."""
@@ -112,7 +113,7 @@ def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None, *, nee
     return Moment(as_of=None, run=last, snapshot=None)
 
 
-def told_by(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snapshot) -> Told:
+def told_by(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snapshot) -> RunKnowledge:
     """What a run says of its cluster. CorruptDataError, UnsupportedFormatError: its snapshot cannot be read."""
     told = told_of(snapshot)
     if snapshot.carried is not None:

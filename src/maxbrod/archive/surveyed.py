@@ -13,13 +13,12 @@ from uuid import UUID
 
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.archive.surveyed_cluster import acls_of, brokers_of, gaps_of, quotas_of, topic_state, users_of
-from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment
-from maxbrod.catalog.schema import GapReason
+from maxbrod.catalog.rows import Gap, Run, Segment
 from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, Group, encode_state
 from maxbrod.layouts.coverage import by_partition
 from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.travelling import describe
-from maxbrod.model import topic_id_text
+from maxbrod.model import GapReason, PartitionId, topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.kafka.state.access_names import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
-from maxbrod.kafka.state.cluster_state import Acl, Broker, Gap, Quota, QuotaEntity, ScramUser, TopicState
+from maxbrod.kafka.state.cluster_state import Acl, Broker, MissingState, Quota, QuotaEntity, ScramUser, TopicState
 
 if TYPE_CHECKING:
     from maxbrod.layouts.foreign import ForeignTopic, Survey
@@ -79,12 +79,12 @@ def users_of(cluster: ForeignCluster | None) -> tuple[ScramUser, ...] | None:
     )
 
 
-def gaps_of(survey: Survey) -> tuple[Gap, ...]:
+def gaps_of(survey: Survey) -> tuple[MissingState, ...]:
     """What nobody can know from there."""
     if survey.cluster is not None:
         return ()
     return (
-        Gap(
+        MissingState(
             what="ACLs, quotas and users",
             why=f"the layout {survey.layout} does not keep them",
             hint="back up with maxbrod's own layout to have them",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from maxbrod.backup.notices import storage_failed
 from maxbrod.backup.plan.assembly import assemble, check_tiling
-from maxbrod.backup.plan.items import RangeItem, Task, Trouble
+from maxbrod.backup.plan.items import FailureKind, RangeItem, Task
 from maxbrod.backup.plan.mending import settle, sort_out
-from maxbrod.catalog.run_ids import now_ms
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.assembly import Assembly
     from maxbrod.backup.plan.items import Outcome
     from maxbrod.backup.plan.mending import Mending
-    from maxbrod.backup.plan.states import PartitionPlan
+    from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.plan.tasks import Wave
     from maxbrod.backup.positions import Positions
     from maxbrod.backup.run_state import BackupRun
-    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.model import PartitionId
 
 
 def still_to_read(run: BackupRun, positions: Positions, wave: Wave) -> list[Task]:
@@ -51,7 +51,7 @@ def take(run: BackupRun, positions: Positions, outcomes: Iterable[Outcome]) -> N
         _tell_failures(run, partition, found)
 
 
-def explain_unread(run: BackupRun, positions: Positions, plans: Iterable[PartitionPlan]) -> None:
+def explain_unread(run: BackupRun, positions: Positions, plans: Iterable[PartitionBackup]) -> None:
     """Partitions of which nothing can be read, because retention took all that the archive lacks."""
     for plan in plans:
         if plan.gap is not None and plan.start >= plan.end:
@@ -110,10 +110,10 @@ def _tell_failures(run: BackupRun, partition: PartitionId, outcomes: Iterable[Ou
         return
     run.stopped.add(partition)
     topic = run.plans[partition].state.topic
-    if any(failure.trouble in {Trouble.DELETED, Trouble.TRUNCATED} for failure in failures):
+    if any(failure.trouble in {FailureKind.DELETED, FailureKind.TRUNCATED} for failure in failures):
         run.again.add(topic)
     for failure in failures:
-        if failure.trouble is Trouble.STORAGE:
+        if failure.trouble is FailureKind.STORAGE:
             notice = storage_failed(topic, failure)
             if notice not in run.notices:
                 run.notices.append(notice)

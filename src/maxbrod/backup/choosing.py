@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from maxbrod.archive.foreign_target import TargetWish
+from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.backup.run import Backup
 from maxbrod.engine.progress import silent
@@ -29,13 +29,13 @@ def open_backup(
     stop: threading.Event | None = None,
 ) -> AnyBackup:
     """For a `with`. UsageError where options do not go with the layout."""
-    wish = config.backup
+    request = config.backup
     given = [
         flag
         for flag, value in (
-            ("--codec", wish.codec),
-            ("--layout-option", wish.layout_options),
-            ("--accept-loss", wish.accept_loss),
+            ("--codec", request.codec),
+            ("--layout-option", request.layout_options),
+            ("--accept-loss", request.accept_loss),
         )
         if value
     ]
@@ -43,20 +43,20 @@ def open_backup(
         if given:
             raise UsageError(f"{given[0]} is for other layouts than our own", hint="name one with --layout")
         return Backup(config, session=session, on_progress=on_progress, stop=stop)
-    if wish.roll_age:
+    if request.roll_age:
         raise UsageError("--roll-age is for our own layout", hint="choose the interval by --every instead")
-    return ForeignBackup(config, target_wish(config), session=session, on_progress=on_progress, stop=stop)
+    return ForeignBackup(config, target_request(config), session=session, on_progress=on_progress, stop=stop)
 
 
-def target_wish(config: Config) -> TargetWish:
+def target_request(config: Config) -> TargetRequest:
     """How a backup in another layout is written. Sizes of segments are that layout's own, where nobody gave one."""
-    wish = config.backup
-    given = wish.model_fields_set
-    return TargetWish(
+    request = config.backup
+    given = request.model_fields_set
+    return TargetRequest(
         layout=config.layout or NATIVE,
-        codec=wish.codec,
-        segment_bytes=wish.segment_bytes if "segment_bytes" in given else None,
-        segment_records=wish.segment_records,
-        extra=wish.layout_options,
-        accept_loss=wish.accept_loss,
+        codec=request.codec,
+        segment_bytes=request.segment_bytes if "segment_bytes" in given else None,
+        segment_records=request.segment_records,
+        extra=request.layout_options,
+        accept_loss=request.accept_loss,
     )

@@ -110,7 +110,7 @@ def backup(
       maxbrod backup -c maxbrod.yaml --follow --every 60s --metrics-port 9464
     """
     place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    wish = with_flags(
+    request = with_flags(
         place.config,
         bootstrap=bootstrap,
         command_config=command_config,
@@ -141,18 +141,18 @@ def backup(
             raise UsageError("--from-logdir is for clusters that are gone, --bootstrap for one that runs")
         from maxbrod.backup.cli_logdir import back_up_logdirs  # noqa: PLC0415 - as the others
 
-        back_up_logdirs(wish, from_logdir, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
+        back_up_logdirs(request, from_logdir, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
     elif uncommitted_tail:
         raise UsageError("--uncommitted-tail is for --from-logdir")
-    elif wish.backup.follow:
-        _follow(wish, quiet=quiet, as_json=as_json)
+    elif request.backup.follow:
+        _follow(request, quiet=quiet, as_json=as_json)
     elif metrics_port is not None:
         raise UsageError("--metrics-port is for --follow", hint="take the figures of one run from --json")
     else:
-        _run_once(wish, quiet=quiet, as_json=as_json)
+        _run_once(request, quiet=quiet, as_json=as_json)
 
 
-def _run_once(wish: Config, *, quiet: bool, as_json: bool) -> None:
+def _run_once(request: Config, *, quiet: bool, as_json: bool) -> None:
     from maxbrod.backup.choosing import open_backup  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
     from maxbrod.backup.summary import print_notices, print_summary  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
@@ -164,7 +164,7 @@ def _run_once(wish: Config, *, quiet: bool, as_json: bool) -> None:
         showing_log(quiet=quiet),
         stopping_by_signals(stop),
         progress_bar(shown=not quiet) as on_progress,
-        open_backup(wish, on_progress=on_progress, stop=stop) as work,
+        open_backup(request, on_progress=on_progress, stop=stop) as work,
     ):
         _tell_losses(work, quiet=quiet or as_json)
         report = work.run()
@@ -186,7 +186,7 @@ def _tell_losses(work: AnyBackup, *, quiet: bool) -> None:
             print_line(f"{'lost' if loss.real else 'not kept'} in this layout: {loss.what}")
 
 
-def _follow(wish: Config, *, quiet: bool, as_json: bool) -> None:
+def _follow(request: Config, *, quiet: bool, as_json: bool) -> None:
     from maxbrod.backup.cli_following import IntervalPrinter  # noqa: PLC0415
     from maxbrod.backup.follow import Interval, follow  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
     from maxbrod.backup.metrics import BackupMetrics, serving  # noqa: PLC0415
@@ -204,8 +204,8 @@ def _follow(wish: Config, *, quiet: bool, as_json: bool) -> None:
     with ExitStack() as undo:
         undo.enter_context(showing_log(quiet=quiet))
         undo.enter_context(stopping_by_signals(stop))
-        if wish.backup.metrics_port is not None:
-            undo.enter_context(serving(metrics, wish.backup.metrics_port, wish.backup.metrics_host))
+        if request.backup.metrics_port is not None:
+            undo.enter_context(serving(metrics, request.backup.metrics_port, request.backup.metrics_host))
         on_progress = undo.enter_context(progress_bar(shown=not quiet))
-        last = follow(wish, stop=stop, on_interval=tell, on_progress=on_progress)
+        last = follow(request, stop=stop, on_interval=tell, on_progress=on_progress)
     raise typer.Exit(last.exit_code)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def back_up_logdirs(
-    wish: Config, directories: Sequence[Path], *, uncommitted_tail: bool, quiet: bool, as_json: bool
+    request: Config, directories: Sequence[Path], *, uncommitted_tail: bool, quiet: bool, as_json: bool
 ) -> None:
     """All directories into one archive. Only the records, groups and topics that are on the disks: nothing is asked."""
-    if wish.layout not in {None, "kafka"}:
+    if request.layout not in {None, "kafka"}:
         raise UsageError("log directories are backed up in our own layout", hint="convert the archive afterwards")
-    if wish.backup.follow:
+    if request.backup.follow:
         raise UsageError("--from-logdir is for brokers that are gone: there is nothing to follow")
-    if wish.backup.exclude or wish.backup.start != "earliest":
+    if request.backup.exclude or request.backup.start != "earliest":
         raise UsageError(
             "--from-logdir goes without --exclude and --start",
             hint="name the topics that are wanted, by --topic",
@@ -35,30 +35,30 @@ def back_up_logdirs(
         if not directory.is_dir():
             raise UsageError("there is no such directory", object_name=str(directory))
     source = str(directories[0]) if len(directories) == 1 else joined_url(directories)
-    _convert(wish, source, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
+    _convert(request, source, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
 
 
-def _convert(wish: Config, source: str, *, uncommitted_tail: bool, quiet: bool, as_json: bool) -> None:
-    from maxbrod.archive.foreign_target import TargetWish  # noqa: PLC0415
-    from maxbrod.backup.logdir import logdir_wish  # noqa: PLC0415
+def _convert(request: Config, source: str, *, uncommitted_tail: bool, quiet: bool, as_json: bool) -> None:
+    from maxbrod.archive.foreign_target import TargetRequest  # noqa: PLC0415
+    from maxbrod.backup.logdir import logdir_request  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
     from maxbrod.convert.cli import print_report  # noqa: PLC0415
     from maxbrod.convert.run import Convert  # noqa: PLC0415 - Arrow and Delta: not for `--help`
 
-    plan = logdir_wish(
+    plan = logdir_request(
         source,
-        str(wish.archive),
-        wish.storage,
-        TargetWish(layout="kafka", codec=wish.backup.compression, segment_bytes=wish.backup.segment_bytes),
-        topics=wish.backup.topics,
+        str(request.archive),
+        request.storage,
+        TargetRequest(layout="kafka", codec=request.backup.compression, segment_bytes=request.backup.segment_bytes),
+        topics=request.backup.topics,
         uncommitted_tail=uncommitted_tail,
     )
     stop = threading.Event()
     with (
         stopping_by_signals(stop),
         progress_bar(shown=not (quiet or as_json)) as on_progress,
-        Convert(plan, wish.spark, on_progress=on_progress, stop=stop) as work,
+        Convert(plan, request.spark, on_progress=on_progress, stop=stop) as work,
     ):
         report = work.run()
     if as_json:

@@ -15,9 +15,9 @@ from maxbrod.backup.notices import STOPPED
 from maxbrod.backup.plan.rolling import RollLimits
 from maxbrod.backup.report import add_up
 from maxbrod.backup.waiting import Waiting
-from maxbrod.catalog.run_ids import now_ms
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError
+from maxbrod.model import now_ms
 from maxbrod.notices import verdict_of, worst_exit_code
 
 if TYPE_CHECKING:
@@ -119,10 +119,12 @@ def follow(
     return last
 
 
-def _waiting(wish: BackupConfig) -> Waiting | None:
-    if not wish.roll_age:
+def _waiting(request: BackupConfig) -> Waiting | None:
+    if not request.roll_age:
         return None
-    return Waiting(RollLimits(bytes=wish.roll_bytes, records=wish.roll_records, age_ms=round(wish.roll_age * 1000)))
+    return Waiting(
+        RollLimits(bytes=request.roll_bytes, records=request.roll_records, age_ms=round(request.roll_age * 1000))
+    )
 
 
 def _attempt(backup: AnyBackup, last: Interval | None, waiting: Waiting | None) -> Interval:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from maxbrod.archive.foreign_target import ForeignTarget, TargetWish, facts_of
+from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.recovery import Reach, move_on, oldest
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.backup.notices import stopped
@@ -19,7 +19,7 @@ from maxbrod.backup.observing import choose_topics, observe
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest, parse_start
 from maxbrod.backup.plan.states import plan_partition
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
-from maxbrod.catalog.run_ids import new_run_id, now_ms
+from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
@@ -29,7 +29,7 @@ from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
-from maxbrod.model import TopicPartition
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.notices import Notice
 from maxbrod.transfer.job import run_transfer_job
 from maxbrod.transfer.task import TransferItem, TransferSettings
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from maxbrod.backup.observing import Observation
     from maxbrod.backup.plan.states import PartitionState
     from maxbrod.backup.waiting import Waiting
-    from maxbrod.catalog.rows import PartitionId
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
+    from maxbrod.model import PartitionId
     from maxbrod.transfer.task import Transferred
 
 
@@ -68,7 +68,7 @@ class ForeignBackup:
     def __init__(
         self,
         config: Config,
-        wish: TargetWish,
+        request: TargetRequest,
         *,
         session: Session | None = None,
         on_progress: OnProgress = silent,
@@ -78,10 +78,10 @@ class ForeignBackup:
             raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
         if config.archive is None:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
-        self._config, self._kafka, self._wish = config, config.kafka, config.backup
+        self._config, self._kafka, self._request = config, config.kafka, config.backup
         self._start = parse_start(config.backup.start)
-        self.target = ForeignTarget(config.archive, config.storage, wish)
-        self._layout = wish.layout
+        self.target = ForeignTarget(config.archive, config.storage, request)
+        self._layout = request.layout
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
         self._given_session = session
@@ -116,9 +116,9 @@ class ForeignBackup:
         self._ran = True
         self._on_progress(Progress(phase="planning"))
         run_id, started_at_ms = new_run_id(), now_ms()
-        patience_s = self._wish.patience
+        patience_s = self._request.patience
         cluster = capture(self._client, deadline=Deadline.after(patience_s))
-        found = choose_topics(self._client, self._wish, patience_s=patience_s, demand=demand_topics)
+        found = choose_topics(self._client, self._request, patience_s=patience_s, demand=demand_topics)
         observe(
             self._client,
             SurveyedCatalog(self.target.url, ()),
@@ -254,7 +254,7 @@ class ForeignBackup:
             target_url=self.target.url,
             target=self._config.storage,
             kafka=self._kafka,
-            patience_s=self._wish.patience,
+            patience_s=self._request.patience,
         )
         wrote = False
         bytes_total = sum(each.bytes for each in windows.values())
@@ -264,7 +264,7 @@ class ForeignBackup:
                 notices.append(stopped())
                 break
             self._progress(bytes_done, bytes_total)
-            wave = next_windows(windows, bytes_max=self._wish.commit_bytes)
+            wave = next_windows(windows, bytes_max=self._request.commit_bytes)
             items = [(each.bytes, self._item(where, each)) for where, each in wave.items()]
             tasks = spread(items, self._parallelism())
             done = run_transfer_job(self._spark(), settings, tasks)

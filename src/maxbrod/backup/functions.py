@@ -59,12 +59,12 @@ def backup(
         MaxbrodError: nothing could be done; `maxbrod.errors` has the kinds.
     """
     base = config if isinstance(config, Config) else Config() if config is None else load_config(Path(config))
-    wish = {"topics": words_of(topics), "exclude": words_of(exclude)}
+    request = {"topics": words_of(topics), "exclude": words_of(exclude)}
     changed = {
         "archive": str(archive) if archive is not None else base.archive,
         "kafka": kafka_config(base.kafka, kafka, bootstrap),
         "storage": storage or base.storage,
-        "backup": _section(base.backup, {**{name: each for name, each in wish.items() if each}, **options}),
+        "backup": _section(base.backup, {**{name: each for name, each in request.items() if each}, **options}),
     }
     whole = base.model_copy(update=changed)
     with Backup(whole, session=session, on_progress=on_progress, stop=stop) as work:

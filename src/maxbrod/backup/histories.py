@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from maxbrod.backup.observing import Position
     from maxbrod.backup.plan.items import Outcome
-    from maxbrod.catalog.rows import PartitionId
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.model import PartitionId
 
 
 def find_mixed(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.backup.plan.items import Damage, Failure, Outcome, RangeItem, Task, Trouble
+from maxbrod.backup.plan.items import Damage, Failure, FailureKind, Outcome, RangeItem, Task
 from maxbrod.backup.task import TaskSettings, run_backup_task
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.layouts.travelling import decode_slice
@@ -59,5 +59,5 @@ def _outcome(values: dict[str, Any]) -> Outcome:
         reached=values["reached"],
         log_start_offset=values["log_start_offset"],
         damages=tuple(Damage(**each) for each in values["damages"]),
-        failure=failure and Failure(**{**failure, "trouble": Trouble(failure["trouble"])}),
+        failure=failure and Failure(**{**failure, "trouble": FailureKind(failure["trouble"])}),
     )

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maxbrod.convert.run import ConvertWish
+from maxbrod.convert.run import ConvertRequest
 from maxbrod.layouts.logdir.layout import CHECK_CRC
 
 if TYPE_CHECKING:
-    from maxbrod.archive.foreign_target import TargetWish
+    from maxbrod.archive.foreign_target import TargetRequest
     from maxbrod.config import StorageConfig
 
 
-def logdir_wish(
+def logdir_request(
     directory: str,
     archive: str,
     storage: StorageConfig,
-    to: TargetWish,
+    to: TargetRequest,
     *,
     topics: tuple[str, ...] = (),
     uncommitted_tail: bool = False,
-) -> ConvertWish:
+) -> ConvertRequest:
     """`directory` is a broker's log directory, or a folder that has several of them."""
-    return ConvertWish(
+    return ConvertRequest(
         source_url=directory,
         source=storage,
         target_url=archive,

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from maxbrod.archive.selection import select_topics
 from maxbrod.backup.plan.starts import AtTime
 from maxbrod.backup.plan.states import Held, PartitionState, diverges_at
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.errors import EXIT_INCOMPLETE, MaxbrodError, UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, epoch_ends, list_offsets
 from maxbrod.kafka.state.sizes import partition_sizes
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.model import TopicPartition, topic_id_text
+from maxbrod.model import PartitionId, TopicPartition, topic_id_text
 from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
@@ -59,11 +58,11 @@ class _Asked:
     high_watermark: int
 
 
-def choose_topics(client: KafkaClient, wish: BackupConfig, *, patience_s: float, demand: bool) -> Observation:
+def choose_topics(client: KafkaClient, request: BackupConfig, *, patience_s: float, demand: bool) -> Observation:
     """The topics that are meant. With `demand`, one that is named and does not exist is a mistake."""
     metadata = client.metadata(deadline=Deadline.after(patience_s))
     internal = {name: topic.internal for name, topic in metadata.topics.items()}
-    chosen = select_topics(internal, wish.topics, wish.exclude, internal=wish.internal)
+    chosen = select_topics(internal, request.topics, request.exclude, internal=request.internal)
     if chosen.missing and demand:
         raise UsageError(
             "there is no such topic",
@@ -73,7 +72,7 @@ def choose_topics(client: KafkaClient, wish: BackupConfig, *, patience_s: float,
         )
     notices = [Notice(kind="missing", message="there is no such topic yet", topic=name) for name in chosen.missing]
     notices += [Notice(kind="missing", message=f"no topic matches {each} yet") for each in chosen.unmatched]
-    for name in wish.start if isinstance(wish.start, dict) else ():
+    for name in request.start if isinstance(request.start, dict) else ():
         if name not in chosen.chosen and name not in chosen.missing:
             notices.append(Notice(kind="missing", message="a start is set for it, and it is not backed up", topic=name))
     return Observation(

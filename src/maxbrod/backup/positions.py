@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from maxbrod.archive.carried import NOTHING, carry
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot, told_by
 from maxbrod.backup.observing import Position
-from maxbrod.catalog.rows import PartitionId, Segment
+from maxbrod.catalog.rows import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from maxbrod.archive.carried import Carried, Told
+    from maxbrod.archive.carried import Carried, RunKnowledge
     from maxbrod.archive.opening import Archive
     from maxbrod.backup.plan.assembly import Assembly
     from maxbrod.backup.plan.states import PartitionState
     from maxbrod.catalog.rows import Run
     from maxbrod.kafka.state.cluster_state import ClusterState
+    from maxbrod.model import PartitionId
 
 
 class Positions:
@@ -35,7 +36,7 @@ class Positions:
         """At the last run that recorded it."""
         self.newest_run: Run | None = None
         """The last one that was committed."""
-        self._told: Told | None = None
+        self._told: RunKnowledge | None = None
         self.revisions: dict[PartitionId, int] = {}
         """How often rows of a partition have been replaced."""
         self.unrecorded = False
@@ -148,7 +149,7 @@ class Positions:
         return NOTHING if self._told is None else carry(self._told, cluster, self.topics)
 
     def recorded(
-        self, run: Run, cluster: Mapping[str, Any], told: Told, behind: Mapping[PartitionId, int | None]
+        self, run: Run, cluster: Mapping[str, Any], told: RunKnowledge, behind: Mapping[PartitionId, int | None]
     ) -> None:
         """A snapshot with all of this has been committed."""
         self.newest_run, self._told = run, told

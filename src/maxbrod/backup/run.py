@@ -11,15 +11,15 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from maxbrod.archive.carried import Told, encode_carried
+from maxbrod.archive.carried import RunKnowledge, encode_carried
 from maxbrod.archive.opening import Archive, open_for_writing
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.backup.accounting import explain_unread, still_to_read, take, take_mended
+from maxbrod.backup.broker_watch import BrokerWatch
 from maxbrod.backup.histories import find_mixed
 from maxbrod.backup.job import run_backup_job
-from maxbrod.backup.lookout import Lookout
 from maxbrod.backup.meter import Meter
 from maxbrod.backup.notices import clock_behind, held_back, never_still, not_captured, stopped, truncated
 from maxbrod.backup.observing import Observation, choose_topics, observe
@@ -32,9 +32,7 @@ from maxbrod.backup.run_state import BackupRun
 from maxbrod.backup.task import TaskSettings
 from maxbrod.backup.truncation import cut_back, held_rows
 from maxbrod.catalog.replaced import after_replacing
-from maxbrod.catalog.rows import PartitionId, Run, Segment
-from maxbrod.catalog.run_ids import now_ms
-from maxbrod.catalog.schema import MENDABLE
+from maxbrod.catalog.rows import Run, Segment
 from maxbrod.engine.jobs import ON_SPARK
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
@@ -46,7 +44,7 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.model import TopicPartition
+from maxbrod.model import MENDABLE, PartitionId, TopicPartition, now_ms
 from maxbrod.notices import Notice, worst_exit_code
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from maxbrod.backup.plan.items import Outcome
-    from maxbrod.backup.plan.states import PartitionPlan
+    from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.plan.tasks import Wave
     from maxbrod.backup.report import BackupReport
     from maxbrod.backup.waiting import Waiting
@@ -87,10 +85,10 @@ class Backup:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
         self._config = config
         self._kafka = config.kafka
-        self._wish = config.backup
-        self._start = parse_start(self._wish.start)
-        select_topics({}, self._wish.topics, self._wish.exclude, internal=True)  # refuses a pattern that is none
-        self._compression = Compression.parse(self._wish.compression)
+        self._request = config.backup
+        self._start = parse_start(self._request.start)
+        select_topics({}, self._request.topics, self._request.exclude, internal=True)  # refuses a pattern that is none
+        self._compression = Compression.parse(self._request.compression)
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
         self._given_session = session
@@ -144,10 +142,10 @@ class Backup:
         archive = self._archive()
         run.notices.extend(clock_behind(self._positions.newest_run, run.started_at_ms))
         only: set[str] | None = None
-        cluster = capture(self._client, deadline=Deadline.after(self._wish.patience))
+        cluster = capture(self._client, deadline=Deadline.after(self._request.patience))
         for _ in range(_ROUNDS_MAX):
             demand = demand_topics and only is None
-            found = choose_topics(self._client, self._wish, patience_s=self._wish.patience, demand=demand)
+            found = choose_topics(self._client, self._request, patience_s=self._request.patience, demand=demand)
             if only is None:
                 run.present = found.present
             else:
@@ -176,7 +174,7 @@ class Backup:
     def _archive(self) -> Archive:
         if self._opened is None:
             options = self._config.storage
-            opened = open_for_writing(self._archive_url, options, single_writer=self._wish.single_writer)
+            opened = open_for_writing(self._archive_url, options, single_writer=self._request.single_writer)
             self._positions.remember(opened)
             self._opened = opened
             if self.recovery_point_ms is None:
@@ -199,7 +197,7 @@ class Backup:
             positions=self._positions.held,
             compacted=self._positions.compacted,
             start=self._start,
-            patience_s=self._wish.patience,
+            patience_s=self._request.patience,
         )
         run.notices.extend(found.notices)
         run.could_not_ask(found.unasked)
@@ -208,12 +206,12 @@ class Backup:
         waves = plan_tasks(
             [_range(plan) for plan in fresh],
             parallelism=self._parallelism(),
-            wave_bytes=self._wish.commit_bytes,
+            wave_bytes=self._request.commit_bytes,
         )
         explain_unread(run, self._positions, fresh)
         self._run_waves(run, archive, waves)
 
-    def _plan(self, run: BackupRun, archive: Archive, found: Observation) -> list[PartitionPlan]:
+    def _plan(self, run: BackupRun, archive: Archive, found: Observation) -> list[PartitionBackup]:
         plans = []
         # Latest, and given offsets, are for what is there when a first run comes: of what came later nothing was
         # skipped on purpose, and a topic that was created again has offsets of its own.
@@ -237,7 +235,7 @@ class Backup:
         run.planned = True
         return plans
 
-    def _put_off(self, run: BackupRun, plans: list[PartitionPlan], waiting: Waiting | None) -> list[PartitionPlan]:
+    def _put_off(self, run: BackupRun, plans: list[PartitionBackup], waiting: Waiting | None) -> list[PartitionBackup]:
         """The plans without those that wait for more."""
         if waiting is None:
             return plans
@@ -245,7 +243,9 @@ class Backup:
         run.put_off.update(plan.state.id for plan in put_off)
         return chosen
 
-    def _cut_back(self, run: BackupRun, archive: Archive, partition: PartitionId, plan: PartitionPlan, at: int) -> None:
+    def _cut_back(
+        self, run: BackupRun, archive: Archive, partition: PartitionId, plan: PartitionBackup, at: int
+    ) -> None:
         held = self._positions.held[partition]
         if at <= held.first_offset:
             # Without any row only the last snapshot would tell how far the archive is, and it tells of what is no more.
@@ -258,7 +258,7 @@ class Backup:
             self._positions.cut(archive, partition, at)
         run.notices.append(truncated(plan.state, at, held.end_offset, lost))
 
-    def _tell_open_transactions(self, run: BackupRun, plans: Iterable[PartitionPlan]) -> None:
+    def _tell_open_transactions(self, run: BackupRun, plans: Iterable[PartitionBackup]) -> None:
         """They hold the last stable offset back; whoever waits for the archive should know for whom."""
         waiting = {
             TopicPartition(topic=plan.state.topic, partition=plan.state.partition): plan.state
@@ -287,15 +287,15 @@ class Backup:
             if not wave:
                 meter.wave_done()
                 continue
-            lookout = Lookout(self._kafka, self._client.brokers, then=meter.tasks_done)
-            outcomes = run_backup_job(self._spark(), self._settings(run), wave, on_done=lookout.tasks_done)
+            watch = BrokerWatch(self._kafka, self._client.brokers, then=meter.tasks_done)
+            outcomes = run_backup_job(self._spark(), self._settings(run), wave, on_done=watch.tasks_done)
             outcomes = self._of_one_history(run, outcomes)
             take(run, self._positions, outcomes)
             meter.wave_done(outcomes)
 
     def _of_one_history(self, run: BackupRun, outcomes: list[Outcome]) -> list[Outcome]:
         """Without partitions whose log was cut while it was read: those are planned afresh."""
-        mixed = find_mixed(self._client, self._positions.held, outcomes, patience_s=self._wish.patience)
+        mixed = find_mixed(self._client, self._positions.held, outcomes, patience_s=self._request.patience)
         for partition in mixed:
             run.stopped.add(partition)
             run.again.add(run.plans[partition].state.topic)
@@ -319,16 +319,16 @@ class Backup:
         return self._session
 
     def _settings(self, run: BackupRun) -> TaskSettings:
-        wish = self._wish
+        request = self._request
         return TaskSettings(
             run_id=run.run_id,
             archive_url=self._archive_url,
             kafka=self._kafka,
             storage=self._config.storage,
             compression=self._compression,
-            exact_timestamps=self._wish.exact_timestamps,
-            limits=SegmentLimits(bytes_max=wish.segment_bytes, records_max=wish.segment_records),
-            patience_s=wish.patience,
+            exact_timestamps=self._request.exact_timestamps,
+            limits=SegmentLimits(bytes_max=request.segment_bytes, records_max=request.segment_records),
+            patience_s=request.patience,
         )
 
     # Committing
@@ -400,11 +400,11 @@ class Backup:
             written_at=now_ms(),
         )
         self._commit(run, archive, [row])
-        told = Told(run_id=run.run_id, cluster=cluster, carried=carried)
+        told = RunKnowledge(run_id=run.run_id, cluster=cluster, carried=carried)
         self._positions.recorded(row, document, told, behind)
 
     def _meant(self, names: Mapping[str, bool]) -> tuple[str, ...]:
-        return select_topics(names, self._wish.topics, self._wish.exclude, internal=self._wish.internal).chosen
+        return select_topics(names, self._request.topics, self._request.exclude, internal=self._request.internal).chosen
 
     def _has_news(self, run: BackupRun, cluster: Mapping[str, Any]) -> bool:
         """An interval in which nothing happened leaves no trace in the archive."""
@@ -418,7 +418,7 @@ def _is_told(run: BackupRun, error: MaxbrodError) -> bool:
     return isinstance(error, StorageFullError | UnavailableError) and worst_exit_code(run.notices) == EXIT_FAILED
 
 
-def _range(plan: PartitionPlan) -> PartitionRange:
+def _range(plan: PartitionBackup) -> PartitionRange:
     state = plan.state
     return PartitionRange(
         topic=state.topic,

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from maxbrod.archive.recovery import Reach, behind, move_on, oldest
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
-from maxbrod.catalog.rows import Gap, PartitionId, Row, Run, Segment
-from maxbrod.catalog.run_ids import new_run_id, now_ms
+from maxbrod.catalog.rows import Gap, Row, Run, Segment
+from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.model import PartitionId, now_ms
 from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.backup.plan.findings import Finding
-    from maxbrod.backup.plan.states import PartitionPlan
+    from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.kafka.state.open_transactions import OpenTransaction
 
 
@@ -44,7 +45,7 @@ class BackupRun:
     taken_back: dict[PartitionId, list[Row]] = field(default_factory=dict)
     """Of partitions of which nothing stays: all their rows. They go with the commit that has something new of them."""
     notices: list[Notice] = field(default_factory=list)
-    plans: dict[PartitionId, PartitionPlan] = field(default_factory=dict)
+    plans: dict[PartitionId, PartitionBackup] = field(default_factory=dict)
     stopped: set[PartitionId] = field(default_factory=set)
     """Partitions that could not be read on; later waves leave them out."""
     again: set[str] = field(default_factory=set)
@@ -96,7 +97,7 @@ class BackupRun:
         """All rows that go with the run's last commit."""
         return [*self.replaced, *(row for rows in self.taken_back.values() for row in rows)]
 
-    def plan(self, partition: PartitionId, plan: PartitionPlan) -> None:
+    def plan(self, partition: PartitionId, plan: PartitionBackup) -> None:
         self.plans[partition] = plan
         self.unasked.pop(partition, None)
         self._of(plan.state.topic, plan.state.topic_id).partitions.add(partition.partition)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.backup.plan.items import Damage, Failure, Outcome, Trouble
+from maxbrod.backup.plan.items import Damage, Failure, FailureKind, Outcome
 from maxbrod.batch.looking import look_into
 from maxbrod.errors import (
     AccessDeniedError,
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.partition import PartitionWriter
     from maxbrod.layouts.kafka.slices import SegmentLimits
 
-_TROUBLES: Final[tuple[tuple[type[MaxbrodError], Trouble], ...]] = (
-    (TopicGoneError, Trouble.DELETED),
-    (LogTruncatedError, Trouble.TRUNCATED),
-    (UnsupportedFormatError, Trouble.UNSUPPORTED),
-    (AccessDeniedError, Trouble.DENIED),
+_TROUBLES: Final[tuple[tuple[type[MaxbrodError], FailureKind], ...]] = (
+    (TopicGoneError, FailureKind.DELETED),
+    (LogTruncatedError, FailureKind.TRUNCATED),
+    (UnsupportedFormatError, FailureKind.UNSUPPORTED),
+    (AccessDeniedError, FailureKind.DENIED),
     # What a broker answers to a user who may see a topic and not read it.
-    (UsageError, Trouble.DENIED),
+    (UsageError, FailureKind.DENIED),
 )
 """All others mean that it is not available."""
 
@@ -217,13 +217,13 @@ def _fetch_bytes(item: RangeItem) -> int:
 
 
 def _failure(error: MaxbrodError) -> Failure:
-    trouble = next((trouble for kind, trouble in _TROUBLES if isinstance(error, kind)), Trouble.UNAVAILABLE)
+    trouble = next((trouble for kind, trouble in _TROUBLES if isinstance(error, kind)), FailureKind.UNAVAILABLE)
     return Failure(trouble=trouble, message=error.message, offset=error.offset, hint=error.hint)
 
 
 def _nothing_written(items: Sequence[RangeItem], error: MaxbrodError) -> tuple[Outcome, ...]:
     """The objects of the task are not all there, so none of its items has been archived."""
-    failure = replace(_failure(error), trouble=Trouble.STORAGE, message=str(error))
+    failure = replace(_failure(error), trouble=FailureKind.STORAGE, message=str(error))
     return tuple(
         Outcome(item=item, slices=(), reached=item.start, log_start_offset=0, failure=failure) for item in items
     )

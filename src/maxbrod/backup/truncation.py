@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.catalog.rows import SLICE_FIELDS, Gap, PartitionId, Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment, decode_rows, slice_of
 from maxbrod.layouts.kafka.cut import cut_slice
 from maxbrod.layouts.kafka.partition import PartitionName
 
 if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.catalog.rows import Row
+    from maxbrod.model import PartitionId
 
 _EVERYTHING: Final = 2**63 - 1
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maxbrod.backup.plan.rolling import RollLimits
-    from maxbrod.backup.plan.states import PartitionPlan
-    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.backup.plan.states import PartitionBackup
+    from maxbrod.model import PartitionId
 
 
 class Waiting:
@@ -26,11 +26,13 @@ class Waiting:
         """Whether the last run has put anything off."""
         return bool(self._since_ms)
 
-    def choose(self, plans: Sequence[PartitionPlan], *, now_ms: int) -> tuple[list[PartitionPlan], list[PartitionPlan]]:
+    def choose(
+        self, plans: Sequence[PartitionBackup], *, now_ms: int
+    ) -> tuple[list[PartitionBackup], list[PartitionBackup]]:
         """What is read now, and what waits."""
         since_ms = track_waiting(self._since_ms, plans, now_ms=now_ms)
-        chosen: list[PartitionPlan] = []
-        put_off: list[PartitionPlan] = []
+        chosen: list[PartitionBackup] = []
+        put_off: list[PartitionBackup] = []
         for plan in plans:
             partition = plan.state.id
             waiting_since_ms = since_ms.get(partition)

@@ -25,7 +25,7 @@ class SourceRanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SourcedBatches:
     """Batches of one buffer, the source offset of each one's first record, and the offsets of all their records."""
 
     data: NDArray[np.uint8]
@@ -34,7 +34,7 @@ class Part:
     ranges: SourceRanges
 
 
-def merged(parts: Sequence[Part]) -> tuple[NDArray[np.uint8], BatchHeaders, NDArray[np.int64]]:
+def merged(parts: Sequence[SourcedBatches]) -> tuple[NDArray[np.uint8], BatchHeaders, NDArray[np.int64]]:
     """One copy of all batches, sorted by source offset. What already stands side by side is copied at once."""
     origin = np.repeat(np.arange(len(parts)), [len(part.headers) for part in parts])
     source_offset = np.concatenate([part.source_offset for part in parts])
@@ -59,7 +59,7 @@ def merged(parts: Sequence[Part]) -> tuple[NDArray[np.uint8], BatchHeaders, NDAr
     return data, headers, source_offset[order]
 
 
-def merged_ranges(parts: Sequence[Part], position: int) -> SourceRanges:
+def merged_ranges(parts: Sequence[SourcedBatches], position: int) -> SourceRanges:
     """The ranges of all parts, those that touch made one. CorruptDataError: an offset below `position`, or doubled."""
     first = np.concatenate([part.ranges.first_offset for part in parts])
     order = np.argsort(first, kind="stable")

@@ -27,7 +27,7 @@ from maxbrod.batch.headers import (
     walk,
 )
 from maxbrod.batch.joining import join
-from maxbrod.batch.parts import Part, SourceRanges, merged, merged_ranges
+from maxbrod.batch.parts import SourcedBatches, SourceRanges, merged, merged_ranges
 from maxbrod.batch.patch import patch
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.errors import CorruptDataError, naming
@@ -128,7 +128,7 @@ def replay(
     )
 
 
-def _parts(data: NDArray[np.uint8], headers: BatchHeaders, cut: Cut, how: _How) -> list[Part]:
+def _parts(data: NDArray[np.uint8], headers: BatchHeaders, cut: Cut, how: _How) -> list[SourcedBatches]:
     outside, across = cut.outside_and_across(data, headers)
     unfit = (headers["magic"] != NEWEST_MAGIC) | headers.log_append
     unfit |= headers["count"] != headers["last_offset_delta"].astype(np.int64) + 1
@@ -159,14 +159,14 @@ def _parts(data: NDArray[np.uint8], headers: BatchHeaders, cut: Cut, how: _How) 
     return parts
 
 
-def _dense(data: NDArray[np.uint8], headers: BatchHeaders) -> Part:
+def _dense(data: NDArray[np.uint8], headers: BatchHeaders) -> SourcedBatches:
     """Batches without holes: their headers tell all offsets."""
     offset = headers["base_offset"]
     ranges = SourceRanges(first_offset=offset, count=headers["count"].astype(np.int64))
-    return Part(data=data, headers=headers, source_offset=offset, ranges=ranges)
+    return SourcedBatches(data=data, headers=headers, source_offset=offset, ranges=ranges)
 
 
-def _pack(data: NDArray[np.uint8], headers: BatchHeaders, codec: Codec) -> Part:
+def _pack(data: NDArray[np.uint8], headers: BatchHeaders, codec: Codec) -> SourcedBatches:
     """The same records, compressed: nothing of them is looked at."""
     start, end = (headers.position + HEADER_BYTES).tolist(), (headers.position + headers.size).tolist()
     bodies = [compress(codec, data[first:last]) for first, last in zip(start, end, strict=True)]

@@ -14,7 +14,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import BATCH_BYTES_MAX, encode
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
-from maxbrod.batch.parts import Part, SourceRanges
+from maxbrod.batch.parts import SourcedBatches, SourceRanges
 from maxbrod.batch.provenance import with_provenance
 from maxbrod.model import Codec
 
@@ -43,9 +43,9 @@ def rewrite(
     exact: bool,
     batch_bytes_max: int,
     provenance: Provenance | None = None,
-) -> list[Part]:
+) -> list[SourcedBatches]:
     """What `cut` keeps of these batches, in batches of `codecs` without holes; with `provenance` in their headers."""
-    parts: list[Part] = []
+    parts: list[SourcedBatches] = []
     for rows in _jobs(headers, codecs):
         job = headers.take(rows)
         records, batch = _decoded(data, job)
@@ -113,10 +113,10 @@ def encode_dense(
 
 def _part(
     encoded: NDArray[np.uint8], headers: BatchHeaders, offset: NDArray[np.int64], runs: NDArray[np.int64]
-) -> Part:
+) -> SourcedBatches:
     count = headers["count"].astype(np.int64)
     first = np.cumsum(count) - count
-    return Part(
+    return SourcedBatches(
         data=encoded,
         headers=headers,
         source_offset=offset[first],

@@ -37,7 +37,7 @@ PORTION_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Portion:
+class DecodedRecords:
     """Records in the order of offsets, and the codec that most of their bytes came in."""
 
     records: pa.RecordBatch
@@ -61,7 +61,7 @@ def kept_records(
     cut: Cut,
     codec: Codec = Codec.NONE,
     object_name: str | None = None,
-) -> Iterator[Portion]:
+) -> Iterator[DecodedRecords]:
     """The committed records of these batches that `cut` keeps, in portions that fit a worker's memory.
 
     `codec` is that of batches which stand uncompressed.
@@ -75,7 +75,7 @@ def kept_records(
             job = chosen.take(rows)
             records = _cut(decode(data, job, columns=RECORD_COLUMNS), cut) if len(rows) else None
             if records is not None:
-                yield Portion(records=records, codec=_codec(job, codec))
+                yield DecodedRecords(records=records, codec=_codec(job, codec))
 
 
 def encode_shared(

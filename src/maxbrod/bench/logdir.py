@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.foreign_target import TargetWish
-from maxbrod.backup.logdir import logdir_wish
+from maxbrod.archive.foreign_target import TargetRequest
+from maxbrod.backup.logdir import logdir_request
 from maxbrod.bench.figures import speed
 from maxbrod.bench.race import race_laps
 from maxbrod.config import SparkConfig, StorageConfig
@@ -70,9 +70,9 @@ def race_logdir(session: Session, source: LogDirectory, disk: Path, *, rounds: i
 
 def _back_up(session: Session, source: LogDirectory, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
-    to = TargetWish(layout="kafka")
-    wish = logdir_wish(str(source.path), str(target), StorageConfig(), to, topics=(source.topic,))
-    with Convert(wish, SparkConfig(), session=session) as work:
+    to = TargetRequest(layout="kafka")
+    request = logdir_request(str(source.path), str(target), StorageConfig(), to, topics=(source.topic,))
+    with Convert(request, SparkConfig(), session=session) as work:
         report = work.run()
     if report.exit_code:
         raise MaxbrodError("the log directory was not backed up whole", operation="bench", object_name=str(source.path))

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.backup.plan.starts import Earliest
-from maxbrod.backup.plan.states import Held, PartitionPlan, PartitionState, plan_partition
+from maxbrod.backup.plan.states import Held, PartitionBackup, PartitionState, plan_partition
 from maxbrod.backup.plan.tasks import PartitionRange, Wave, plan_tasks
 from maxbrod.bench.figures import Figure
 from maxbrod.bench.processes import peak_bytes
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.errors import MaxbrodError
+from maxbrod.model import PartitionId
 from maxbrod.storage.opening import open_storage
 
 PARTITIONS: Final = 100_000
@@ -113,7 +113,7 @@ def _state(number: int, held: Held) -> PartitionState:
     )
 
 
-def _range(plan: PartitionPlan) -> PartitionRange:
+def _range(plan: PartitionBackup) -> PartitionRange:
     state = plan.state
     return PartitionRange(
         topic=state.topic,

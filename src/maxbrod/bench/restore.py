@@ -33,7 +33,7 @@ from maxbrod.config import BackupConfig, Config, KafkaConfig, StorageConfig
 from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.run import Restore
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import orders
@@ -245,8 +245,8 @@ def _slices(archive_url: str) -> dict[int, list[Slice]]:
 
 
 def _restore(config: Config, session: Session, load: Load, prefix: str) -> None:
-    wish = Wish(topics=(load.topic,), rename=parse_rename(prefix=prefix))
-    with Restore(config, wish, session=session) as work:
+    request = RestoreRequest(topics=(load.topic,), rename=parse_rename(prefix=prefix))
+    with Restore(config, request, session=session) as work:
         report = work.run(work.plan())
     if not report.complete or report.records != load.records:
         raise MaxbrodError(f"the restore has {report.records} of {load.records} records", operation="bench")

@@ -12,8 +12,8 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.restore.plan.choosing import Chosen
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.sources import measure_sources, rows_to_read
-from maxbrod.restore.plan.wish import Wish
 from maxbrod.storage.opening import open_storage
 
 PARTITIONS: Final = 10_000
@@ -33,9 +33,9 @@ def measure_restore_planning(*, partitions: int = PARTITIONS, segments: int = SE
 
 def plan_slices(url: str) -> int:
     """How many slices a restore of everything would read."""
-    catalog, wish = Catalog.open(open_storage(url)), Wish()
+    catalog, request = Catalog.open(open_storage(url)), RestoreRequest()
     rows = catalog.rows(columns=("topic", *SOURCE_COLUMNS))
     topics = dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
-    sources = measure_sources(rows, wish, Chosen(topics=topics, missing=()), {}, as_of=False)
-    chosen = decode_rows(rows_to_read(catalog.rows(), sources, wish))
+    sources = measure_sources(rows, request, Chosen(topics=topics, missing=()), {}, as_of=False)
+    chosen = decode_rows(rows_to_read(catalog.rows(), sources, request))
     return len([slice_of(row) for row in chosen if isinstance(row, Segment)])

@@ -56,13 +56,13 @@ class Stage:
     scale: float
     rounds: int
 
-    def back_up(self, topic: str, **wish: Any) -> str:  # noqa: ANN401 - fields of `BackupConfig`
+    def back_up(self, topic: str, **request: Any) -> str:  # noqa: ANN401 - fields of `BackupConfig`
         """A plain backup; the archive's URL."""
         url = str(self.disk / f"archive-{topic}")
         config = Config(
             kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
             archive=url,
-            backup=BackupConfig(topics=(topic,), **wish),
+            backup=BackupConfig(topics=(topic,), **request),
         )
         with Backup(config, session=self.session) as backup:
             report = backup.run()

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.codec import Table
     from maxbrod.catalog.commits import StreamBatch
-    from maxbrod.catalog.queries import Position
+    from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.catalog.rows import Gap, PartitionId, Row
-    from maxbrod.catalog.schema import GapReason
+    from maxbrod.catalog.rows import Gap, Row
+    from maxbrod.model import GapReason, PartitionId
     from maxbrod.storage.interface import Storage
 
 _SWEEP_EVERY: Final = 64
@@ -96,7 +96,7 @@ class Catalog:
         newest = read_log(self._storage)
         return newest is not None and newest.version == self.version
 
-    def positions(self) -> dict[PartitionId, Position]:
+    def positions(self) -> dict[PartitionId, ArchivedRange]:
         """How far each partition is archived."""
         return queries.find_positions(self._files())
 

@@ -10,14 +10,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from maxbrod.catalog.replaced import as_it_was
-from maxbrod.catalog.rows import RUN_COMMIT, Gap, PartitionId, Run, decode_rows
+from maxbrod.catalog.rows import RUN_COMMIT, Gap, Run, decode_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.catalog.schema import GapReason
+    from maxbrod.model import GapReason
 
 _AS_OF_END: Final = "as_of_end"
 
@@ -29,7 +30,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class ArchivedRange:
     """How far a partition is archived: offsets [first, end), data and gaps together."""
 
     topic: str
@@ -39,7 +40,7 @@ class Position:
     """Of the last archived batch; None while there are only gaps."""
 
 
-def find_positions(files: Readable) -> dict[PartitionId, Position]:
+def find_positions(files: Readable) -> dict[PartitionId, ArchivedRange]:
     """Of every partition that has a row."""
     columns = ["topic", "topic_id", "partition", "base_offset", "end_offset", "last_leader_epoch"]
     rows = files.read(columns, _present())
@@ -48,7 +49,7 @@ def find_positions(files: Readable) -> dict[PartitionId, Position]:
         [("topic", "max"), ("base_offset", "min"), ("end_offset", "max"), ("last_leader_epoch", "max")]
     )
     return {
-        PartitionId(topic_id=row["topic_id"], partition=row["partition"]): Position(
+        PartitionId(topic_id=row["topic_id"], partition=row["partition"]): ArchivedRange(
             topic=row["topic_max"],
             first_offset=row["base_offset_min"],
             end_offset=row["end_offset_max"],

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.catalog.schema import Kind
 from maxbrod.errors import UnsupportedFormatError
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

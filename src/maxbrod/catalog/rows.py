@@ -12,24 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from maxbrod import strict_json
-from maxbrod.catalog.schema import SCHEMA, GapReason, Kind
+from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.kafka.slices import Slice
-from maxbrod.model import AbortedTransaction
+from maxbrod.model import AbortedTransaction, GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class PartitionId:
-    """A partition of one incarnation of a topic: a topic that is deleted and created again gets another id."""
-
-    topic_id: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic_id}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

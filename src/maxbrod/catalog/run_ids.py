@@ -1,13 +1,9 @@
-"""What a new run is called, and when it is now. The clock of every row."""
+"""The ids of runs."""
 
 from __future__ import annotations
 
 import secrets
 import time
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def new_run_id() -> str:

@@ -32,24 +32,6 @@ class Kind(StrEnum):
     """Data or a gap that is so no more: only `as of` an older run asks for it. See `replaced`."""
 
 
-class GapReason(StrEnum):
-    """Why offsets hold no data. The last two want looking at: a later run reads such offsets again while it can."""
-
-    COMPACTED = "compacted"
-    RETENTION = "retention"
-    TRUNCATED = "truncated"
-    PRUNED = "pruned"
-    DELETED = "deleted"
-    UNRECORDED = "unrecorded"
-    """By the layout of another tool, from which it was converted."""
-    CORRUPT = "corrupt"
-    UNEXPLAINED = "unexplained"
-
-
-MENDABLE: Final = frozenset({GapReason.CORRUPT, GapReason.UNEXPLAINED})
-"""Reasons of gaps that a later run may still read."""
-
-
 ABORTED_TYPE: Final = pa.list_(
     pa.struct([("producer_id", pa.int64()), ("first_offset", pa.int64()), ("last_offset", pa.int64())])
 )

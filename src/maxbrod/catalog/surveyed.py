@@ -15,10 +15,10 @@ from maxbrod.errors import CorruptDataError, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from maxbrod.catalog.queries import Position
+    from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.catalog.rows import Gap, PartitionId, Row, Run
-    from maxbrod.catalog.schema import GapReason
+    from maxbrod.catalog.rows import Gap, Row, Run
+    from maxbrod.model import GapReason, PartitionId
 
 
 _NO_ROW: Final = (pa.ArrowException, OverflowError, TypeError, ValueError, KeyError)
@@ -40,7 +40,7 @@ class SurveyedCatalog:
     def refresh(self) -> None:
         """A survey is made anew by opening the archive again."""
 
-    def positions(self) -> dict[PartitionId, Position]:
+    def positions(self) -> dict[PartitionId, ArchivedRange]:
         """How far each partition is archived."""
         return queries.find_positions(self._rows)
 

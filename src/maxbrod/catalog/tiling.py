@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.catalog.schema import Kind
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ TILING_COLUMNS: Final = ("topic_id", "partition", "base_offset", "end_offset", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hole:
+class UncoveredRange:
     """Offsets that no row covers. `before` and `after` are the rows on either side, None at an end of the range."""
 
     partition: PartitionId
@@ -50,7 +50,7 @@ class Overlap:
 class Tiling:
     """What is wrong, in the order of partition and offset; nothing, if the rows tile their partitions."""
 
-    holes: tuple[Hole, ...]
+    holes: tuple[UncoveredRange, ...]
     overlaps: tuple[Overlap, ...]
 
     @property
@@ -158,7 +158,7 @@ def _inner_holes(
     reached: NDArray[np.int64],
     holder: NDArray[np.int64],
     expected: Mapping[PartitionId, tuple[int, int]],
-) -> list[Hole]:
+) -> list[UncoveredRange]:
     places = _follows(rows)
     places = places[rows.base[places] > reached[places - 1]]
     holes = []
@@ -169,7 +169,9 @@ def _inner_holes(
             first, end = max(first, expected[partition][0]), min(end, expected[partition][1])
         if first < end:
             before, after = int(rows.row[holder[place - 1]]), int(rows.row[place])
-            holes.append(Hole(partition=partition, first_offset=first, end_offset=end, before=before, after=after))
+            holes.append(
+                UncoveredRange(partition=partition, first_offset=first, end_offset=end, before=before, after=after)
+            )
     return holes
 
 
@@ -178,7 +180,7 @@ def _outer_holes(
     reached: NDArray[np.int64],
     holder: NDArray[np.int64],
     expected: Mapping[PartitionId, tuple[int, int]],
-) -> list[Hole]:
+) -> list[UncoveredRange]:
     """What is expected before the first row of a partition, and after all of its rows."""
     if not expected:
         return []
@@ -192,17 +194,21 @@ def _outer_holes(
         head, tail = min(end, int(rows.base[start])), max(first, int(reached[last]))
         if first < head:
             after = int(rows.row[start])
-            holes.append(Hole(partition=partition, first_offset=first, end_offset=head, before=None, after=after))
+            holes.append(
+                UncoveredRange(partition=partition, first_offset=first, end_offset=head, before=None, after=after)
+            )
         if tail < end:
             before = int(rows.row[holder[last]])
-            holes.append(Hole(partition=partition, first_offset=tail, end_offset=end, before=before, after=None))
+            holes.append(
+                UncoveredRange(partition=partition, first_offset=tail, end_offset=end, before=before, after=None)
+            )
     return holes
 
 
-def _absent(expected: Mapping[PartitionId, tuple[int, int]], present: set[PartitionId]) -> tuple[Hole, ...]:
+def _absent(expected: Mapping[PartitionId, tuple[int, int]], present: set[PartitionId]) -> tuple[UncoveredRange, ...]:
     """Partitions of which there is no row at all."""
     return tuple(
-        Hole(partition=partition, first_offset=first, end_offset=end, before=None, after=None)
+        UncoveredRange(partition=partition, first_offset=first, end_offset=end, before=None, after=None)
         for partition, (first, end) in sorted(expected.items())
         if partition not in present and first < end
     )

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.catalog.schema import GapReason, Kind
+from maxbrod.catalog.schema import Kind
 from maxbrod.errors import CorruptDataError, RefusedError
+from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

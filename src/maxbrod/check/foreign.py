@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.catalog.schema import GapReason
 from maxbrod.check.foreign_job import run_foreign_check
 from maxbrod.check.problems import Verdict
 from maxbrod.engine.progress import Progress, silent
@@ -14,6 +13,7 @@ from maxbrod.engine.windows import spread
 from maxbrod.errors import UsageError
 from maxbrod.layouts.registry import layout_of, repair_of
 from maxbrod.layouts.travelling import describe
+from maxbrod.model import GapReason
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:

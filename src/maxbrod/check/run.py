@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from maxbrod.archive.incarnations import select_names
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.runs import ending_of
-from maxbrod.catalog.rows import PartitionId
-from maxbrod.catalog.schema import GapReason, Kind
+from maxbrod.catalog.schema import Kind
 from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
 from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
 from maxbrod.check.snapshots import check_snapshots
 from maxbrod.errors import EXIT_DONE
+from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.catalog.rows import Run
-    from maxbrod.catalog.tiling import Hole, Overlap
+    from maxbrod.catalog.tiling import Overlap, UncoveredRange
     from maxbrod.check.snapshots import SnapshotFindings
 
 _COLUMNS: Final = (
@@ -236,7 +236,9 @@ def _expected(
     return {each: (min(firsts[each], end), end) for each, end in ends.items() if each.topic_id in names}
 
 
-def _range_problem(kind: ProblemKind, fault: Hole | Overlap, names: Mapping[str, str], message: str) -> Problem:
+def _range_problem(
+    kind: ProblemKind, fault: UncoveredRange | Overlap, names: Mapping[str, str], message: str
+) -> Problem:
     return Problem(
         kind=kind,
         message=message,

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.catalog.rows import PartitionId, Run
+    from maxbrod.catalog.rows import Run
+    from maxbrod.model import PartitionId
 
 SNAPSHOTS_READ: Final = 20
 """So many of the newest are read; of the others it is enough that they are there. A backup every minute makes half a

@@ -17,16 +17,16 @@ from maxbrod.errors import UsageError
 from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.mapping import decode_map
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.sources import measure_sources, rows_to_read
 from maxbrod.restore.plan.targets import count_partitions
-from maxbrod.restore.plan.wish import OffsetsMode, Wish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.compare.live import LiveCluster
-    from maxbrod.compare.plan.pairs import CompareWish
+    from maxbrod.compare.plan.pairs import CompareRequest
     from maxbrod.compare.restored import RestoredTopic
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.restore.plan.sources import Source
@@ -42,29 +42,29 @@ class ArchivedPair:
     slices: tuple[Slice, ...] = ()
 
 
-def pair_archived(archive: Archive, target: LiveCluster, wish: CompareWish) -> list[ArchivedPair]:
+def pair_archived(archive: Archive, target: LiveCluster, request: CompareRequest) -> list[ArchivedPair]:
     """The archive's topics with those of a cluster, by what the restore that made them says, if one did."""
-    if wish.restore is not None:
-        restored = named_restore(archive, target, wish)
+    if request.restore is not None:
+        restored = named_restore(archive, target, request)
         target.look(each.topic.target.name for each in restored)
-        return [pair for each in restored for pair in _pair_restored(archive, target, wish.selection, each)]
-    topics = list(measure_topics(archive, wish.selection))
-    into = {sources[0].topic: wish.selection.rename.apply(sources[0].topic) for sources, _ in topics}
+        return [pair for each in restored for pair in _pair_restored(archive, target, request.selection, each)]
+    topics = list(measure_topics(archive, request.selection))
+    into = {sources[0].topic: request.selection.rename.apply(sources[0].topic) for sources, _ in topics}
     target.look(into.values())
-    known = restored_topics(archive, target) if wish.match is Match.AUTO and not wish.cuts else []
+    known = restored_topics(archive, target) if request.match is Match.AUTO and not request.cuts else []
     found: list[ArchivedPair] = []
     for sources, count in topics:
         restored_topic = restored_as(known, target, sources[0], into[sources[0].topic])
         if restored_topic is not None:
-            found += _pair_restored(archive, target, wish.selection, restored_topic)
+            found += _pair_restored(archive, target, request.selection, restored_topic)
         else:
-            found += _pair_topic(archive, target, wish, sources, count)
+            found += _pair_topic(archive, target, request, sources, count)
     return found
 
 
-def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source], int]]:
+def measure_topics(archive: Archive, request: RestoreRequest) -> Iterator[tuple[list[Source], int]]:
     """Of each topic that is meant, its partitions, and how many it has in all."""
-    moment = find_moment(archive.storage, archive.catalog.runs(), wish.as_of)
+    moment = find_moment(archive.storage, archive.catalog.runs(), request.as_of)
     revisions = moment.revisions_in(archive.catalog)
     rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS), revisions=revisions)
     topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
@@ -75,12 +75,12 @@ def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source],
         Incarnation(topic=name, topic_id=topic_id, first_written_at=first.get(topic_id, 0))
         for topic_id, name in topics.items()
     ]
-    chosen = choose_incarnations(wish, topics, newest_ids(known, moment.ranks))
+    chosen = choose_incarnations(request, topics, newest_ids(known, moment.ranks))
     for error in chosen.wrong:
         raise error
     ends = {} if moment.snapshot is None else moment.snapshot.ends
-    sources = measure_sources(rows, wish, chosen, ends, as_of=wish.as_of is not None, revisions=revisions)
-    for partition in sorted(wish.partitions - {each.partition for each in sources}):
+    sources = measure_sources(rows, request, chosen, ends, as_of=request.as_of is not None, revisions=revisions)
+    for partition in sorted(request.partitions - {each.partition for each in sources}):
         raise UsageError(f"no topic that is meant has a partition {partition}", hint="see 'maxbrod ls'")
     if not sources:
         raise UsageError("nothing in the archive is what was asked for", operation=_OPERATION, hint="see 'maxbrod ls'")
@@ -94,13 +94,13 @@ def measure_topics(archive: Archive, wish: Wish) -> Iterator[tuple[list[Source],
 
 
 def _pair_restored(
-    archive: Archive, target: LiveCluster, wish: Wish, restored: RestoredTopic
+    archive: Archive, target: LiveCluster, request: RestoreRequest, restored: RestoredTopic
 ) -> Iterator[ArchivedPair]:
     plan, name = restored.plan, restored.topic.target.name
     times = Times(since_ms=plan.since_ms, until_ms=plan.until_ms)
     for each in restored.topic.partitions:
         source = each.source
-        if wish.partitions and source.partition not in wish.partitions:
+        if request.partitions and source.partition not in request.partitions:
             continue
         pair = Pair(
             source_topic=source.topic,
@@ -144,13 +144,13 @@ def _placed(pair: Pair, target: LiveCluster, source: Source, report: Mapping[str
 
 
 def _pair_topic(
-    archive: Archive, target: LiveCluster, wish: CompareWish, sources: Sequence[Source], count: int
+    archive: Archive, target: LiveCluster, request: CompareRequest, sources: Sequence[Source], count: int
 ) -> Iterator[ArchivedPair]:
     topic = sources[0].topic
-    name = wish.selection.rename.apply(topic)
+    name = request.selection.rename.apply(topic)
     there = target.topic(name)
-    match = choose_match(wish, topic, count, None if there is None else len(there.partitions))
-    times = Times(since_ms=wish.selection.since_ms, until_ms=wish.selection.until_ms, cut_target=True)
+    match = choose_match(request, topic, count, None if there is None else len(there.partitions))
+    times = Times(since_ms=request.selection.since_ms, until_ms=request.selection.until_ms, cut_target=True)
     for source in sources:
         first, end = source.asked_first, source.asked_end
         log = target.log(name, source.partition)
@@ -202,8 +202,8 @@ def _with_slices(archive: Archive, source: Source, pair: Pair) -> ArchivedPair:
     rows = archive.catalog.rows(
         topic_id=source.topic_id, partition=source.partition, revisions={source.id: source.revision}
     )
-    wish = Wish(since_ms=pair.times.since_ms, until_ms=pair.times.until_ms)
-    found = decode_rows(rows_to_read(rows, [source], wish))
+    request = RestoreRequest(since_ms=pair.times.since_ms, until_ms=pair.times.until_ms)
+    found = decode_rows(rows_to_read(rows, [source], request))
     slices = tuple(slice_of(row) for row in found if isinstance(row, Segment))
     splits, size = [], 0
     for each in slices:

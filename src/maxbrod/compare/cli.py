@@ -42,14 +42,14 @@ from maxbrod.compare.cli_options import (
     TopicIdOption,
     TopicOption,
     UntilOption,
-    compare_wish_of,
+    compare_request_of,
 )
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.compare.plan.pairs import CompareWish
+    from maxbrod.compare.plan.pairs import CompareRequest
     from maxbrod.config import Config, KafkaConfig
 
 
@@ -106,7 +106,7 @@ def compare(
     settings = with_flags(
         settings, bootstrap=bootstrap, command_config=command_config, master=master, start=None, patience=patience
     )
-    wish = compare_wish_of(
+    request = compare_request_of(
         topic=topic,
         exclude=exclude,
         partition=partition,
@@ -124,7 +124,7 @@ def compare(
         differences=differences,
     )
     cluster = _source(settings, source, source_command_config) if live else None
-    raise typer.Exit(_run(settings, wish, cluster, quiet=quiet, as_json=as_json))
+    raise typer.Exit(_run(settings, request, cluster, quiet=quiet, as_json=as_json))
 
 
 def _settings(config: Path | None, archive: str | None, *, live: bool, **s3: Any) -> Config:  # noqa: ANN401 - flags
@@ -144,7 +144,7 @@ def _source(settings: Config, bootstrap: str | None, command_config: Path | None
     return found
 
 
-def _run(settings: Config, wish: CompareWish, source: KafkaConfig | None, *, quiet: bool, as_json: bool) -> int:
+def _run(settings: Config, request: CompareRequest, source: KafkaConfig | None, *, quiet: bool, as_json: bool) -> int:
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.compare.run import Comparison  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
@@ -153,7 +153,7 @@ def _run(settings: Config, wish: CompareWish, source: KafkaConfig | None, *, qui
     with (
         showing_log(quiet=quiet),
         progress_bar(shown=not quiet) as on_progress,
-        Comparison(settings, wish, source=source, on_progress=on_progress) as work,
+        Comparison(settings, request, source=source, on_progress=on_progress) as work,
     ):
         report = work.run()
     if as_json:

@@ -1,4 +1,4 @@
-"""The flags of `maxbrod compare`, and the wish that they make."""
+"""The flags of `maxbrod compare`, and the request that they make."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.compare.plan.pairs import CompareWish
+    from maxbrod.compare.plan.pairs import CompareRequest
 
 _SOURCE: Final = "With what"
 _WHAT: Final = "What is compared"
@@ -92,7 +92,7 @@ DifferencesOption = Annotated[
 ]
 
 
-def compare_wish_of(
+def compare_request_of(
     *,
     topic: Sequence[str] | None,
     exclude: Sequence[str] | None,
@@ -109,14 +109,14 @@ def compare_wish_of(
     offsets: str,
     ignore: Sequence[str] | None,
     differences: int,
-) -> CompareWish:
+) -> CompareRequest:
     """UsageError: words that mean nothing, or contradict each other."""
     from maxbrod.archive.words import parse_partitions, parse_time_ms  # noqa: PLC0415 - as below
-    from maxbrod.compare.plan.pairs import CompareWish, parse_fields, parse_match  # noqa: PLC0415 - numpy
-    from maxbrod.restore.plan import wish as words  # noqa: PLC0415
+    from maxbrod.compare.plan.pairs import CompareRequest, parse_fields, parse_match  # noqa: PLC0415 - numpy
+    from maxbrod.restore.plan import request as words  # noqa: PLC0415
     from maxbrod.restore.plan.rename import parse_rename  # noqa: PLC0415
 
-    selection = words.Wish(
+    selection = words.RestoreRequest(
         topics=tuple(topic or ()),
         exclude=tuple(exclude or ()),
         partitions=frozenset() if partition is None else parse_partitions(partition),
@@ -127,7 +127,7 @@ def compare_wish_of(
         topic_ids=frozenset(topic_id or ()),
         rename=parse_rename(rename or (), prefix=prefix, suffix=suffix),
     )
-    return CompareWish(
+    return CompareRequest(
         selection=selection,
         match=parse_match(offsets),
         ignored=parse_fields(ignore or ()),

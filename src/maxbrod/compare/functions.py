@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.archive.selection import words_of
-from maxbrod.compare.plan.pairs import DIFFERENCES_DEFAULT, CompareWish, parse_fields, parse_match
+from maxbrod.compare.plan.pairs import DIFFERENCES_DEFAULT, CompareRequest, parse_fields, parse_match
 from maxbrod.compare.run import Comparison
 from maxbrod.config import Config, KafkaConfig, kafka_config, load_config
 from maxbrod.engine.progress import silent
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import Wish, wish_options
+from maxbrod.restore.plan.request import RestoreRequest, request_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,7 +63,7 @@ def compare(
         storage: how to reach the archive, beyond its URL.
         session: a Spark session to use, which stays open.
         on_progress: is called with each step.
-        selection: any other field of `maxbrod.restore.plan.wish.Wish`, such as `since_ms` or `partitions`.
+        selection: any other field of `maxbrod.restore.plan.request.RestoreRequest`, such as `since_ms` or `partitions`.
 
     Returns:
         The report. Look at `.equal`: what differs, or could not be read, is told there, not raised.
@@ -78,9 +78,12 @@ def compare(
         "storage": storage or base.storage,
     }
     renamed = parse_rename(words_of(rename), prefix=prefix, suffix=suffix)
-    wish = CompareWish(
-        selection=Wish(
-            topics=words_of(topics), exclude=words_of(exclude), rename=renamed, **wish_options(selection, "comparison")
+    request = CompareRequest(
+        selection=RestoreRequest(
+            topics=words_of(topics),
+            exclude=words_of(exclude),
+            rename=renamed,
+            **request_options(selection, "comparison"),
         ),
         match=parse_match(offsets),
         ignored=parse_fields(words_of(ignore)),
@@ -89,5 +92,5 @@ def compare(
     )
     other = KafkaConfig(bootstrap=source) if isinstance(source, str) else kafka_config(None, source, None)
     whole = base.model_copy(update=changed)
-    with Comparison(whole, wish, source=other, session=session, on_progress=on_progress) as work:
+    with Comparison(whole, request, source=other, session=session, on_progress=on_progress) as work:
         return work.run()

@@ -17,10 +17,10 @@ from maxbrod.restore.plan.rename import unused_rule
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from maxbrod.compare.plan.pairs import CompareWish
+    from maxbrod.compare.plan.pairs import CompareRequest
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +92,10 @@ class LiveCluster:
         return tuple(found)
 
 
-def pair_live(source: LiveCluster, target: LiveCluster, wish: CompareWish) -> list[Pair]:
+def pair_live(source: LiveCluster, target: LiveCluster, request: CompareRequest) -> list[Pair]:
     """Topics of one cluster with those of another, or with others of the same."""
-    selection = wish.selection
-    if selection.as_of or selection.topic_ids or wish.restore:
+    selection = request.selection
+    if selection.as_of or selection.topic_ids or request.restore:
         raise UsageError(
             "a cluster has neither runs nor restores", hint="--as-of, --topic-id and --restore are for an archive"
         )
@@ -111,15 +111,17 @@ def pair_live(source: LiveCluster, target: LiveCluster, wish: CompareWish) -> li
     into = {name: selection.rename.apply(name) for name in names.chosen}
     source.look(into)
     target.look(into.values())
-    return [pair for name, other in into.items() for pair in _pair_topic(source, target, wish, name, other)]
+    return [pair for name, other in into.items() for pair in _pair_topic(source, target, request, name, other)]
 
 
-def _pair_topic(source: LiveCluster, target: LiveCluster, wish: CompareWish, name: str, other: str) -> Iterator[Pair]:
+def _pair_topic(
+    source: LiveCluster, target: LiveCluster, request: CompareRequest, name: str, other: str
+) -> Iterator[Pair]:
     if target.topic(other) is not None and source.id_of(name) == target.id_of(other):
         raise UsageError("a topic is compared with itself", object_name=name, hint="say with which, by --rename")
-    selection, there = wish.selection, target.topic(other)
+    selection, there = request.selection, target.topic(other)
     match = choose_match(
-        wish, name, len(source.topics[name].partitions), None if there is None else len(there.partitions)
+        request, name, len(source.topics[name].partitions), None if there is None else len(there.partitions)
     )
     times = Times(since_ms=selection.since_ms, until_ms=selection.until_ms, cut_target=True)
     for number in sorted(source.topics[name].partitions):
@@ -141,7 +143,9 @@ def _pair_topic(source: LiveCluster, target: LiveCluster, wish: CompareWish, nam
             target=None if match is Match.SET else target.extent(other, number, begin, stop),
             splits=split_evenly(first, end),
             notes=target.notes(other, number) if match is not Match.SET else (),
-            log_starts=(mine.first, its.first) if match is Match.EXACT and its is not None and not wish.cuts else None,
+            log_starts=(mine.first, its.first)
+            if match is Match.EXACT and its is not None and not request.cuts
+            else None,
             times=times,
         )
     if match is Match.SET:
@@ -168,12 +172,12 @@ def whole_target(
             )
 
 
-def choose_match(wish: CompareWish, name: str, mine: int, its: int | None) -> Match:
+def choose_match(request: CompareRequest, name: str, mine: int, its: int | None) -> Match:
     """By offset, unless something else is asked for or needed. UsageError: what is asked for cannot be."""
-    chosen = bool(wish.selection.partitions or wish.selection.ranges)
-    if wish.match is Match.SET or its is None or mine == its or chosen:
-        return Match.EXACT if wish.match is Match.AUTO else wish.match
-    if wish.match is Match.AUTO:
+    chosen = bool(request.selection.partitions or request.selection.ranges)
+    if request.match is Match.SET or its is None or mine == its or chosen:
+        return Match.EXACT if request.match is Match.AUTO else request.match
+    if request.match is Match.AUTO:
         return Match.SET
     raise UsageError(
         f"it has {mine} partitions, and its counterpart {its}",
@@ -183,13 +187,13 @@ def choose_match(wish: CompareWish, name: str, mine: int, its: int | None) -> Ma
     )
 
 
-def is_wanted(wish: Wish, topic: str, partition: int) -> bool:
-    ranged = {each.where.partition for each in wish.ranges if each.where.topic == topic}
-    return (not ranged or partition in ranged) and (not wish.partitions or partition in wish.partitions)
+def is_wanted(request: RestoreRequest, topic: str, partition: int) -> bool:
+    ranged = {each.where.partition for each in request.ranges if each.where.topic == topic}
+    return (not ranged or partition in ranged) and (not request.partitions or partition in request.partitions)
 
 
-def within_range(wish: Wish, topic: str, partition: int, first: int, end: int) -> tuple[int, int]:
-    for each in wish.ranges:
+def within_range(request: RestoreRequest, topic: str, partition: int, first: int, end: int) -> tuple[int, int]:
+    for each in request.ranges:
         if (each.where.topic, each.where.partition) == (topic, partition):
             first = first if each.first is None else max(each.first, first)
             end = end if each.end is None else min(each.end, end)

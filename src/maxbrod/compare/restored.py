@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.compare.live import LiveCluster
-    from maxbrod.compare.plan.pairs import CompareWish
+    from maxbrod.compare.plan.pairs import CompareRequest
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
     from maxbrod.restore.plan.sources import Source
 
@@ -71,8 +71,8 @@ def restored_as(known: Sequence[RestoredTopic], target: LiveCluster, source: Sou
     return found[0] if found else None
 
 
-def named_restore(archive: Archive, target: LiveCluster, wish: CompareWish) -> list[RestoredTopic]:
-    restore_id = find_restore(finished_restores(archive.storage), wish.restore)
+def named_restore(archive: Archive, target: LiveCluster, request: CompareRequest) -> list[RestoredTopic]:
+    restore_id = find_restore(finished_restores(archive.storage), request.restore)
     plan, report = read_restore(archive.storage, restore_id)
     if plan.cluster_id != target.cluster_id:
         raise RefusedError(
@@ -81,15 +81,17 @@ def named_restore(archive: Archive, target: LiveCluster, wish: CompareWish) -> l
             object_name=restore_id,
             hint="name the cluster that was restored into",
         )
-    if wish.match is not Match.AUTO:
+    if request.match is not Match.AUTO:
         raise UsageError("how a restore placed its records is known", operation=_OPERATION, hint="leave out --offsets")
     known = {each.topic.target.source_topic: each for each in _topics_of(archive, plan, report)}
-    names = select_topics(dict.fromkeys(known, False), wish.selection.topics, wish.selection.exclude, internal=True)
+    names = select_topics(
+        dict.fromkeys(known, False), request.selection.topics, request.selection.exclude, internal=True
+    )
     if names.wrong is not None:
         raise matches_nothing(names.wrong, known, whose=f"restore {restore_id}")
     if not names.chosen:
         raise UsageError("it restored no topic that is asked for", object_name=restore_id)
     partitions = {each.source.partition for name in names.chosen for each in known[name].topic.partitions}
-    for partition in sorted(wish.selection.partitions - partitions):
+    for partition in sorted(request.selection.partitions - partitions):
         raise UsageError(f"no topic that is meant has a partition {partition}", object_name=restore_id)
     return [known[name] for name in names.chosen]

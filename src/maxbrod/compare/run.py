@@ -13,19 +13,19 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.catalog.run_ids import now_ms
 from maxbrod.compare.archived import ArchivedPair, pair_archived
 from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
 from maxbrod.compare.job import run_difference_job, run_digest_job
 from maxbrod.compare.live import LiveCluster, pair_live
 from maxbrod.compare.plan.pairs import WHOLE_TOPIC, Match, cut_map
-from maxbrod.compare.plan.parts import Part, Side, cut_parts, spread
+from maxbrod.compare.plan.parts import ComparePart, Side, cut_parts, spread
 from maxbrod.compare.plan.verdicts import find_suspects, judge, judge_set, tell_log_starts
 from maxbrod.compare.report import CompareReport, PartitionComparison
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UsageError
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.model import now_ms
 from maxbrod.restore.plan.mapping import encode_map
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.compare.items import Digested
     from maxbrod.compare.plan.differences import Difference
-    from maxbrod.compare.plan.pairs import CompareWish, Extent, Pair
+    from maxbrod.compare.plan.pairs import CompareRequest, Extent, Pair
     from maxbrod.compare.plan.verdicts import Suspect, Verdict
     from maxbrod.config import Config, KafkaConfig
     from maxbrod.engine.progress import OnProgress
@@ -48,7 +48,7 @@ class Comparison:
     def __init__(
         self,
         config: Config,
-        wish: CompareWish,
+        request: CompareRequest,
         *,
         source: KafkaConfig | None = None,
         session: Session | None = None,
@@ -58,7 +58,7 @@ class Comparison:
             raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
         if config.archive is None and source is None:
             raise UsageError("nothing is named to compare with", hint="give --archive, or --source HOST:PORT")
-        self._config, self._wish, self._session = config, wish, session
+        self._config, self._request, self._session = config, request, session
         self._on_progress = on_progress
         self._undo = ExitStack()
         self._patience_s = config.backup.patience
@@ -70,7 +70,7 @@ class Comparison:
             source=source,
             archive_url=None if self._archive is None else self._archive.url,
             storage=None if self._archive is None else config.storage,
-            ignored=tuple(sorted(wish.ignored)),
+            ignored=tuple(sorted(request.ignored)),
             patience_s=self._patience_s,
         )
 
@@ -102,22 +102,22 @@ class Comparison:
             finished_at_ms=now_ms(),
             ignored=tuple(map(str, settings.ignored)),
             partitions=tuple(work.comparisons()),
-            differences=tuple(differences[: self._wish.differences]),
+            differences=tuple(differences[: self._request.differences]),
         )
 
     def _pairs(self) -> list[ArchivedPair]:
         target = LiveCluster(self._client(self._settings.target), patience_s=self._patience_s)
         if self._archive is not None:
-            return pair_archived(self._archive, target, self._wish)
+            return pair_archived(self._archive, target, self._request)
         if self._settings.source is None:
             raise AssertionError("there is either an archive or a cluster")
         source = LiveCluster(self._client(self._settings.source), patience_s=self._patience_s)
-        return [ArchivedPair(pair=pair) for pair in pair_live(source, target, self._wish)]
+        return [ArchivedPair(pair=pair) for pair in pair_live(source, target, self._request)]
 
     def _client(self, config: KafkaConfig) -> KafkaClient:
         return self._undo.enter_context(KafkaClient(config))
 
-    def _digest(self, session: Session, pairs: Sequence[ArchivedPair], parts: Sequence[Part]) -> list[Digested]:
+    def _digest(self, session: Session, pairs: Sequence[ArchivedPair], parts: Sequence[ComparePart]) -> list[Digested]:
         tasks = spread(parts, parallelism_of(self._config.spark.master, session))
         total = sum(part.cost_bytes for part in parts)
         items = [[make_item(pairs[part.pair], part.side, part.extent, part=part) for part in task] for task in tasks]
@@ -131,7 +131,7 @@ class Comparison:
         return run_digest_job(session, self._settings, items, name=name, on_done=hear)
 
     def _look_closer(self, session: Session, pairs: Sequence[ArchivedPair], work: _Judging) -> list[Difference]:
-        limit = self._wish.differences
+        limit = self._request.differences
         if not limit:
             return []
         items = [self._suspect_item(pairs[each.pair], each) for each in work.suspects(limit)[:limit]]
@@ -147,18 +147,20 @@ class Comparison:
             target=target,
             source_topic=pair.pair.source_topic,
             target_topic=pair.pair.target_topic,
-            limit=self._wish.differences,
+            limit=self._request.differences,
         )
 
 
 class _Judging:
     """From digests of parts to a verdict for each pair."""
 
-    def __init__(self, pairs: Sequence[ArchivedPair], parts: Sequence[Part], digested: Sequence[Digested]) -> None:
+    def __init__(
+        self, pairs: Sequence[ArchivedPair], parts: Sequence[ComparePart], digested: Sequence[Digested]
+    ) -> None:
         self._pairs = [each.pair for each in pairs]
         self._digests = {(each.pair, Side(each.side), each.number): each.digest for each in digested}
         self._failures = {each.pair: each.failure for each in digested if each.failure is not None}
-        self._parts: dict[int, list[Part]] = {}
+        self._parts: dict[int, list[ComparePart]] = {}
         for part in parts:
             self._parts.setdefault(part.pair, []).append(part)
         self._verdicts = [
@@ -216,7 +218,7 @@ class _Judging:
         )
 
 
-def make_item(archived: ArchivedPair, side: Side, extent: Extent, *, part: Part | None = None) -> CompareItem:
+def make_item(archived: ArchivedPair, side: Side, extent: Extent, *, part: ComparePart | None = None) -> CompareItem:
     """What a task needs to read offsets of one side. Without a part they are read to find differences."""
     pair, is_source = archived.pair, side is Side.SOURCE
     times = pair.times

@@ -96,15 +96,15 @@ def convert(
 
       maxbrod convert /backups/kafka /backups/clean --to kafka --where "key != 'user-17'"
     """
-    from maxbrod.archive.foreign_target import TargetWish  # noqa: PLC0415
+    from maxbrod.archive.foreign_target import TargetRequest  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-    from maxbrod.convert.run import Convert, ConvertWish  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.convert.run import Convert, ConvertRequest  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.transform.plan import Transform  # noqa: PLC0415
 
     place = find_place(source, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
     spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
-    wish = ConvertWish(
+    request = ConvertRequest(
         source_url=source,
         source=place.storage,
         target_url=target,
@@ -114,7 +114,7 @@ def convert(
         topics=tuple(topic or ()),
         transform=None if where is None and select is None else Transform(where=where, select=select),
         verify=verify,
-        to=TargetWish(
+        to=TargetRequest(
             layout=to,
             codec=codec,
             segment_bytes=None if segment_bytes is None else _bytes(segment_bytes),
@@ -127,7 +127,7 @@ def convert(
     with (
         stopping_by_signals(stop),
         progress_bar(shown=not (quiet or as_json)) as on_progress,
-        Convert(wish, spark, on_progress=on_progress, stop=stop) as work,
+        Convert(request, spark, on_progress=on_progress, stop=stop) as work,
     ):
         if not quiet and not as_json:
             _tell(work)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.convert.plan.parts import Part
+    from maxbrod.convert.plan.parts import ConvertPart
     from maxbrod.convert.report import TopicCounts
     from maxbrod.convert.verify_task import Verified
     from maxbrod.engine.session import Session
@@ -29,7 +29,7 @@ def prove(
     session: Session,
     source: Archive,
     target: Archive,
-    parts: Sequence[Part],
+    parts: Sequence[ConvertPart],
     counts: Mapping[str, TopicCounts],
     *,
     ignored: Sequence[str],
@@ -58,7 +58,7 @@ def prove(
     return notices
 
 
-def _items(archive: int, opened: Archive, parts: Sequence[Part], *, by_name: bool) -> Iterator[VerifyItem]:
+def _items(archive: int, opened: Archive, parts: Sequence[ConvertPart], *, by_name: bool) -> Iterator[VerifyItem]:
     """Other layouts know topics by their names alone; the item still carries the id of the source."""
     slices: dict[_Key, list[Segment]] = {}
     for row in decode_rows(opened.catalog.rows()):
@@ -79,7 +79,7 @@ def _items(archive: int, opened: Archive, parts: Sequence[Part], *, by_name: boo
 
 
 def _verified(
-    topic: str, parts: Sequence[Part], found: Mapping[tuple[int, str, int], Verified]
+    topic: str, parts: Sequence[ConvertPart], found: Mapping[tuple[int, str, int], Verified]
 ) -> dict[str, int | str]:
     """Nothing where a part of it could not be read: what is left of both sides may well be equal."""
     mine = [part for part in parts if part.topic == topic]
@@ -96,7 +96,7 @@ def _verified(
     }
 
 
-def _different(part: Part, mine: Verified, its: Verified) -> Notice:
+def _different(part: ConvertPart, mine: Verified, its: Verified) -> Notice:
     failure = its.failure or mine.failure
     return Notice(
         kind="different",

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.catalog.rows import PartitionId, Segment, slice_of
-from maxbrod.catalog.run_ids import new_run_id, now_ms
-from maxbrod.convert.plan.parts import Part, shares, waves
+from maxbrod.catalog.rows import Segment, slice_of
+from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.proof import prove
 from maxbrod.convert.report import ConvertReport, TopicCounts, failed
 from maxbrod.convert.source import ConvertSource
@@ -26,6 +26,7 @@ from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.model import PartitionId, now_ms
 from maxbrod.notices import Notice
 from maxbrod.transfer.job import run_transfer_job
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from maxbrod.archive.foreign_target import TargetWish
+    from maxbrod.archive.foreign_target import TargetRequest
     from maxbrod.config import SparkConfig, StorageConfig
     from maxbrod.convert.targets import Target
     from maxbrod.engine.progress import OnProgress
@@ -46,14 +47,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertWish:
+class ConvertRequest:
     """From where to where, and how. `source_layout` None: looked for."""
 
     source_url: str
     source: StorageConfig
     target_url: str
     target: StorageConfig
-    to: TargetWish
+    to: TargetRequest
     source_layout: str | None = None
     source_extra: Mapping[str, str] = field(default_factory=dict)
     """Options of the source's layout, for reading."""
@@ -69,17 +70,17 @@ class Convert:
 
     def __init__(
         self,
-        wish: ConvertWish,
+        request: ConvertRequest,
         spark: SparkConfig,
         *,
         session: Session | None = None,
         on_progress: OnProgress = silent,
         stop: threading.Event | None = None,
     ) -> None:
-        self._wish, self._spark_config = wish, spark
-        self._source = ConvertSource(wish)
+        self._request, self._spark_config = request, spark
+        self._source = ConvertSource(request)
         self._run_id = new_run_id()
-        refuse_layout(wish.transform, wish.to.layout)
+        refuse_layout(request.transform, request.to.layout)
         self._given_session = session
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
@@ -110,7 +111,7 @@ class Convert:
 
     def run(self) -> ConvertReport:
         """Copy what the target lacks. What cannot be read is told, and the other partitions go on."""
-        self._source.demand_acceptance(accepted=self._wish.to.accept_loss)
+        self._source.demand_acceptance(accepted=self._request.to.accept_loss)
         if isinstance(self._target, OtherTarget):
             self._target.demand_acceptance()
         started_at_ms = now_ms()
@@ -128,14 +129,14 @@ class Convert:
             self._target.finish(self._source.told(whole), self._source.empty(whole), started_at_ms=started_at_ms)
             self._notices += self._vanished()
             # What was changed on purpose is not the same.
-            if self._wish.verify and whole and self._wish.transform is None:
+            if self._request.verify and whole and self._request.transform is None:
                 self._prove(whole)
         return ConvertReport(
             run_id=self._run_id,
             source=self._source.archive.url,
             source_layout=self.source_layout,
             target=self._target.url,
-            target_layout=self._wish.to.layout,
+            target_layout=self._request.to.layout,
             started_at_ms=started_at_ms,
             finished_at_ms=now_ms(),
             topics=tuple(each.report(name) for name, each in sorted(self._counts.items())),
@@ -147,18 +148,22 @@ class Convert:
     # What there is to do
 
     def _open_target(self) -> NativeTarget | OtherTarget:
-        wish = self._wish
-        if wish.transform is not None:
-            self._check(wish.transform)
-        if wish.to.layout == NATIVE:
+        request = self._request
+        if request.transform is not None:
+            self._check(request.transform)
+        if request.to.layout == NATIVE:
             return NativeTarget(
-                wish.target_url, wish.target, wish.to.options(), run_id=self._run_id, transform=wish.transform
+                request.target_url,
+                request.target,
+                request.to.options(),
+                run_id=self._run_id,
+                transform=request.transform,
             )
         committed = self._source.is_committed
         return OtherTarget(
-            wish.target_url,
-            wish.target,
-            wish.to,
+            request.target_url,
+            request.target,
+            request.to,
             self._source.moment,
             topics=self._source.topics(),
             committed=committed,
@@ -172,7 +177,7 @@ class Convert:
             self._undo.close()
             raise
 
-    def _look_again(self) -> list[Part]:
+    def _look_again(self) -> list[ConvertPart]:
         """Damage was met that nobody knew of. What was written of such partitions may begin otherwise by then."""
         self._on_progress(Progress(phase="looking for damage"))
         self._source.look_again()
@@ -183,12 +188,12 @@ class Convert:
 
     # Doing it
 
-    def _bring(self, whole: Sequence[Part]) -> bool:
+    def _bring(self, whole: Sequence[ConvertPart]) -> bool:
         """Copy what the target lacks; whether nobody has stopped it."""
         parts = [part.after(self._target.position(part)) for part in whole]
         parts = [part for part in parts if part.rows]
         total, done = sum(part.bytes for part in parts), 0
-        for wave in waves(parts, self._wish.commit_bytes):
+        for wave in waves(parts, self._request.commit_bytes):
             if self.stop.is_set():
                 self._notices.append(_stopped())
                 return False
@@ -197,34 +202,34 @@ class Convert:
             done += sum(part.bytes for part in wave)
         return True
 
-    def _transfer(self, wave: Sequence[Part]) -> None:
+    def _transfer(self, wave: Sequence[ConvertPart]) -> None:
         if not wave:
             return
         settings = TransferSettings(
             run_id=self._run_id,
-            layout=self._wish.to.layout,
+            layout=self._request.to.layout,
             options=self._target.options,
             target_url=self._target.url,
-            target=self._wish.target,
+            target=self._request.target,
             source_url=self._source.archive.url,
-            source=self._wish.source,
+            source=self._request.source,
         )
         session = self._spark()
         parallelism = parallelism_of(self._spark_config.master, session)
         # Only in our own layout can two tasks write one partition.
-        parts = shares(wave, parallelism) if self._wish.to.layout == NATIVE else wave
+        parts = shares(wave, parallelism) if self._request.to.layout == NATIVE else wave
         items = [(part, self._item(part)) for part in parts]
         tasks = spread([(part.bytes, item) for part, item in items], parallelism)
-        if self._wish.transform is None:
+        if self._request.transform is None:
             answers = {_key(each): each for each in run_transfer_job(session, settings, tasks)}
         else:
-            transform = self._wish.transform
+            transform = self._request.transform
             transformed = run_transform_job(session, settings_of(settings, transform), transform, tasks)
             answers = {_key(each): each for each in as_transferred([item for _, item in items], transformed)}
             self._changes += [each.changes for each in transformed if each.failure is None]
         self._take([(part, answers[_key(item)]) for part, item in items])
 
-    def _take(self, answered: Sequence[tuple[Part, Transferred]]) -> None:
+    def _take(self, answered: Sequence[tuple[ConvertPart, Transferred]]) -> None:
         """What was written, in order: behind a part that failed, nothing of its partition counts."""
         done = []
         for part, each in answered:
@@ -247,13 +252,13 @@ class Convert:
                 message = f"{count - known} partitions without records are not kept: the layout has no place for them"
                 yield Notice(kind="empty", message=message, topic=topic)
 
-    def _prove(self, parts: Sequence[Part]) -> None:
+    def _prove(self, parts: Sequence[ConvertPart]) -> None:
         self._on_progress(Progress(phase="comparing both sides"))
-        wish, session = self._wish, self._spark()
+        request, session = self._request, self._spark()
         self._notices += prove(
             session,
             self._source.archive,
-            open_archive(wish.target_url, wish.target, layout=wish.to.layout),
+            open_archive(request.target_url, request.target, layout=request.to.layout),
             # What failed is told already, and would look like damage.
             [part for part in parts if part.id not in self._stuck],
             self._counts,
@@ -264,7 +269,7 @@ class Convert:
         for topic in {part.topic for part in parts if part.id in self._stuck}:
             self._counts[topic].verified = {}
 
-    def _item(self, part: Part) -> TransferItem:
+    def _item(self, part: ConvertPart) -> TransferItem:
         held = self._target.position(part)
         return TransferItem(
             where=part.where,
@@ -278,7 +283,7 @@ class Convert:
     def _spark(self) -> Session:
         if self._given_session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            works = {} if self._wish.transform is None else {"jvm_works": True}
+            works = {} if self._request.transform is None else {"jvm_works": True}
             self._given_session = self._undo.enter_context(open_configured(self._spark_config, None, **works))
         return self._given_session
 

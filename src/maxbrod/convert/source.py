@@ -9,42 +9,41 @@ from typing import TYPE_CHECKING
 from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
-from maxbrod.catalog.schema import GapReason
-from maxbrod.convert.plan.parts import Part
+from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.convert.plan.parts import ConvertPart
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, RefusedError
 from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.logdir.layout import CHECK_CRC
 from maxbrod.layouts.registry import NATIVE
-from maxbrod.model import TopicPartition
+from maxbrod.model import GapReason, PartitionId, TopicPartition
 from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.archive.snapshots import Moment
-    from maxbrod.convert.run import ConvertWish
+    from maxbrod.convert.run import ConvertRequest
 
 
 class ConvertSource:
     """Stands at the state in which it was found when it was opened, or looked at again."""
 
-    def __init__(self, wish: ConvertWish) -> None:
-        self._wish = wish
-        self.unchecked = wish.source_extra.get(CHECK_CRC) == "false"
+    def __init__(self, request: ConvertRequest) -> None:
+        self._request = request
+        self.unchecked = request.source_extra.get(CHECK_CRC) == "false"
         """Whether damage may be met that nobody knows of yet."""
-        self._open(wish.source_extra)
+        self._open(request.source_extra)
 
     def _open(self, extra: Mapping[str, str]) -> None:
-        wish = self._wish
-        self.archive = open_archive(wish.source_url, wish.source, layout=wish.source_layout, extra=extra)
+        request = self._request
+        self.archive = open_archive(request.source_url, request.source, layout=request.source_layout, extra=extra)
         self.moment: Moment = find_moment(self.archive.storage, self.archive.catalog.runs(), None)
         self.notices: list[Notice] = []
 
     def look_again(self) -> None:
         """With every checksum: what is damaged is a gap then, or taken from another copy."""
         self.unchecked = False
-        self._open({**self._wish.source_extra, CHECK_CRC: "true"})
+        self._open({**self._request.source_extra, CHECK_CRC: "true"})
 
     @property
     def layout(self) -> str:
@@ -95,25 +94,25 @@ class ConvertSource:
                 hint="say --accept-loss to convert it as it is",
             )
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[ConvertPart]:
         """Every chosen partition of the source. Names are all that other layouts have: of one name, one topic."""
         rows = [row for row in decode_rows(self.archive.catalog.rows()) if isinstance(row, Segment | Gap)]
         names = {row.topic_id: row.topic for row in rows}
         chosen = self._chosen(names.values())
         wanted = {topic_id for topic_id, name in names.items() if name in chosen}
-        if self._wish.to.layout != NATIVE:
+        if self._request.to.layout != NATIVE:
             wanted &= self._newest(rows)
         for row_id, group in groupby(rows, key=lambda row: (row.topic_id, row.partition)):
             found = tuple(group)
             if row_id[0] in wanted:
                 first = found[0]
-                yield Part(topic=first.topic, topic_id=first.topic_id, partition=first.partition, rows=found)
+                yield ConvertPart(topic=first.topic, topic_id=first.topic_id, partition=first.partition, rows=found)
 
     def _chosen(self, archived: Iterable[str]) -> Collection[str]:
         """Of the topics with rows, and of those that the snapshot knows to be empty."""
         snapshot = self.moment.snapshot
         known = () if snapshot is None else snapshot.topics.values()
-        return select_names({*archived, *known}, self._wish.topics)
+        return select_names({*archived, *known}, self._request.topics)
 
     def topics(self) -> dict[str, int]:
         """How many partitions each chosen topic has of which the source knows it, with records or not."""
@@ -123,7 +122,7 @@ class ConvertSource:
         chosen = set(self._chosen(())) & set(snapshot.topics.values())
         return {each.name: each.partition_count for each in cluster.topics if each.name in chosen}
 
-    def empty(self, parts: Sequence[Part]) -> tuple[TopicPartition, ...]:
+    def empty(self, parts: Sequence[ConvertPart]) -> tuple[TopicPartition, ...]:
         """Partitions of these topics that have no rows, and whose log never had a record as far as is known."""
         snapshot = self.moment.snapshot
         ends = {} if snapshot is None else snapshot.ends
@@ -138,7 +137,7 @@ class ConvertSource:
             if where not in held and not ends.get(PartitionId(topic_id=ids[where.topic], partition=where.partition), 0)
         )
 
-    def told(self, parts: Sequence[Part]) -> Moment:
+    def told(self, parts: Sequence[ConvertPart]) -> Moment:
         """The moment without the ends of what is not converted: a backup would go on from there, and miss it.
 
         Of partitions with rows the target knows itself how far it has come. Those without can have an end all the same.
@@ -151,7 +150,7 @@ class ConvertSource:
         ends = {
             each: end
             for each, end in snapshot.ends.items()
-            if each not in held and (each.topic_id in chosen or not self._wish.topics)
+            if each not in held and (each.topic_id in chosen or not self._request.topics)
         }
         # No cluster is asked by a conversion, so that it moves no recovery point on, and a part of it may fail.
         return replace(self.moment, snapshot=replace(snapshot, ends=ends, recovery_points={}, behind={}))

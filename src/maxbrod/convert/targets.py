@@ -10,24 +10,24 @@ from maxbrod.archive.foreign_target import ForeignTarget, facts_of
 from maxbrod.archive.opening import open_for_writing
 from maxbrod.archive.snapshot_document import encode
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows
-from maxbrod.catalog.run_ids import new_run_id, now_ms
-from maxbrod.catalog.schema import GapReason
+from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows
+from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.convert.transforming import refuse_other, run_of_wave
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, WriteOptions
 from maxbrod.layouts.travelling import decode_segment, decode_slice, encode_survey, of_partition
+from maxbrod.model import GapReason, PartitionId, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from maxbrod.archive.carried import Carried, Told
-    from maxbrod.archive.foreign_target import TargetWish
+    from maxbrod.archive.carried import Carried, RunKnowledge
+    from maxbrod.archive.foreign_target import TargetRequest
     from maxbrod.archive.snapshots import Moment
     from maxbrod.catalog.rows import Row
     from maxbrod.config import StorageConfig
-    from maxbrod.convert.plan.parts import Part
+    from maxbrod.convert.plan.parts import ConvertPart
     from maxbrod.layouts.foreign import Loss
     from maxbrod.model import TopicPartition
     from maxbrod.transfer.task import Transferred
@@ -44,13 +44,13 @@ class Target(Protocol):
     @property
     def losses(self) -> Sequence[Loss]: ...
 
-    def position(self, part: Part) -> int | None:
+    def position(self, part: ConvertPart) -> int | None:
         """Up to where it has the partition; None: nothing of it."""
 
-    def survey_of(self, part: Part) -> str:
+    def survey_of(self, part: ConvertPart) -> str:
         """What the writer of the partition has to know, as text."""
 
-    def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
+    def take(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
         """Make what was written part of the archive: nothing that failed, and of a partition nothing behind that."""
 
     def take_back(self, ids: Collection[PartitionId]) -> None:
@@ -96,7 +96,7 @@ class NativeTarget:
         snapshot = self._before.snapshot
         return snapshot is None or any(snapshot.ends.get(each) != end for each, end in self._positions.items())
 
-    def position(self, part: Part) -> int | None:
+    def position(self, part: ConvertPart) -> int | None:
         found = self._positions.get(part.id)
         if found is not None and any(row.base_offset < found < row.end_offset for row in part.rows):
             raise RefusedError(
@@ -108,11 +108,11 @@ class NativeTarget:
             )
         return found
 
-    def survey_of(self, part: Part) -> str:
+    def survey_of(self, part: ConvertPart) -> str:
         del part
         return ""
 
-    def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
+    def take(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
         rows: list[Row] = []
         for part, each in done:
             slices = [decode_slice(fields) for fields in each.segments]
@@ -169,7 +169,7 @@ class NativeTarget:
         run = Run(run_id=self._run_id, started_at=started_at_ms, finished_at=at, snapshot=path, written_at=at)
         self._archive.catalog.commit([run])
 
-    def _carried(self, source: Told, topics: Mapping[str, str]) -> Carried:
+    def _carried(self, source: RunKnowledge, topics: Mapping[str, str]) -> Carried:
         """What the source carries on, and what the target knew of topics that the source has no more."""
         before = self._before.told
         return source.carried if before is None else carry(before, source.cluster, topics, source.carried)
@@ -182,14 +182,14 @@ class OtherTarget:
         self,
         url: str,
         storage: StorageConfig,
-        wish: TargetWish,
+        request: TargetRequest,
         moment: Moment,
         *,
         topics: Collection[str],
         committed: bool = True,
     ) -> None:
         """`topics` are those that are converted; `committed`: no record of an aborted transaction is among theirs."""
-        self._target = ForeignTarget(url, storage, wish)
+        self._target = ForeignTarget(url, storage, request)
         self.url = self._target.url
         facts = ClusterFacts() if moment.cluster is None else facts_of(moment.cluster)
         known = {name: each for name, each in facts.topics.items() if name in topics}
@@ -206,13 +206,13 @@ class OtherTarget:
     def demand_acceptance(self) -> None:
         self._target.demand_acceptance()
 
-    def position(self, part: Part) -> int | None:
+    def position(self, part: ConvertPart) -> int | None:
         return self._target.survey.positions.get(part.where)
 
-    def survey_of(self, part: Part) -> str:
+    def survey_of(self, part: ConvertPart) -> str:
         return encode_survey(of_partition(self._target.survey, part.where))
 
-    def take(self, done: Sequence[tuple[Part, Transferred]]) -> None:
+    def take(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
         segments = [decode_segment(fields) for _, each in done for fields in each.segments]
         gaps = [
             ForeignGap(where=part.where, base_offset=row.base_offset, end_offset=row.end_offset, reason=str(row.reason))

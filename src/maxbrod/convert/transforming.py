@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.catalog.rows import Run
-from maxbrod.catalog.run_ids import now_ms
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.model import now_ms
 from maxbrod.transfer.task import Transferred
 from maxbrod.transform.columns import shown_for
 from maxbrod.transform.task import TransformSettings

@@ -164,11 +164,11 @@ def _archived_logs(archive: Archive, topic: str, partitions: int) -> tuple[int, 
 def restore(cluster: Cluster, archive: Path, session: Session) -> None:
     """Every topic at its own offsets, and the group where it stood."""
     from maxbrod.config import Config  # noqa: PLC0415
-    from maxbrod.restore.plan.wish import OffsetsMode, Wish  # noqa: PLC0415
+    from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest  # noqa: PLC0415
     from maxbrod.restore.run import Restore  # noqa: PLC0415
 
     config = Config.model_validate({"archive": str(archive), "kafka": {"bootstrap": cluster.bootstrap}})
-    with Restore(config, Wish(offsets=OffsetsMode.EXACT, groups=(GROUP,)), session=session) as work:
+    with Restore(config, RestoreRequest(offsets=OffsetsMode.EXACT, groups=(GROUP,)), session=session) as work:
         work.run(work.plan())
 
 

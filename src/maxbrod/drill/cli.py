@@ -33,7 +33,7 @@ from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
     from maxbrod.config import Config
-    from maxbrod.drill.plan import DrillWish
+    from maxbrod.drill.plan import DrillRequest
     from maxbrod.drill.report import DrillReport
     from maxbrod.drill.signing import Key
 
@@ -114,8 +114,8 @@ def drill(
     """
     if context.invoked_subcommand is not None:
         return
-    from maxbrod.drill.plan import DrillWish, parse_sample  # noqa: PLC0415 - Arrow: not for `--help`
-    from maxbrod.restore.plan.wish import Wish  # noqa: PLC0415
+    from maxbrod.drill.plan import DrillRequest, parse_sample  # noqa: PLC0415 - Arrow: not for `--help`
+    from maxbrod.restore.plan.request import RestoreRequest  # noqa: PLC0415
 
     named = bootstrap is not None or command_config is not None
     if sandbox and named:
@@ -124,15 +124,15 @@ def drill(
     settings = with_flags(
         place.config, bootstrap=bootstrap, command_config=command_config, master=master, start=None, patience=patience
     ).model_copy(update={"archive": place.url, "storage": place.storage})
-    wish = DrillWish(
-        selection=Wish(topics=tuple(topic or ()), exclude=tuple(exclude or ()), as_of=as_of),
+    request = DrillRequest(
+        selection=RestoreRequest(topics=tuple(topic or ()), exclude=tuple(exclude or ()), as_of=as_of),
         sample=parse_sample(sample),
         seed=seed,
         accept_gaps=accept_gaps,
         sandbox=not named,
     )
     key = _key(key_file)
-    report = _run(settings, wish, quiet=quiet)
+    report = _run(settings, request, quiet=quiet)
     _tell(report, report_dir, key, quiet=quiet, as_json=as_json)
     raise typer.Exit(report.exit_code)
 
@@ -170,7 +170,7 @@ def _key(path: Path | None) -> Key | None:
     return parse_key(text.encode(), name=f"${KEY_VARIABLE}") if text else None
 
 
-def _run(settings: Config, wish: DrillWish, *, quiet: bool) -> DrillReport:
+def _run(settings: Config, request: DrillRequest, *, quiet: bool) -> DrillReport:
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
@@ -181,12 +181,12 @@ def _run(settings: Config, wish: DrillWish, *, quiet: bool) -> DrillReport:
         undo.enter_context(showing_log(quiet=quiet))
         undo.enter_context(stopping_by_signals(stop, what="everything that the drill has made is removed first"))
         on_progress = undo.enter_context(progress_bar(shown=not quiet))
-        if wish.sandbox:
+        if request.sandbox:
             from maxbrod.engine.progress import Progress  # noqa: PLC0415
 
             on_progress(Progress(phase="starting a cluster"))
             settings = _with_sandbox(settings, undo)
-        return Drill(settings, wish, on_progress=on_progress, stop=stop).run()
+        return Drill(settings, request, on_progress=on_progress, stop=stop).run()
 
 
 def _with_sandbox(settings: Config, undo: ExitStack) -> Config:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
 from maxbrod.restore.plan.rename import Rename
-from maxbrod.restore.plan.wish import OffsetRange, OffsetsMode, Wish
+from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,10 +38,10 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrillWish:
+class DrillRequest:
     """Which topics to draw from (topics, exclude, as_of of `selection`), and how much."""
 
-    selection: Wish
+    selection: RestoreRequest
     sample: Sample = field(default_factory=Sample)
     seed: int | None = None
     accept_gaps: bool = False
@@ -85,18 +85,18 @@ def scratch_name(drill_id: str, topic: str) -> str:
     return f"{name[: _NAME_LETTERS_MAX - len(digest) - 1]}-{digest}"
 
 
-def drill_wish(
+def drill_request(
     drill_id: str,
     partitions: Iterable[TopicPartition],
     topic_ids: Iterable[str],
     *,
     accept_gaps: bool,
     as_of: str | None,
-) -> Wish:
+) -> RestoreRequest:
     """What to restore: these partitions whole, of these incarnations, into topics of the drill's own."""
     chosen = sorted(partitions)
     topics = sorted({each.topic for each in chosen})
-    return Wish(
+    return RestoreRequest(
         topics=tuple(topics),
         ranges=tuple(OffsetRange(where=each) for each in chosen),
         as_of=as_of,

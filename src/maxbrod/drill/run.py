@@ -17,11 +17,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.catalog.run_ids import now_ms
 from maxbrod.compare.archived import measure_topics
-from maxbrod.compare.plan.pairs import CompareWish
+from maxbrod.compare.plan.pairs import CompareRequest
 from maxbrod.compare.run import Comparison
-from maxbrod.drill.plan import DrillWish, Sample, draw, drill_wish
+from maxbrod.drill.plan import DrillRequest, Sample, draw, drill_request
 from maxbrod.drill.report import NOT_COMPARED, Covered, DrillReport, DrillVerdict, covered_of
 from maxbrod.drill.state import delete_scratch, forget, own_drill, remember, sweep
 from maxbrod.engine.jobs import cancelled_by
@@ -30,7 +29,7 @@ from maxbrod.engine.session import open_configured
 from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.model import TopicPartition
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.restore.plan.obstacles import ObstacleKind, refusal
 from maxbrod.restore.run import Restore
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from maxbrod.engine.session import Session
     from maxbrod.restore.plan.obstacles import Obstacle
     from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.report import RestoreReport
 
 _SEEDS: Final = 1 << 32
@@ -105,7 +104,7 @@ class Drill:
     def __init__(
         self,
         config: Config,
-        wish: DrillWish,
+        request: DrillRequest,
         *,
         session: Session | None = None,
         on_progress: OnProgress = silent,
@@ -115,7 +114,7 @@ class Drill:
             raise UsageError("no cluster is named to drill in", hint="give --bootstrap, or --sandbox")
         if config.archive is None:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
-        self._config, self._wish, self._session = config, wish, session
+        self._config, self._request, self._session = config, request, session
         self._kafka: KafkaConfig = config.kafka
         self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._on_progress = on_progress
@@ -142,17 +141,17 @@ class Drill:
             found.cluster_id = client.metadata([], deadline=Deadline.after(self._patience_s)).cluster_id or ""
         storage = self._archive.storage
         found.leftovers = tuple(sweep(storage, self._kafka, found.cluster_id, patience_s=self._patience_s))
-        remember(storage, own_drill(found.drill_id, found.cluster_id, sandbox=self._wish.sandbox))
+        remember(storage, own_drill(found.drill_id, found.cluster_id, sandbox=self._request.sandbox))
 
     def _drill(self, found: _Found) -> None:
-        wish = self._chosen(found)
+        request = self._chosen(found)
         self._on_progress(Progress(phase="starting Spark"))
         with (
             open_configured(self._config.spark, self._session) as session,
             cancelled_by(session, self.stop),
         ):
             with found.timed("restore"):
-                found.restored = self._restore(session, wish, found)
+                found.restored = self._restore(session, request, found)
             if found.restored.exit_code != EXIT_DONE:
                 found.fail((each.source, each.partition, each.failure) for each in found.restored.partitions)
                 return
@@ -161,31 +160,31 @@ class Drill:
                 found.compared = self._compare(session, found.restored.restore_id)
         found.fail((each.source_topic, each.partition, each.failure) for each in found.compared.partitions)
 
-    def _chosen(self, found: _Found) -> Wish:
+    def _chosen(self, found: _Found) -> RestoreRequest:
         sources = [
             source
-            for group, _ in measure_topics(self._archive, self._wish.selection)
+            for group, _ in measure_topics(self._archive, self._request.selection)
             for source in group
             if source.rows or source.troubles
         ]
         by_place = {TopicPartition(topic=each.topic, partition=each.partition): each for each in sources}
         if not by_place:
             raise UsageError("the archive has no records to drill with", hint="see 'maxbrod ls'")
-        everything = self._wish.sample == Sample()
-        seed = random.randrange(_SEEDS) if self._wish.seed is None else self._wish.seed  # noqa: S311 - no secret
-        drawn = draw(list(by_place), self._wish.sample, seed)
+        everything = self._request.sample == Sample()
+        seed = random.randrange(_SEEDS) if self._request.seed is None else self._request.seed  # noqa: S311 - no secret
+        drawn = draw(list(by_place), self._request.sample, seed)
         found.known, found.seed = len(by_place), None if everything else seed
         found.covered = tuple(covered_of(by_place[where]) for where in drawn)
-        return drill_wish(
+        return drill_request(
             found.drill_id,
             drawn,
             {by_place[where].topic_id for where in drawn},
-            accept_gaps=self._wish.accept_gaps,
-            as_of=self._wish.selection.as_of,
+            accept_gaps=self._request.accept_gaps,
+            as_of=self._request.selection.as_of,
         )
 
-    def _restore(self, session: Session, wish: Wish, found: _Found) -> RestoreReport:
-        with Restore(self._config, wish, session=session, on_progress=self._on_progress, stop=self.stop) as work:
+    def _restore(self, session: Session, request: RestoreRequest, found: _Found) -> RestoreReport:
+        with Restore(self._config, request, session=session, on_progress=self._on_progress, stop=self.stop) as work:
             plan = work.plan()
             found.run_id = plan.archive.run_id
             found.warnings = tuple(_warnings(plan))
@@ -199,8 +198,8 @@ class Drill:
             return work.run(plan)
 
     def _compare(self, session: Session, restore_id: str) -> CompareReport:
-        wish = CompareWish(restore=restore_id)
-        with Comparison(self._config, wish, session=session, on_progress=self._on_progress) as work:
+        request = CompareRequest(restore=restore_id)
+        with Comparison(self._config, request, session=session, on_progress=self._on_progress) as work:
             return work.run()
 
     def _refuse_if_stopped(self) -> None:
@@ -227,11 +226,11 @@ class Drill:
             verdict=self._verdict(found),
             archive=self._archive.url,
             run_id=found.run_id,
-            cluster="sandbox" if self._wish.sandbox else self._kafka.bootstrap,
+            cluster="sandbox" if self._request.sandbox else self._kafka.bootstrap,
             cluster_id=found.cluster_id,
             started_at_ms=found.started_at_ms,
             finished_at_ms=now_ms(),
-            sample=str(self._wish.sample),
+            sample=str(self._request.sample),
             seed=found.seed,
             partitions_known=found.known,
             covered=tuple(replace(each, outcome=found.outcome_of(each)) for each in found.covered),

@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.catalog.run_ids import now_ms
 from maxbrod.drill.plan import prefix_of
 from maxbrod.errors import ObjectNotFoundError
 from maxbrod.kafka.admin.topics import delete_topics
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.model import now_ms
 from maxbrod.restore.state import delete_restore, restores_into
 
 if TYPE_CHECKING:

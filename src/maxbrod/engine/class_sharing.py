@@ -37,7 +37,7 @@ _REASON: Final = "unavailable.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
+class ClassArchive:
     """A complete archive, and the launcher's command that it was made with."""
 
     folder: Path
@@ -53,7 +53,7 @@ class Archive:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def find_archive(java: Java) -> Archive | None:
+def find_archive(java: Java) -> ClassArchive | None:
     folder = cache_path() / _name(java)
     try:
         # It says what is run: one that others can write to is not believed.
@@ -67,10 +67,10 @@ def find_archive(java: Java) -> Archive | None:
     # Says that it is in use; a cache that is read-only will do as well.
     with suppress(OSError):
         os.utime(folder)
-    return Archive(folder=folder.resolve(), command=command)
+    return ClassArchive(folder=folder.resolve(), command=command)
 
 
-def build_archive(java: Java, command: list[str], train: Callable[[Path], None]) -> Archive | None:
+def build_archive(java: Java, command: list[str], train: Callable[[Path], None]) -> ClassArchive | None:
     """Make the archive by `train`, which runs a JVM that leaves its classes in the given file. None if it cannot be."""
 
     def fill(folder: Path) -> None:

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.engine import gateway
-from maxbrod.engine.class_sharing import Archive, build_archive, find_archive
+from maxbrod.engine.class_sharing import ClassArchive, build_archive, find_archive
 from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.java import find_java
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def prepare() -> Archive | None:
+def prepare() -> ClassArchive | None:
     """The archive for this Java and this PySpark, made now if it is missing; None where there can be none."""
     java = find_java()
     return find_archive(java) or build_archive(java, gateway.launcher_command(java, {}), train)

@@ -12,7 +12,7 @@ from maxbrod.kafka.state.groups import CLASSIC
 from maxbrod.restore.plan.choosing import choose_groups
 from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
-from maxbrod.restore.plan.wish import OffsetsMode
+from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.repartition.shares import decode_shares
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from maxbrod.catalog.schema import GapReason
 from maxbrod.inspect.extents import DATA, HOLE
+from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

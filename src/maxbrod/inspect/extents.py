@@ -10,8 +10,8 @@ from maxbrod.catalog.rows import Segment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.catalog.rows import Gap, PartitionId
-    from maxbrod.model import AbortedTransaction
+    from maxbrod.catalog.rows import Gap
+    from maxbrod.model import AbortedTransaction, PartitionId
 
 
 DATA: Final = "data"

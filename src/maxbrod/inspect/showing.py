@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.archive.incarnations import Incarnation, newest_ids
 from maxbrod.archive.selection import matches_nothing
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows
+from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.errors import UsageError
 from maxbrod.inspect.extents import PartitionExtent, measure_partitions
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

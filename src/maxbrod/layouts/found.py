@@ -30,18 +30,18 @@ _ABSENT: Final[dict[str, tuple[type[np.generic], int]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Spans:
     """Parts of `data`: where each begins and how long it is, -1 for null."""
 
     at: NDArray[np.int64]
     length: NDArray[np.int64]
 
     @classmethod
-    def empty(cls, count: int) -> Parts:
+    def empty(cls, count: int) -> Spans:
         return cls(at=np.empty(count, np.int64), length=np.empty(count, np.int64))
 
-    def until(self, count: int) -> Parts:
-        return Parts(at=self.at[:count], length=self.length[:count])
+    def until(self, count: int) -> Spans:
+        return Spans(at=self.at[:count], length=self.length[:count])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,11 @@ class Found:
     offset: NDArray[np.int64]
     timestamp_ms: NDArray[np.int64]
     timestamp_type: NDArray[np.int8]
-    key: Parts
-    value: Parts
+    key: Spans
+    value: Spans
     header_ends: NDArray[np.int64]
-    header_key: Parts
-    header_value: Parts
+    header_key: Spans
+    header_value: Spans
 
 
 class Room:
@@ -75,7 +75,7 @@ class Room:
     def _make(self, rows: int) -> None:
         self.offset, self.timestamp_ms, self.header_at, self.header_ends = (np.empty(rows, np.int64) for _ in range(4))
         self.timestamp_type = np.zeros(rows, np.int8)
-        self.key, self.value = Parts.empty(rows), Parts.empty(rows)
+        self.key, self.value = Spans.empty(rows), Spans.empty(rows)
 
     def parts(self) -> tuple[NDArray[np.int64], ...]:
         """Where keys and values stand, as kernels take it."""
@@ -88,7 +88,7 @@ class Room:
         """
         header_at, header_ends = self.header_at[:rows], self.header_ends[:rows]
         headers = int(header_ends[-1]) if rows else 0
-        key, value = Parts.empty(headers), Parts.empty(headers)
+        key, value = Spans.empty(headers), Spans.empty(headers)
         scan_headers(data, header_at, header_ends, key.at, key.length, value.at, value.length)
         return Found(
             data=data,
@@ -108,7 +108,7 @@ def batch_of(found: Found, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([_column(found, name) for name in schema.names], schema=schema)
 
 
-def binary_of(data: NDArray[np.uint8], parts: Parts) -> pa.Array:
+def binary_of(data: NDArray[np.uint8], parts: Spans) -> pa.Array:
     """The parts as one binary array."""
     ends = np.empty(len(parts.at) + 1, np.int32)
     total = kernels.running_ends(parts.length, ends)

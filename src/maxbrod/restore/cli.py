@@ -58,12 +58,12 @@ from maxbrod.restore.cli_options import (
     WithAclsOption,
     WithQuotasOption,
     YesOption,
-    wish_of,
+    request_of,
 )
 
 if TYPE_CHECKING:
     from maxbrod.config import Config
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.report import RestoreReport
 _MEANWHILE: Final = "what was written stays, and the same command goes on from there"
 
@@ -133,7 +133,7 @@ def restore(
     settings = with_flags(
         place.config, bootstrap=bootstrap, command_config=command_config, master=master, start=None, patience=patience
     ).model_copy(update={"archive": place.url, "storage": place.storage})
-    wish = wish_of(
+    request = request_of(
         topic=topic,
         exclude=exclude,
         partition=partition,
@@ -168,7 +168,7 @@ def restore(
             raise UsageError("either a cluster is restored into, or log directories", hint="leave out --bootstrap")
         code = restore_logdirs(
             settings,
-            wish,
+            request,
             to_logdir,
             leader_epochs=leader_epochs,
             dry_run=dry_run,
@@ -179,11 +179,11 @@ def restore(
         raise typer.Exit(code)
     if leader_epochs != "keep":
         raise UsageError("brokers give leader epochs themselves", hint="leave out --leader-epochs, or say --to-logdir")
-    code = _run(settings, wish, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
+    code = _run(settings, request, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
     raise typer.Exit(code)
 
 
-def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool, as_json: bool) -> int:
+def _run(settings: Config, request: RestoreRequest, *, dry_run: bool, yes: bool, quiet: bool, as_json: bool) -> int:
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
@@ -194,8 +194,8 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
     with showing_log(quiet=quiet), ExitStack() as spark:
         with progress_bar(shown=not quiet) as on_progress:
             # Expressions are checked by Spark, and the session that did so goes on with the work.
-            session = spark.enter_context(transform_session(settings, wish, on_progress=on_progress))
-            with Restore(settings, wish, session=session, on_progress=on_progress) as work:
+            session = spark.enter_context(transform_session(settings, request, on_progress=on_progress))
+            with Restore(settings, request, session=session, on_progress=on_progress) as work:
                 plan = work.plan()
         code = decide(plan, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
         if code is not None:
@@ -204,7 +204,7 @@ def _run(settings: Config, wish: Wish, *, dry_run: bool, yes: bool, quiet: bool,
         with (
             progress_bar(shown=not quiet) as on_progress,
             stopping_by_signals(stop, what=_MEANWHILE),
-            Restore(settings, wish, session=session, on_progress=on_progress, stop=stop) as work,
+            Restore(settings, request, session=session, on_progress=on_progress, stop=stop) as work,
         ):
             report = work.run(plan)
     _show_report(report, quiet=quiet, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The flags of `maxbrod restore`, and the wish that they make."""
+"""The flags of `maxbrod restore`, and the request that they make."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maxbrod.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
 
 _WHAT: Final = "What is restored"
 _WHERE: Final = "Into which topics"
@@ -177,7 +177,7 @@ DryRunOption = Annotated[bool, _option(_HOW, "--dry-run", "Print the plan and wh
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is changed.")]
 
 
-def wish_of(
+def request_of(
     *,
     topic: Sequence[str] | None,
     exclude: Sequence[str] | None,
@@ -205,14 +205,14 @@ def wish_of(
     where: str | None,
     select: str | None,
     staging: str | None,
-) -> Wish:
+) -> RestoreRequest:
     """UsageError: words that mean nothing, or contradict each other."""
     from maxbrod.archive.words import parse_partitions, parse_time_ms  # noqa: PLC0415 - as below
-    from maxbrod.restore.plan import wish as words  # noqa: PLC0415 - numpy: not for `--help`
+    from maxbrod.restore.plan import request as words  # noqa: PLC0415 - numpy: not for `--help`
     from maxbrod.restore.plan.rename import parse_rename  # noqa: PLC0415
 
     everywhere, counts = words.parse_partition_counts(partition_count or ())
-    return words.Wish(
+    return words.RestoreRequest(
         topics=tuple(topic or ()),
         exclude=tuple(exclude or ()),
         partitions=frozenset() if partition is None else parse_partitions(partition),

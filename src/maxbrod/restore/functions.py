@@ -12,7 +12,7 @@ from maxbrod.archive.words import parse_time_ms
 from maxbrod.config import Config, kafka_config, load_config
 from maxbrod.engine.progress import silent
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import Wish, parse_offsets, wish_options
+from maxbrod.restore.plan.request import RestoreRequest, parse_offsets, request_options
 from maxbrod.restore.run import Restore
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def restore(
         session: a Spark session to use, which stays open.
         on_progress: is called with each step.
         stop: ends the restore when it is set, which raises IncompleteError; the same call goes on.
-        options: any other field of `maxbrod.restore.plan.wish.Wish`, such as `with_acls` or `strict`.
+        options: any other field of `maxbrod.restore.plan.request.RestoreRequest`, such as `with_acls` or `strict`.
 
     Returns:
         The report. Look at `.complete`: what could not be restored is told there, not raised.
@@ -76,7 +76,7 @@ def restore(
     """
     base = config if isinstance(config, Config) else Config() if config is None else load_config(Path(config))
     words = [f"{old}={new}" for old, new in rename.items()] if isinstance(rename, Mapping) else words_of(rename)
-    wish = Wish(
+    request = RestoreRequest(
         topics=words_of(topics),
         exclude=words_of(exclude),
         groups=words_of(groups),
@@ -84,7 +84,7 @@ def restore(
         until_ms=None if until is None else parse_time_ms(_time(until)),
         offsets=parse_offsets(offsets),
         rename=parse_rename(words, prefix=prefix, suffix=suffix),
-        **wish_options(options, "restore", taken=("since_ms", "until_ms")),
+        **request_options(options, "restore", taken=("since_ms", "until_ms")),
     )
     changed = {
         "archive": str(archive) if archive is not None else base.archive,
@@ -92,7 +92,7 @@ def restore(
         "storage": storage or base.storage,
     }
     whole = base.model_copy(update=changed)
-    with Restore(whole, wish, session=session, on_progress=on_progress, stop=stop) as work:
+    with Restore(whole, request, session=session, on_progress=on_progress, stop=stop) as work:
         return work.run(work.plan())
 
 

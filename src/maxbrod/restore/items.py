@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.layouts.travelling import decode_slice
-from maxbrod.restore.repartition.blocks import Block
+from maxbrod.restore.repartition.blocks import SourceExtent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,7 @@ class SharedItem:
     """Of the partitions that are this task's: the target's offset of the first record of all."""
     batch_bytes_max: int
     sources: tuple[SharedSource, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[SourceExtent, ...]
 
 
 def is_shared(values: Mapping[str, Any]) -> bool:
@@ -58,6 +58,6 @@ def decode_shared(values: Mapping[str, Any]) -> SharedItem:
     fields = {
         "bases": {int(partition): base for partition, base in values["bases"].items()},
         "sources": tuple(SharedSource(**each) for each in sources),
-        "blocks": tuple(Block(**each) for each in values["blocks"]),
+        "blocks": tuple(SourceExtent(**each) for each in values["blocks"]),
     }
     return SharedItem(**{**values, **fields})

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.words import INT64_MAX
-from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import ProblemKind
 from maxbrod.errors import EXIT_CORRUPT
-from maxbrod.model import TopicPartition
+from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.loss_job import find_loss
 from maxbrod.restore.plan.mapping import OffsetMap, decode_map, encode_map, join_maps
 from maxbrod.restore.plan.plan import sources_of
-from maxbrod.restore.plan.sources import Lost, sound_part
-from maxbrod.restore.plan.wish import OffsetsMode
+from maxbrod.restore.plan.request import OffsetsMode
+from maxbrod.restore.plan.sources import UnreadableRange, sound_part
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ _COLUMNS: Final = (
 _FOLDERS_MAX: Final = 20
 """Of single topics that are listed; of more topics all objects are."""
 
-LostOf = dict[PartitionId, list[Lost]]
+LostOf = dict[PartitionId, list[UnreadableRange]]
 
 
 class Ended(Protocol):
@@ -71,10 +71,10 @@ def listed_losses(archive: Archive, topic_ids: Collection[str], revisions: Revis
     return found
 
 
-def _lost(archive: Archive, problem: Problem, revisions: Revisions | None) -> Lost | None:
+def _lost(archive: Archive, problem: Problem, revisions: Revisions | None) -> UnreadableRange | None:
     first, end = problem.first_offset or 0, problem.end_offset or 0
     if problem.kind is ProblemKind.MISSING:
-        return Lost(first=first, end=end, object_name=problem.object_name or "", why=problem.message)
+        return UnreadableRange(first=first, end=end, object_name=problem.object_name or "", why=problem.message)
     # Batches before its end are still there.
     rows = archive.catalog.rows(
         topic_id=problem.topic_id, partition=problem.partition, offsets=(first, end), revisions=revisions
@@ -88,7 +88,7 @@ def losses_of(plan: RestorePlan) -> LostOf:
     return {source.id: list(source.lost) for source in sources_of(plan) if source.lost}
 
 
-def unknown_losses(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[Lost]]) -> LostOf:
+def unknown_losses(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[UnreadableRange]]) -> LostOf:
     """Of what is lost, what the plan asks for and does not leave out yet."""
     found: LostOf = {}
     for source in sources_of(plan):

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.engine.windows import spread
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.reading import read_logs
 from maxbrod.layouts.travelling import decode_slice
-from maxbrod.restore.plan.sources import Lost
+from maxbrod.model import PartitionId
+from maxbrod.restore.plan.sources import UnreadableRange
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 
-def find_loss(storage: Storage, stored: Slice) -> Lost | None:
+def find_loss(storage: Storage, stored: Slice) -> UnreadableRange | None:
     """The offsets of a slice that cannot be read; None if all can. The sound batches before the damage are not lost."""
     reached = stored.base_offset
     try:
@@ -36,7 +36,7 @@ def find_loss(storage: Storage, stored: Slice) -> Lost | None:
         first = min(reached, stored.end_offset)
         name = error.object_name or storage.name_of(stored.path)
         why = error.message.partition(" cannot be read: ")[2] or error.message
-        return Lost(first=first, end=stored.end_offset, object_name=name, why=why)
+        return UnreadableRange(first=first, end=stored.end_offset, object_name=name, why=why)
     return None
 
 
@@ -49,7 +49,7 @@ def run_loss_job(
     name: str,
     parallelism: int,
     stop: threading.Event | None = None,
-) -> dict[PartitionId, list[Lost]]:
+) -> dict[PartitionId, list[UnreadableRange]]:
     """What is lost of each partition, in the order of offsets. UnavailableError where `stop` was set meanwhile."""
     sized = [(each.bytes, (partition, each)) for partition, found in slices.items() for each in found]
     payloads = [
@@ -67,8 +67,8 @@ def work(archive_url: str, options: StorageConfig, payload: str) -> str:
     return json.dumps([(partition, asdict(lost)) for partition, lost in found if lost is not None])
 
 
-def gather(answers: Sequence[str]) -> dict[PartitionId, list[Lost]]:
-    found: dict[PartitionId, list[Lost]] = {}
+def gather(answers: Sequence[str]) -> dict[PartitionId, list[UnreadableRange]]:
+    found: dict[PartitionId, list[UnreadableRange]] = {}
     for partition, lost in (each for answer in answers for each in json.loads(answer)):
-        found.setdefault(PartitionId(**partition), []).append(Lost(**lost))
+        found.setdefault(PartitionId(**partition), []).append(UnreadableRange(**lost))
     return {partition: sorted(lost, key=lambda each: each.end) for partition, lost in found.items()}

@@ -15,7 +15,7 @@ from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.wish import OffsetsMode
+from maxbrod.restore.plan.request import OffsetsMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

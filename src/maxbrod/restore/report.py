@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.catalog.run_ids import now_ms
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_REFUSED
-from maxbrod.model import TopicPartition
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.restore.plan.obstacles import GAPS, ObstacleKind
-from maxbrod.restore.plan.wish import OffsetsMode
+from maxbrod.restore.plan.request import OffsetsMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

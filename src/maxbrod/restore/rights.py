@@ -10,8 +10,8 @@ from maxbrod.kafka.wire.coordination import TRANSACTION, ask_for_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
+from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.targets import Right
-from maxbrod.restore.plan.wish import OffsetsMode
 from maxbrod.restore.task import transactional_id_of
 
 if TYPE_CHECKING:

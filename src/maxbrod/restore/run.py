@@ -15,8 +15,7 @@ from maxbrod.archive.incarnations import Incarnation, newest_ids
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.batch.provenance import Provenance
-from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
-from maxbrod.catalog.run_ids import now_ms
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
@@ -25,7 +24,7 @@ from maxbrod.groups.movement import Movement
 from maxbrod.groups.moves import active_groups, archived_groups, missing_groups, plan_moves, unplaced_groups
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import TopicPartition
+from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.restore.access import restore_acls, restore_quotas
 from maxbrod.restore.damage import damage, without_snapshot
 from maxbrod.restore.job import run_restore_job
@@ -37,12 +36,12 @@ from maxbrod.restore.plan.changes import refuse_changes
 from maxbrod.restore.plan.choosing import choose_groups, choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.obstacles import in_order, refusal
-from maxbrod.restore.plan.plan import Archive, RestorePlan, plan_restore, sources_of, without_lost
+from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore, sources_of, without_lost
 from maxbrod.restore.plan.preflight import lost_obstacles
+from maxbrod.restore.plan.request import OffsetsMode, command_digest
 from maxbrod.restore.plan.resume import done_before, held_by
 from maxbrod.restore.plan.sources import revisions_of, rows_to_read
 from maxbrod.restore.plan.targets import Right
-from maxbrod.restore.plan.wish import OffsetsMode, command_digest
 from maxbrod.restore.repartition.work import shared_items
 from maxbrod.restore.report import AGAIN, RestoreReport, report_of
 from maxbrod.restore.rights import missing_transactions
@@ -77,20 +76,20 @@ if TYPE_CHECKING:
     from maxbrod.restore.items import SharedItem
     from maxbrod.restore.loss import LostOf
     from maxbrod.restore.plan.obstacles import Obstacle
-    from maxbrod.restore.plan.plan import PartitionPlan, TopicPlan
+    from maxbrod.restore.plan.plan import PartitionRestore, TopicPlan
+    from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.plan.targets import TargetState
-    from maxbrod.restore.plan.wish import Wish
     from maxbrod.restore.task import Restored
     from maxbrod.transform.plan import TransformPlan
 
 
 class Restore:
-    """One wish, one archive, one cluster. Use it in a `with`."""
+    """One request, one archive, one cluster. Use it in a `with`."""
 
     def __init__(
         self,
         config: Config,
-        wish: Wish,
+        request: RestoreRequest,
         *,
         session: Session | None = None,
         on_progress: OnProgress = silent,
@@ -100,7 +99,7 @@ class Restore:
             raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
         if config.archive is None:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
-        self._config, self._kafka, self._wish = config, config.kafka, wish
+        self._config, self._kafka, self._request = config, config.kafka, request
         self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._session = session
         self._on_progress = on_progress
@@ -121,19 +120,19 @@ class Restore:
 
     def plan(self) -> RestorePlan:
         """What would be done; or what was begun by the same command and not ended, as it was planned then."""
-        plan = self._plan(self._wish)
-        if self._wish.transform is None or plan.transform is not None:
+        plan = self._plan(self._request)
+        if self._request.transform is None or plan.transform is not None:
             return plan
-        transform = plan_transform(self._spark(), self._archive, self._wish, plan.restore_id)
+        transform = plan_transform(self._spark(), self._archive, self._request, plan.restore_id)
         return replace(plan, transform=transform)
 
-    def _plan(self, wish: Wish, staged: AnyArchive | None = None) -> RestorePlan:
+    def _plan(self, request: RestoreRequest, staged: AnyArchive | None = None) -> RestorePlan:
         """Of what was staged, where something was: it has the same partitions, and other records."""
         self._on_progress(Progress(phase="planning"))
         archive, storage = self._archive, self._archive.storage
         # Without it topics would get the defaults of the target, and groups would be missed after all is written.
-        needed = not self._wish.accept_gaps
-        moment = find_moment(storage, archive.catalog.runs(), self._wish.as_of, needed=needed)
+        needed = not self._request.accept_gaps
+        moment = find_moment(storage, archive.catalog.runs(), self._request.as_of, needed=needed)
         self._snapshot = moment.cluster
         revisions = moment.revisions_in(archive.catalog)
         rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS), revisions=revisions)
@@ -146,14 +145,14 @@ class Restore:
             Incarnation(topic=name, topic_id=topic_id, first_written_at=first.get(topic_id, 0))
             for topic_id, name in topics.items()
         ]
-        chosen = choose_incarnations(self._wish, topics, newest_ids(incarnations, moment.ranks))
-        names = {self._wish.rename.apply(name) for name in chosen.topics.values()}
+        chosen = choose_incarnations(self._request, topics, newest_ids(incarnations, moment.ranks))
+        names = {self._request.rename.apply(name) for name in chosen.topics.values()}
         archived_groups = () if self._snapshot is None else self._snapshot.groups
-        groups = {group.group_id for group in choose_groups(self._wish.groups, archived_groups)[0]}
+        groups = {group.group_id for group in choose_groups(self._request.groups, archived_groups)[0]}
         patience_s = self._config.backup.patience
         target = look_at_target(self._client, names, groups, patience_s=patience_s)
-        command = command_digest(self._wish, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
-        accepted = self._wish.accept_gaps
+        command = command_digest(self._request, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
+        accepted = self._request.accept_gaps
         begun = find_interrupted(storage, command)
         self._resumed = begun is not None
         if begun is not None:
@@ -162,13 +161,13 @@ class Restore:
         lost = listed_losses(archive, chosen.topics.keys(), revisions) if staged is None else {}
         if begun is not None:
             # How fast is not what was planned: whoever goes on may be in more of a hurry, or in less.
-            begun = replace(begun, rate_bytes_per_s=self._wish.rate_bytes_per_s)
+            begun = replace(begun, rate_bytes_per_s=self._request.rate_bytes_per_s)
             unread = {} if begun.transform is not None else unknown_losses(begun, lost)
             return without_lost(begun, unread, accepted=accepted)
         plan = plan_restore(
-            wish,
+            request,
             restore_id=next_id(storage, command),
-            archive=Archive(
+            archive=SourceArchive(
                 url=archive.url,
                 version=archive.catalog.version,
                 run_id=None if moment.run is None or moment.snapshot is None else moment.run.run_id,
@@ -184,13 +183,13 @@ class Restore:
             lost=lost,
             revisions=revisions,
         )
-        forced = self._wish.force_groups
+        forced = self._request.force_groups
         obstacles = [
             *plan.obstacles,
             *damage(archive.survey, chosen.topics.values(), accepted=accepted),
             *without_snapshot(moment),
             *missing_groups(plan.groups, self._snapshot),
-            *unplaced_groups(plan.groups, self._snapshot, plan, strict=self._wish.strict),
+            *unplaced_groups(plan.groups, self._snapshot, plan, strict=self._request.strict),
             *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),
             *self._begun_before(command, target),
         ]
@@ -201,14 +200,14 @@ class Restore:
     def _spark(self) -> Session:
         """For expressions: opened once, and used for all that follows."""
         if self._session is None:
-            opening = transform_session(self._config, self._wish, on_progress=self._on_progress)
+            opening = transform_session(self._config, self._request, on_progress=self._on_progress)
             self._session = self._undo.enter_context(opening)
         return self._session
 
     def _begun_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
         storage = self._archive.storage
         finished = find_finished(storage, command)
-        if finished is not None and not self._wish.again:
+        if finished is not None and not self._request.again:
             yield from done_before(finished, read_topics(storage, finished.restore_id), target.cluster.topic)
         for other in others_interrupted(storage, command):
             if other.cluster_id == target.cluster.cluster_id:
@@ -234,7 +233,7 @@ class Restore:
 
     def _agreed(self, plan: RestorePlan) -> RestorePlan:
         """The plan to run, once nobody else can begin it here: what was agreed to, if it still is what there is."""
-        now = self._plan(self._wish)
+        now = self._plan(self._request)
         for each in (plan, now):
             if (refused := refusal(each.obstacles)) is not None:
                 raise refused
@@ -282,7 +281,7 @@ class Restore:
         if plan.transform is None:
             return plan
         plan, staged, transform = self._stage(plan, plan.transform)
-        again = self._plan(as_staged(self._wish, transform), staged)
+        again = self._plan(as_staged(self._request, transform), staged)
         if (refused := refusal(again.obstacles)) is not None:
             raise refused
         left_out = (each for source in sources_of(plan) for each in lost_obstacles(source, source.lost, accepted=True))
@@ -295,11 +294,11 @@ class Restore:
         while True:
             try:
                 staged, done = stage(
-                    session, config, self._archive, self._wish, plan, transform, on_progress=progress, stop=self.stop
+                    session, config, self._archive, self._request, plan, transform, on_progress=progress, stop=self.stop
                 )
             except CorruptDataError:
                 read = replace(plan, transform=None)
-                lost = self._damage(session, read) if self._wish.accept_gaps else {}
+                lost = self._damage(session, read) if self._request.accept_gaps else {}
                 if not lost:
                     raise
                 plan = without_lost(plan, lost, accepted=True)
@@ -312,7 +311,7 @@ class Restore:
             self._archive.storage,
             plan,
             patience_s=self._config.backup.patience,
-            force=self._wish.force_groups,
+            force=self._request.force_groups,
         )
 
     def _append(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> tuple[RestorePlan, list[Restored]]:
@@ -354,7 +353,7 @@ class Restore:
 
     def _accepted_losses(self, session: Session, plan: RestorePlan, restored: Sequence[Restored]) -> LostOf:
         """What cannot be read of partitions that damage has ended, and nobody knew of, if that is accepted."""
-        if not self._wish.accept_gaps or plan.transform is not None:
+        if not self._request.accept_gaps or plan.transform is not None:
             return {}
         return self._damage(session, damaged_part(plan, restored))
 
@@ -411,7 +410,7 @@ class Restore:
         self,
         plan: RestorePlan,
         topic: TopicPlan,
-        each: PartitionPlan,
+        each: PartitionRestore,
         topics: TargetTopics,
         slices: Sequence[Slice],
     ) -> RestoreItem:
@@ -437,9 +436,9 @@ class Restore:
         staged = None if plan.transform is None else open_staged(plan.transform.staging, self._config.storage)
         catalog = (staged or self._archive).catalog
         rows = catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None, revisions=revisions_of(sources))
-        wish = self._wish if plan.transform is None else as_staged(self._wish, plan.transform)
+        request = self._request if plan.transform is None else as_staged(self._request, plan.transform)
         found: dict[PartitionId, list[Slice]] = {}
-        for row in decode_rows(rows_to_read(rows, sources, wish)):
+        for row in decode_rows(rows_to_read(rows, sources, request)):
             if isinstance(row, Segment):
                 found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
         return found if staged is not None else sound_slices(found, sources)

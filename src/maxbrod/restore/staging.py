@@ -12,15 +12,15 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.opening import RESTORES, open_for_writing, open_native
-from maxbrod.catalog.rows import Gap, PartitionId, Run, Segment, decode_rows, slice_of
-from maxbrod.catalog.run_ids import new_run_id, now_ms
-from maxbrod.catalog.schema import GapReason
-from maxbrod.convert.plan.parts import Part, shares, waves
+from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, slice_of
+from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.windows import spread
 from maxbrod.errors import RefusedError, UnavailableError, UsageError, error_of
 from maxbrod.layouts.travelling import decode_slice
+from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.restore.plan.sources import revisions_of, sound_part
 from maxbrod.restore.staged_objects import STAGED
 from maxbrod.storage.opening import open_storage
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from maxbrod.config import StorageConfig
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
-    from maxbrod.restore.plan.sources import Lost, Source
+    from maxbrod.restore.plan.sources import Source, UnreadableRange
     from maxbrod.transform.plan import Changes, Transform
     from maxbrod.transform.task import Transformed
 
@@ -48,10 +48,10 @@ COMMIT_BYTES: Final = 4 << 30
 _CHANGES: Final = "changes"
 
 
-def staging_url(archive: Archive, restore_id: str, wished: str | None) -> str:
-    """Where the records of a restore are staged: beside what it remembers, or in a folder of the place wished for."""
-    if wished is not None:
-        return f"{wished.rstrip('/')}/{restore_id}"
+def staging_url(archive: Archive, restore_id: str, wanted: str | None) -> str:
+    """Where the records of a restore are staged: beside what it remembers, or in a folder of the place wanted for."""
+    if wanted is not None:
+        return f"{wanted.rstrip('/')}/{restore_id}"
     own = "" if archive.survey is None else f"{OWN_FOLDER}/"
     return f"{archive.url}/{own}{RESTORES}/{restore_id}/{STAGED}"
 
@@ -124,7 +124,7 @@ class Staging:
             done += sum(part.bytes for part in wave)
         return target
 
-    def _parts(self, wanted: Mapping[PartitionId, tuple[int, int]], revisions: Revisions) -> Iterator[Part]:
+    def _parts(self, wanted: Mapping[PartitionId, tuple[int, int]], revisions: Revisions) -> Iterator[ConvertPart]:
         ids = {each.topic_id for each in wanted}
         table = self.source.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None, revisions=revisions)
         rows = decode_rows(table)
@@ -133,16 +133,16 @@ class Staging:
             first, end = wanted.get(PartitionId(topic_id=topic_id, partition=partition), (0, 0))
             found = tuple(row for row in group if row.end_offset > first and row.base_offset < end)
             if found:
-                yield Part(topic=found[0].topic, topic_id=topic_id, partition=partition, rows=found)
+                yield ConvertPart(topic=found[0].topic, topic_id=topic_id, partition=partition, rows=found)
 
     def _transform(
         self,
         session: Session,
         target: Archive,
-        wave: Sequence[Part],
+        wave: Sequence[ConvertPart],
         wanted: Mapping[PartitionId, tuple[int, int]],
         ends: dict[PartitionId, int],
-        lost: Mapping[PartitionId, Mapping[int, Lost]],
+        lost: Mapping[PartitionId, Mapping[int, UnreadableRange]],
         *,
         parallelism: int,
         stop: threading.Event,
@@ -185,7 +185,7 @@ class Staging:
         target.catalog.commit([*rows, run])
 
 
-def _left(part: Part, end: int | None, wanted: tuple[int, int], url: str) -> Iterator[Part]:
+def _left(part: ConvertPart, end: int | None, wanted: tuple[int, int], url: str) -> Iterator[ConvertPart]:
     """What of it is not staged yet, where it is staged up to `end`."""
     if end is None:
         yield part
@@ -202,7 +202,9 @@ def _left(part: Part, end: int | None, wanted: tuple[int, int], url: str) -> Ite
         yield left
 
 
-def _item(part: Part, wanted: tuple[int, int], end: int | None, lost: Mapping[int, Lost]) -> TransferItem:
+def _item(
+    part: ConvertPart, wanted: tuple[int, int], end: int | None, lost: Mapping[int, UnreadableRange]
+) -> TransferItem:
     """The offsets of a part that are transformed now: its first and its last row may reach beyond them."""
     slices = (sound_part(slice_of(row), lost) for row in part.rows if isinstance(row, Segment))
     return TransferItem(
@@ -215,7 +217,7 @@ def _item(part: Part, wanted: tuple[int, int], end: int | None, lost: Mapping[in
     )
 
 
-def _rows(part: Part, item: TransferItem, done: Transformed, run_id: str) -> list[Segment | Gap]:
+def _rows(part: ConvertPart, item: TransferItem, done: Transformed, run_id: str) -> list[Segment | Gap]:
     clipped = [
         replace(row, base_offset=max(row.base_offset, item.start), end_offset=min(row.end_offset, item.end))
         for row in part.rows

@@ -15,7 +15,6 @@ import numpy as np
 
 from maxbrod import strict_json
 from maxbrod.batch.compression import decompress
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.errors import (
     CorruptDataError,
     ObjectExistsError,
@@ -23,7 +22,7 @@ from maxbrod.errors import (
     RefusedError,
     UnsupportedFormatError,
 )
-from maxbrod.model import Codec
+from maxbrod.model import Codec, PartitionId
 from maxbrod.restore.plan.document import decode_lost, decode_plan, encode_plan
 from maxbrod.restore.plan.plan import without_lost
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.plan.sources import Lost
+    from maxbrod.restore.plan.sources import UnreadableRange
     from maxbrod.storage.interface import Storage
 
 _FOLDER: Final = "restores"
@@ -73,7 +72,7 @@ def read_plan(storage: Storage, restore_id: str) -> RestorePlan:
     """As it was begun, without what was accepted to be lost since then."""
     path = f"{_FOLDER}/{restore_id}/{_PLAN}"
     plan = decode_plan(bytes(storage.get(path)), object_name=storage.name_of(path))
-    lost: dict[PartitionId, list[Lost]] = {}
+    lost: dict[PartitionId, list[UnreadableRange]] = {}
     for name in _numbered(storage, restore_id, _LOST):
         for each in read_document(storage, name)["partitions"]:
             partition = PartitionId(topic_id=str(each["topic_id"]), partition=int(each["partition"]))
@@ -81,7 +80,7 @@ def read_plan(storage: Storage, restore_id: str) -> RestorePlan:
     return without_lost(plan, lost, accepted=True) if lost else plan
 
 
-def store_lost(storage: Storage, restore_id: str, lost: Mapping[PartitionId, Sequence[Lost]]) -> None:
+def store_lost(storage: Storage, restore_id: str, lost: Mapping[PartitionId, Sequence[UnreadableRange]]) -> None:
     """What the restore leaves out besides what its plan says, before it goes on behind it."""
     document = [{**asdict(partition), "lost": [asdict(each) for each in found]} for partition, found in lost.items()]
     text = json.dumps({"partitions": document}, sort_keys=True).encode()

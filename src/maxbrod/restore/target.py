@@ -20,9 +20,9 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
 from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
 from maxbrod.restore.plan.rename import is_topic_name
+from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.resume import check_topic
 from maxbrod.restore.plan.targets import LogExtent, TargetState
-from maxbrod.restore.plan.wish import OffsetsMode
 from maxbrod.restore.rights import look_at_rights
 
 if TYPE_CHECKING:

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
     from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
 
 
 @contextmanager
-def transform_session(config: Config, wish: Wish, *, on_progress: OnProgress = silent) -> Iterator[Session | None]:
+def transform_session(
+    config: Config, request: RestoreRequest, *, on_progress: OnProgress = silent
+) -> Iterator[Session | None]:
     """A session for a plan and for the restore that follows; None where expressions do not need one."""
-    if wish.transform is None:
+    if request.transform is None:
         yield None
         return
     on_progress(Progress(phase="starting Spark"))
@@ -39,15 +41,17 @@ def transform_session(config: Config, wish: Wish, *, on_progress: OnProgress = s
         yield opened
 
 
-def plan_transform(session: Session, archive: Archive, wish: Wish, restore_id: str) -> TransformPlan | None:
+def plan_transform(
+    session: Session, archive: Archive, request: RestoreRequest, restore_id: str
+) -> TransformPlan | None:
     """UsageError: the expressions are none, or not over the columns of the table."""
-    if wish.transform is None:
+    if request.transform is None:
         return None
     return TransformPlan(
-        where=wish.where,
-        select=wish.select,
-        fields=check_transform(session, wish.transform),
-        staging=staging_url(archive, restore_id, wish.staging),
+        where=request.where,
+        select=request.select,
+        fields=check_transform(session, request.transform),
+        staging=staging_url(archive, restore_id, request.staging),
     )
 
 
@@ -55,7 +59,7 @@ def stage(
     session: Session,
     config: Config,
     archive: Archive,
-    wish: Wish,
+    request: RestoreRequest,
     plan: RestorePlan,
     planned: TransformPlan,
     *,
@@ -63,8 +67,8 @@ def stage(
     stop: threading.Event,
 ) -> tuple[Archive, TransformPlan]:
     """The records as they will be restored, in an archive of their own; and what was changed."""
-    transform = wish.transform
-    assert transform is not None, "a plan with a transformation comes of a wish for one"  # noqa: S101 - our own mistake
+    transform = request.transform
+    assert transform is not None, "a plan with a transformation comes of a request for one"  # noqa: S101 - our own mistake
     archive.storage.delete(stagings_done(archive.storage))
     on_progress(Progress(phase="transforming"))
     staging = Staging(
@@ -72,8 +76,8 @@ def stage(
         url=planned.staging,
         storage=config.storage,
         transform=transform,
-        since_ms=wish.since_ms,
-        until_ms=wish.until_ms,
+        since_ms=request.since_ms,
+        until_ms=request.until_ms,
     )
     staged = staging.run(
         session,
@@ -85,9 +89,9 @@ def stage(
     return staged, replace(planned, topics=changes_in(staged))
 
 
-def as_staged(wish: Wish, planned: TransformPlan) -> Wish:
+def as_staged(request: RestoreRequest, planned: TransformPlan) -> RestoreRequest:
     """The same of records that were staged: where their times are others, they were chosen by those that they had."""
-    return replace(wish, since_ms=None, until_ms=None) if "timestamp" in planned.fields else wish
+    return replace(request, since_ms=None, until_ms=None) if "timestamp" in planned.fields else request
 
 
 def clear_staging(config: Config, planned: TransformPlan) -> str | None:

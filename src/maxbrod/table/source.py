@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from maxbrod.table.read.columns import column_names, names_in, spark_schema
-from maxbrod.table.read.options import parse_options, wished_columns
+from maxbrod.table.read.options import parse_options, wanted_columns
 from maxbrod.table.stream.options import parse_stream_options
 from maxbrod.table.stream.reader import ArchiveStreamReader
 
@@ -49,7 +49,7 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
 
     def schema(self) -> StructType:
         # Not all options are looked at: a stream has others than a read, and which it is, is not known yet.
-        return spark_schema(column_names(wished_columns(self.options)))
+        return spark_schema(column_names(wanted_columns(self.options)))
 
     def reader(self, schema: StructType) -> ArchiveReader:
         return ArchiveReader(parse_options(self.options), names_in(schema))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from maxbrod.backup.plan.items import Damage, Failure, Outcome, RangeItem, Trouble
-from maxbrod.catalog.rows import PartitionId
+from maxbrod.backup.plan.items import Damage, Failure, FailureKind, Outcome, RangeItem
 from maxbrod.layouts.kafka.slices import Slice
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ def read(log: Sequence[Batch], start: int, end: int, *, log_start: int, hole_off
     )
 
 
-def read_until(log: Sequence[Batch], whole: Outcome, reached: int, trouble: Trouble) -> Outcome:
+def read_until(log: Sequence[Batch], whole: Outcome, reached: int, trouble: FailureKind) -> Outcome:
     """What the same task tells when it comes no further than `reached`, where a batch begins."""
     found = read(log, whole.item.start, reached, log_start=whole.log_start_offset)
     failure = Failure(trouble=trouble, message=f"it is {trouble}")

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from backup.plan.examples import PARTITION, TOPIC, Batch, item, logs, outcome, part, read, read_until
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
 from maxbrod.backup.plan.findings import worst_exit_code
-from maxbrod.backup.plan.items import Damage, Trouble
-from maxbrod.catalog.rows import PartitionId, Segment
+from maxbrod.backup.plan.items import Damage, FailureKind
+from maxbrod.catalog.rows import Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, CorruptDataError
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from maxbrod.backup.plan.items import Outcome
 
 HUGE = 2**63 - 1 - 200
-PASSING = [Trouble.UNAVAILABLE, Trouble.TRUNCATED, Trouble.DENIED, Trouble.UNSUPPORTED]
+PASSING = [FailureKind.UNAVAILABLE, FailureKind.TRUNCATED, FailureKind.DENIED, FailureKind.UNSUPPORTED]
 
 
 def put_together(
@@ -78,7 +79,7 @@ class Reading:
     def sound(self) -> list[Batch]:
         return [each for each in self.log if each.base >= self.log_start and not each.damaged]
 
-    def broken_off(self, whole: Outcome, data: st.DataObject, trouble: Trouble) -> Outcome:
+    def broken_off(self, whole: Outcome, data: st.DataObject, trouble: FailureKind) -> Outcome:
         borders = [each.base for each in self.log if whole.item.start < each.base < whole.item.end]
         return read_until(self.log, whole, data.draw(st.sampled_from([whole.item.start, *borders])), trouble)
 
@@ -168,10 +169,10 @@ def test_after_a_failure_rows_end_there_and_the_next_run_completes_them(reading:
 def test_of_a_deleted_topic_everything_is_kept_that_was_read(reading: Reading, data: st.DataObject) -> None:
     outcomes = list(reading.outcomes)
     for number in range(len(outcomes)):
-        trouble = data.draw(st.sampled_from([None, Trouble.DELETED, Trouble.UNAVAILABLE]))
+        trouble = data.draw(st.sampled_from([None, FailureKind.DELETED, FailureKind.UNAVAILABLE]))
         if trouble is not None:
             outcomes[number] = reading.broken_off(outcomes[number], data, trouble)
-    if not any(each.failure is not None and each.failure.trouble is Trouble.DELETED for each in outcomes):
+    if not any(each.failure is not None and each.failure.trouble is FailureKind.DELETED for each in outcomes):
         return
     made = put_together(reading.planned, *outcomes, log_start=reading.log_start)
     assert (made.first, made.reached) == reading.planned
@@ -284,7 +285,7 @@ def test_a_range_that_nobody_answered_for_is_never_passed_over() -> None:
 
 def test_what_nobody_can_read_any_more_is_deleted_up_to_the_next_batch_and_to_the_end() -> None:
     log = [Batch(base=0, end=5, records=5), Batch(base=5, end=12, records=7), Batch(base=12, end=20, records=8)]
-    gone = read_until(log, outcome(0, 10), 5, Trouble.DELETED)
+    gone = read_until(log, outcome(0, 10), 5, FailureKind.DELETED)
     assert shape(put_together((0, 30), gone, outcome(10, 20, part(12, 20)))) == [
         (0, 5, "data"),
         (5, 12, "deleted"),

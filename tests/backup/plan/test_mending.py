@@ -9,12 +9,12 @@ import pytest
 
 from backup.plan.examples import PARTITION, TOPIC, TOPIC_ID, Batch, item, outcome, part, read_until
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
-from maxbrod.backup.plan.items import Damage, Outcome, Trouble
+from maxbrod.backup.plan.items import Damage, FailureKind, Outcome
 from maxbrod.backup.plan.mending import Retry, plan_mending, settle, sort_out
 from maxbrod.backup.plan.starts import Earliest
 from maxbrod.backup.plan.states import Held, PartitionState, plan_partition
 from maxbrod.catalog.rows import Gap
-from maxbrod.catalog.schema import GapReason
+from maxbrod.model import GapReason
 
 
 def gap(base: int, end: int, reason: GapReason = GapReason.CORRUPT, **changes: Any) -> Gap:
@@ -87,7 +87,7 @@ def test_a_second_look_that_finds_nothing_new_never_replaces_a_row() -> None:
     assert settle(retry, assembled(retry, still)) is None
     log = [Batch(base=10, end=15, records=5), Batch(base=15, end=20, records=5)]
     for reached in (10, 15):
-        short = read_until(log, outcome(10, 20), reached, Trouble.UNAVAILABLE)
+        short = read_until(log, outcome(10, 20), reached, FailureKind.UNAVAILABLE)
         assert settle(retry, assembled(retry, short)) is None
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from maxbrod.backup.plan.rolling import RollLimits, due, track_waiting
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
-from maxbrod.backup.plan.states import Held, PartitionPlan, PartitionState, diverges_at, plan_partition
-from maxbrod.catalog.rows import PartitionId
+from maxbrod.backup.plan.states import Held, PartitionBackup, PartitionState, diverges_at, plan_partition
+from maxbrod.model import PartitionId
 
 NOW = 1_700_000_000_000
 PARTITION = PartitionId(topic_id="id", partition=2)
@@ -27,11 +27,11 @@ def held(first: int, end: int, epoch_end: int | None = None) -> Held:
     return Held(first_offset=first, end_offset=end, last_leader_epoch=epoch, epoch_end_offset=epoch_end)
 
 
-def plan(log_start: int, end: int, kept: Held | None = None, **changes: Any) -> PartitionPlan:
+def plan(log_start: int, end: int, kept: Held | None = None, **changes: Any) -> PartitionBackup:
     return plan_partition(state(log_start, end, kept, **changes), Earliest())
 
 
-def extent(made: PartitionPlan) -> tuple[int, int, int, int | None]:
+def extent(made: PartitionBackup) -> tuple[int, int, int, int | None]:
     return made.first, made.start, made.end, made.truncated_at
 
 
@@ -129,7 +129,7 @@ def test_rows_of_epochs_that_the_log_does_not_have_are_not_trusted(
     assert diverges_at([(60, 5), (30, 5), (0, 4)], asked_epoch=5, answer=answer) == expected
 
 
-def due_now(made: PartitionPlan, waited_ms: int, **limits: int) -> bool:
+def due_now(made: PartitionBackup, waited_ms: int, **limits: int) -> bool:
     return due(made, waiting_since_ms=NOW - waited_ms, now_ms=NOW, limits=RollLimits(**limits))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.backup.plan.tasks import PartitionRange, Wave, choose_task_bytes, plan_tasks, wave_extents
-from maxbrod.catalog.rows import PartitionId
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from random import Random

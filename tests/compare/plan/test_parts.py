@@ -12,7 +12,7 @@ from maxbrod.batch.digest import Digest, Field
 from maxbrod.compare.plan.differences import show_bytes, show_field
 from maxbrod.compare.plan.pairs import (
     UNMAPPED,
-    CompareWish,
+    CompareRequest,
     Extent,
     Match,
     Pair,
@@ -25,7 +25,7 @@ from maxbrod.compare.plan.verdicts import find_suspects, judge, judge_set
 from maxbrod.errors import UsageError
 from maxbrod.restore.plan.mapping import build_map
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 
 MAP = build_map([10, 30], [5, 10], [100, 105], base=100)
 
@@ -173,13 +173,13 @@ def test_texts_that_may_look_alike_are_told_apart(first: str, second: str) -> No
     assert show_field(Field.VALUE, *cities)[1] == '\'{"city": "Zürich", "n": 2}\''
 
 
-def test_wishes_that_contradict_themselves_are_refused() -> None:
+def test_requests_that_contradict_themselves_are_refused() -> None:
     assert parse_fields(["key,timestamp-type"]) == {Field.KEY, Field.TIMESTAMP_TYPE}
     for wrong in (
         {"match": Match.MAPPED},
         {"differences": -1},
-        {"restore": "x", "selection": Wish(since_ms=1)},
-        {"restore": "x", "selection": Wish(rename=parse_rename(prefix="a"))},
+        {"restore": "x", "selection": RestoreRequest(since_ms=1)},
+        {"restore": "x", "selection": RestoreRequest(rename=parse_rename(prefix="a"))},
     ):
         with pytest.raises(UsageError):
-            CompareWish(**wrong)
+            CompareRequest(**wrong)

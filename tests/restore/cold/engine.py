@@ -17,7 +17,7 @@ from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.restore.cold import run as engine
 from maxbrod.restore.cold.job import _work, _written
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 from restore.engine import run_loss_job_here
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def without_spark(job: Callable[..., list[ColdWritten]] = run_job_here) -> Itera
         yield
 
 
-def restore(source: Path, *directories: Path, **wish: Any) -> dict[str, Any]:
-    work = engine.ColdRestore(Config(archive=str(source)), Wish(**wish), directories)
+def restore(source: Path, *directories: Path, **request: Any) -> dict[str, Any]:
+    work = engine.ColdRestore(Config(archive=str(source)), RestoreRequest(**request), directories)
     with without_spark():
         return work.run(work.plan()).as_dict()
 

@@ -25,7 +25,7 @@ from maxbrod.layouts.logdir.installing import JOURNAL
 from maxbrod.restore.cold.meter import ColdMeter
 from maxbrod.restore.cold.placing import Placing
 from maxbrod.restore.cold.run import ColdRestore
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.transfer import copy_task
 from restore.cold.directories import LOGS, TARGET_ID, put_empty, put_source, put_target
 from restore.cold.engine import Cold, contents, log_of, refused, restore, run_job_here, without_spark
@@ -209,7 +209,7 @@ def test_epochs_that_the_target_has_reached_are_kept(tmp_path: Path) -> None:
 
 
 def test_damage_in_the_archive_leaves_the_directories_as_they_were(source: Path, disk: Path) -> None:
-    work = ColdRestore(Config(archive=str(source)), Wish(), [disk])
+    work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk])
     plan = work.plan()
     log = source / "orders-1" / f"{0:020}.log"
     log.write_bytes(log.read_bytes()[:-30] + bytes(30))
@@ -227,7 +227,7 @@ def test_nothing_behind_the_end_that_is_asked_for_is_written(source: Path, disk:
     def shorter(session: object, settings: ColdSettings, tasks: list[list[ColdItem]], **more: Any) -> list[ColdWritten]:
         return run_job_here(session, settings, [[replace(item, end=15) for item in task] for task in tasks], **more)
 
-    work = ColdRestore(Config(archive=str(source)), Wish(), [disk])
+    work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk])
     with without_spark(shorter):
         assert work.run(work.plan()).complete
     assert log_of(disk / "orders-0") == LOGS["orders-0"][0]
@@ -236,7 +236,7 @@ def test_nothing_behind_the_end_that_is_asked_for_is_written(source: Path, disk:
 
 
 def test_stopped_it_leaves_the_directories_as_they_were(source: Path, disk: Path) -> None:
-    work = ColdRestore(Config(archive=str(source)), Wish(), [disk])
+    work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk])
     plan, before = work.plan(), contents(disk)
 
     def stopped(*_: object, **__: object) -> Any:
@@ -398,7 +398,7 @@ def test_on_spark_it_is_the_same(source: Path, disk: Path, tmp_path: Path, spark
     whole = put_target(tmp_path / "whole")
     restore(source, whole)
     steps: list[Progress] = []
-    work = ColdRestore(Config(archive=str(source)), Wish(), [disk], session=spark, on_progress=steps.append)
+    work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk], session=spark, on_progress=steps.append)
     assert work.run(work.plan()).complete
     assert contents(disk) == contents(whole)
     assert [each.phase for each in steps if each.phase != "restoring"] == [
@@ -460,7 +460,7 @@ def test_damage_that_only_reading_finds_is_left_out_where_that_is_accepted(
 
 
 def test_a_directory_that_has_changed_while_somebody_was_asked_is_not_written(source: Path, disk: Path) -> None:
-    work = ColdRestore(Config(archive=str(source)), Wish(), [disk])
+    work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk])
     plan = work.plan()
     put_empty(disk / "orders-2")
     with without_spark(), pytest.raises(RefusedError):

@@ -26,7 +26,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.restore.cold.plan import LeaderEpochs
 from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
@@ -145,9 +145,9 @@ def archive_of(cluster: Cluster, archive: Path) -> dict[str, Any]:
         }
 
 
-def restore(archive: Path, disks: list[Path], epochs: LeaderEpochs = LeaderEpochs.KEEP, **wish: Any) -> ColdReport:
+def restore(archive: Path, disks: list[Path], epochs: LeaderEpochs = LeaderEpochs.KEEP, **request: Any) -> ColdReport:
     with without_spark():
-        work = ColdRestore(Config(archive=str(archive)), Wish(**wish), disks, leader_epochs=epochs)
+        work = ColdRestore(Config(archive=str(archive)), RestoreRequest(**request), disks, leader_epochs=epochs)
         return work.run(work.plan())
 
 

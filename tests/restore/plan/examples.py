@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from catalog.examples import TOPIC_ID
-from maxbrod.catalog.rows import Gap, PartitionId, Segment, encode_rows
+from maxbrod.catalog.rows import Gap, Segment, encode_rows
 from maxbrod.kafka.state.cluster_state import Broker, ClusterState, CommittedOffset, Group, TopicState
-from maxbrod.model import TopicPartition
+from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.plan.choosing import Chosen
-from maxbrod.restore.plan.plan import Archive, RestorePlan, plan_restore
+from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
-from maxbrod.restore.plan.wish import Wish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NOW: Final = 1_700_000_000_000
 CHOSEN: Final = Chosen(topics={TOPIC_ID: "orders"}, missing=())
-ARCHIVE: Final = Archive(url="file:///archive", version=7, run_id="run-1")
+ARCHIVE: Final = SourceArchive(url="file:///archive", version=7, run_id="run-1")
 ALL_RIGHTS: Final = dict.fromkeys(Right, True)
 EFFECTIVE: Final = {
     "cleanup.policy": "delete",
@@ -76,7 +76,7 @@ def target(
 
 def plan(
     rows: Sequence[Segment | Gap],
-    wish: Wish | None = None,
+    request: RestoreRequest | None = None,
     *,
     into: TargetState | None = None,
     archived: TopicState | None = None,
@@ -91,7 +91,7 @@ def plan(
         "now_ms": NOW,
         **changes,
     }
-    return plan_restore(wish or Wish(), rows=encode_rows(rows), target=into or target(), **values)
+    return plan_restore(request or RestoreRequest(), rows=encode_rows(rows), target=into or target(), **values)
 
 
 def group(group_id: str, *offsets: tuple[str, int, int], topic_id: str | None = TOPIC_ID, **changes: Any) -> Group:

@@ -12,8 +12,8 @@ from catalog.examples import segment
 from maxbrod.kafka.state.cluster_state import Acl, ClusterState, Quota, QuotaEntity, ScramUser
 from maxbrod.restore.plan.access import AclPlan, plan_acls, plan_quotas
 from maxbrod.restore.plan.document import decode_plan, encode_plan
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.targets import Right
-from maxbrod.restore.plan.wish import Wish
 from restore.plan.examples import ALL_RIGHTS, cluster, plan, target, topic
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def test_a_quota_of_the_target_is_never_overwritten() -> None:
 
 
 def restored(
-    wish: Wish, *, archived: ClusterState | None, into: ClusterState | None = None, **state: Any
+    request: RestoreRequest, *, archived: ClusterState | None, into: ClusterState | None = None, **state: Any
 ) -> RestorePlan:
-    return plan([segment(0, 10)], wish, snapshot=archived, into=replace(target(**state), cluster=into or cluster()))
+    return plan([segment(0, 10)], request, snapshot=archived, into=replace(target(**state), cluster=into or cluster()))
 
 
 def access_obstacles(made: RestorePlan) -> list[tuple[bool, str]]:
@@ -104,42 +104,46 @@ def access_obstacles(made: RestorePlan) -> list[tuple[bool, str]]:
 def test_access_that_the_archive_does_not_know_is_never_passed_over() -> None:
     unknown = replace(cluster(topic()), acls=None, quotas=None)
     for archived in (unknown, None):
-        found = access_obstacles(restored(Wish(with_acls=True, with_quotas=True), archived=archived))
+        found = access_obstacles(restored(RestoreRequest(with_acls=True, with_quotas=True), archived=archived))
         assert [fatal for fatal, _ in found] == [True, True]
-        assert access_obstacles(restored(Wish(), archived=archived)) == []
+        assert access_obstacles(restored(RestoreRequest(), archived=archived)) == []
 
 
 def test_secrets_of_users_do_not_come_back_and_that_is_said_of_those_that_are_missing() -> None:
     users = tuple(ScramUser(name=name, mechanism="SCRAM-SHA-256", iterations=4096) for name in ("alice", "bob"))
     archived, into = replace(cluster(topic()), users=users), replace(cluster(), users=users[:1])
-    made = restored(Wish(with_acls=True), archived=archived, into=into)
+    made = restored(RestoreRequest(with_acls=True), archived=archived, into=into)
     assert made.access.users == ("bob",)
     ((fatal, what),) = access_obstacles(made)
     assert not fatal
     assert "bob" in what
     assert "alice" not in what
-    assert access_obstacles(restored(Wish(with_acls=True, strict=True), archived=archived, into=into))[0][0]
+    assert access_obstacles(restored(RestoreRequest(with_acls=True, strict=True), archived=archived, into=into))[0][0]
 
 
 def test_a_rule_of_an_unknown_kind_is_refused_because_it_may_forbid_something() -> None:
     archived = replace(cluster(topic()), acls=(acl("orders", operation="99"),))
-    assert [fatal for fatal, _ in access_obstacles(restored(Wish(with_acls=True), archived=archived))] == [True]
+    assert [fatal for fatal, _ in access_obstacles(restored(RestoreRequest(with_acls=True), archived=archived))] == [
+        True
+    ]
 
 
 def test_rights_for_access_are_needed_only_where_something_is_to_be_done() -> None:
     archived = replace(cluster(topic()), acls=(acl("orders"),), quotas=(Quota(entities=(), values={"a": 1.0}),))
     denied = {**ALL_RIGHTS, Right.ALTER_CLUSTER: False, Right.ALTER_CLUSTER_CONFIGS: False}
-    wish = Wish(with_acls=True, with_quotas=True)
-    told = [each.what for each in restored(wish, archived=archived, rights=denied).obstacles if each.fatal]
+    request = RestoreRequest(with_acls=True, with_quotas=True)
+    told = [each.what for each in restored(request, archived=archived, rights=denied).obstacles if each.fatal]
     assert told == ["this user may not Alter the cluster", "this user may not AlterConfigs on the cluster"]
     there = replace(archived, topics=())
-    assert not [each for each in restored(wish, archived=archived, into=there, rights=denied).obstacles if each.fatal]
+    assert not [
+        each for each in restored(request, archived=archived, into=there, rights=denied).obstacles if each.fatal
+    ]
 
 
 def test_access_in_a_plan_comes_back_as_it_was() -> None:
     quotas = (Quota(entities=(QuotaEntity(type="user", name=None),), values={"producer_byte_rate": 1.5}),)
     users = (ScramUser(name="bob", mechanism="SCRAM-SHA-256", iterations=1),)
     archived = replace(cluster(topic()), acls=(acl("ord", "PREFIXED"), acl("x")), quotas=quotas, users=users)
-    made = restored(Wish(with_acls=True, with_quotas=True, topics=("orders",)), archived=archived)
+    made = restored(RestoreRequest(with_acls=True, with_quotas=True, topics=("orders",)), archived=archived)
     assert made.access.acls is not None
     assert decode_plan(encode_plan(made)) == made

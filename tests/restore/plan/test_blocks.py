@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from catalog.examples import gap, segment
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.wish import OffsetRange, Wish
+from maxbrod.restore.plan.request import OffsetRange, RestoreRequest
 from maxbrod.restore.repartition import blocks
-from maxbrod.restore.repartition.blocks import Block, interleave
+from maxbrod.restore.repartition.blocks import SourceExtent, interleave
 from restore.plan.examples import plan, topic
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def archives(draw: st.DrawFn) -> list[Segment | Gap]:
     return rows
 
 
-def planned(rows: Sequence[Segment | Gap], **wish: Any) -> TopicPlan:
-    (made,) = plan(rows, Wish(partition_count=7, **wish), archived=topic(partitions=4)).topics
+def planned(rows: Sequence[Segment | Gap], **request: Any) -> TopicPlan:
+    (made,) = plan(rows, RestoreRequest(partition_count=7, **request), archived=topic(partitions=4)).topics
     return made
 
 
@@ -96,14 +96,14 @@ def test_only_what_is_asked_for_is_read() -> None:
     rows = [segment(first, first + 10) for first in range(0, 50, 10)]
     ranged = OffsetRange(where=TopicPartition(topic="orders", partition=0), first=15, end=32)
     assert planned(rows, ranges=(ranged,)).blocks == (
-        Block(partition=0, first=15, end=20),
-        Block(partition=0, first=20, end=30),
-        Block(partition=0, first=30, end=32),
+        SourceExtent(partition=0, first=15, end=20),
+        SourceExtent(partition=0, first=20, end=30),
+        SourceExtent(partition=0, first=30, end=32),
     )
 
 
 def test_a_topic_that_keeps_its_partitions_needs_no_order() -> None:
-    (made,) = plan([segment(0, 10)], Wish(partition_count=1)).topics
+    (made,) = plan([segment(0, 10)], RestoreRequest(partition_count=1)).topics
     assert made.blocks == ()
 
 

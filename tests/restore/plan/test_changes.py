@@ -10,8 +10,8 @@ import pytest
 from catalog.examples import segment
 from maxbrod.errors import RefusedError
 from maxbrod.restore.plan.changes import refuse_changes
-from maxbrod.restore.plan.sources import Lost
-from maxbrod.restore.plan.wish import OffsetsMode, Wish
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.sources import UnreadableRange
 from restore.plan.examples import NOW, partition_id, plan, target, topic
 
 if TYPE_CHECKING:
@@ -33,12 +33,14 @@ def test_an_archive_that_has_grown_changes_nothing() -> None:
         (plan(ROWS, into=THERE), "orders was created or deleted"),
         (plan(ROWS, restore_id="restore-2"), "carried out elsewhere"),
         (plan([segment(0, 5, **FRESH)]), "does not hold all of orders"),
-        (plan(ROWS, Wish(configs={"retention.ms": "1"})), "orders was"),
+        (plan(ROWS, RestoreRequest(configs={"retention.ms": "1"})), "orders was"),
         (
             plan(
                 ROWS,
-                Wish(accept_gaps=True),
-                lost={partition_id(): [Lost(first=5, end=10, object_name="gone.log", why="it is not there")]},
+                RestoreRequest(accept_gaps=True),
+                lost={
+                    partition_id(): [UnreadableRange(first=5, end=10, object_name="gone.log", why="it is not there")]
+                },
             ),
             "gone.log",
         ),
@@ -51,8 +53,8 @@ def test_a_target_that_has_changed_or_a_new_obstacle_is_refused(now: RestorePlan
 
 
 def test_a_log_that_has_grown_is_another_target() -> None:
-    wish = Wish(offsets=OffsetsMode.APPEND)
-    agreed, now = (plan(ROWS, wish, into=target(topic(), ends={"orders": [(0, end)]})) for end in (7, 8))
+    request = RestoreRequest(offsets=OffsetsMode.APPEND)
+    agreed, now = (plan(ROWS, request, into=target(topic(), ends={"orders": [(0, end)]})) for end in (7, 8))
     with pytest.raises(RefusedError, match="orders was changed"):
         refuse_changes(agreed, now, begun=False)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.examples import TOPIC_ID, gap, segment
-from maxbrod.catalog.rows import PartitionId, decode_rows, encode_rows
-from maxbrod.catalog.schema import GapReason
-from maxbrod.restore.cold.plan import Extent, measure_extents, rows_to_write
+from maxbrod.catalog.rows import decode_rows, encode_rows
+from maxbrod.model import GapReason, PartitionId
+from maxbrod.restore.cold.plan import SourceLog, measure_extents, rows_to_write
 from maxbrod.restore.plan.choosing import Chosen
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.sources import measure_sources
-from maxbrod.restore.plan.wish import Wish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +27,10 @@ def sources(rows: Sequence[Row], end: int | None = None) -> tuple[Source, ...]:
     """As of a run that ended there, or now."""
     chosen = Chosen(topics={TOPIC_ID: "orders"}, missing=())
     ends = {} if end is None else {HERE: end}
-    return measure_sources(encode_rows(rows), Wish(), chosen, ends, as_of=end is not None)
+    return measure_sources(encode_rows(rows), RestoreRequest(), chosen, ends, as_of=end is not None)
 
 
-def extent(rows: Sequence[Row], end: int | None = None) -> Extent:
+def extent(rows: Sequence[Row], end: int | None = None) -> SourceLog:
     return measure_extents(encode_rows(rows), sources(rows, end))[HERE]
 
 

@@ -11,14 +11,13 @@ import cramjam
 import pytest
 
 from catalog.examples import TOPIC_ID, gap, segment
-from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.model import TopicPartition
+from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.choosing import Chosen
 from maxbrod.restore.plan.document import decode_plan, encode_plan, plan_digest
-from maxbrod.restore.plan.plan import PartitionPlan, RestorePlan, TopicPlan, describe
+from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan, TopicPlan, describe
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import OffsetRange, OffsetsMode, Wish
+from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
 from restore.plan.examples import NOW, plan, target, topic
 
 if TYPE_CHECKING:
@@ -30,11 +29,13 @@ ROWS: list[Segment | Gap] = [
     segment(1000, 1100, partition=1),
     gap(20, 30, reason=GapReason.CORRUPT),
 ]
-WISHES = [
-    Wish(),
-    Wish(until_ms=NOW, since_ms=-5, strict=True, rate_bytes_per_s=9, groups=("g*",), with_acls=True, with_quotas=True),
-    Wish(partition_count=5, rename=parse_rename(prefix="x-"), offsets=OffsetsMode.APPEND, configs={"a": "b"}),
-    Wish(ranges=(OffsetRange(where=TopicPartition(topic="orders", partition=0), first=3, end=50),)),
+REQUESTS = [
+    RestoreRequest(),
+    RestoreRequest(
+        until_ms=NOW, since_ms=-5, strict=True, rate_bytes_per_s=9, groups=("g*",), with_acls=True, with_quotas=True
+    ),
+    RestoreRequest(partition_count=5, rename=parse_rename(prefix="x-"), offsets=OffsetsMode.APPEND, configs={"a": "b"}),
+    RestoreRequest(ranges=(OffsetRange(where=TopicPartition(topic="orders", partition=0), first=3, end=50),)),
 ]
 STATES: list[dict[str, Any]] = [
     {},
@@ -44,10 +45,10 @@ STATES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("asked", REQUESTS)
 @pytest.mark.parametrize("state", STATES)
-def test_a_plan_comes_back_as_it_was(wish: Wish, state: dict[str, Any]) -> None:
-    made = plan(ROWS, wish, **state)
+def test_a_plan_comes_back_as_it_was(asked: RestoreRequest, state: dict[str, Any]) -> None:
+    made = plan(ROWS, asked, **state)
     assert decode_plan(encode_plan(made)) == made
 
 
@@ -61,7 +62,7 @@ def test_the_same_inputs_give_the_same_plan_in_any_order_of_rows() -> None:
 def test_a_plan_that_is_made_again_is_found_by_its_command_though_the_archive_has_grown() -> None:
     later = plan([*ROWS, segment(1100, 1200, partition=1)], now_ms=NOW + 5, restore_id="restore-2")
     assert later.command == plan(ROWS).command
-    assert plan(ROWS, Wish(until_ms=5)).command != later.command
+    assert plan(ROWS, RestoreRequest(until_ms=5)).command != later.command
 
 
 def test_no_damaged_byte_of_a_plan_goes_unnoticed() -> None:
@@ -114,7 +115,7 @@ def test_a_plan_of_many_partitions_stays_small() -> None:
     (first,) = one.partitions
     count = 2000
     partitions = tuple(
-        PartitionPlan(source=replace(first.source, partition=number, records=number * 7919), offsets=first.offsets)
+        PartitionRestore(source=replace(first.source, partition=number, records=number * 7919), offsets=first.offsets)
         for number in range(count)
     )
     large = replace(made, topics=(TopicPlan(target=one.target, partitions=partitions),))

@@ -7,27 +7,28 @@ from typing import Any
 import pytest
 
 from catalog.examples import TOPIC_ID, gap, segment
-from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UsageError
-from maxbrod.model import TopicPartition
+from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.choosing import Chosen, choose_incarnations
 from maxbrod.restore.plan.obstacles import Obstacle, refusal
 from maxbrod.restore.plan.rename import Rename, parse_rename
-from maxbrod.restore.plan.sources import Lost
+from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.sources import UnreadableRange
 from maxbrod.restore.plan.targets import Right
-from maxbrod.restore.plan.wish import OffsetRange, OffsetsMode, Wish
 from restore.plan.examples import ALL_RIGHTS, EFFECTIVE, NOW, partition_id, plan, target, topic
 
 FRESH = {"min_timestamp": NOW - 1000, "max_timestamp": NOW}
 ROWS = [segment(0, 10, **FRESH)]
 
 
-def obstacles(wish: Wish | None = None, rows: list[Any] | None = None, **changes: Any) -> list[Obstacle]:
-    return list(plan(ROWS if rows is None else rows, wish, **changes).obstacles)
+def obstacles(request: RestoreRequest | None = None, rows: list[Any] | None = None, **changes: Any) -> list[Obstacle]:
+    return list(plan(ROWS if rows is None else rows, request, **changes).obstacles)
 
 
-def kinds(wish: Wish | None = None, rows: list[Any] | None = None, **changes: Any) -> list[tuple[str, bool]]:
-    found = obstacles(wish, rows, **changes)
+def kinds(
+    request: RestoreRequest | None = None, rows: list[Any] | None = None, **changes: Any
+) -> list[tuple[str, bool]]:
+    found = obstacles(request, rows, **changes)
     assert all(each.what for each in found)
     return [(str(each.kind), each.fatal) for each in found]
 
@@ -51,7 +52,7 @@ def test_data_that_the_archive_lacks_is_never_passed_over_unless_it_is_accepted(
 ) -> None:
     assert kinds(rows=rows) == [(kind, True)]
     assert isinstance(refusal(obstacles(rows=rows)), error)
-    assert kinds(Wish(accept_gaps=True), rows=rows) == [(kind, False)]
+    assert kinds(RestoreRequest(accept_gaps=True), rows=rows) == [(kind, False)]
 
 
 def test_gaps_that_are_explained_are_no_obstacle() -> None:
@@ -75,26 +76,26 @@ def test_so_many_gaps_are_counted_not_listed() -> None:
     ("name", "fatal"), [("a b", True), ("x" * 250, True), ("..", True), ("__consumer_offsets", True), ("fine", False)]
 )
 def test_a_name_that_kafka_refuses_is_found_before_anything_is_created(name: str, fatal: bool) -> None:
-    assert kinds(Wish(rename=Rename(names={"orders": name}))) == ([("name", True)] if fatal else [])
+    assert kinds(RestoreRequest(rename=Rename(names={"orders": name}))) == ([("name", True)] if fatal else [])
 
 
 def test_two_topics_never_become_one() -> None:
     chosen = Chosen(topics={TOPIC_ID: "orders", "other": "users"}, missing=())
     rows = [*ROWS, segment(0, 10, topic_id="other", topic="users", **FRESH)]
-    wish = Wish(rename=parse_rename(["users=orders"]))
-    assert ("name", True) in kinds(wish, rows=rows, chosen=chosen)
+    request = RestoreRequest(rename=parse_rename(["users=orders"]))
+    assert ("name", True) in kinds(request, rows=rows, chosen=chosen)
 
 
 def test_a_name_that_kafka_does_not_tell_from_another_is_refused() -> None:
-    wish = Wish(rename=parse_rename(["orders=my.orders"]))
-    assert kinds(wish, into=target(topic("my_orders"))) == [("name", True)]
+    request = RestoreRequest(rename=parse_rename(["orders=my.orders"]))
+    assert kinds(request, into=target(topic("my_orders"))) == [("name", True)]
 
 
 def test_a_target_that_is_not_empty_is_refused_unless_append_is_said() -> None:
     state = target(topic(), ends={"orders": [(3, 10)]})
     assert ("target not empty", True) in kinds(into=state)
-    assert kinds(Wish(offsets=OffsetsMode.EXACT), into=state) == [("offsets", True)]
-    assert kinds(Wish(offsets=OffsetsMode.APPEND), into=state) == []
+    assert kinds(RestoreRequest(offsets=OffsetsMode.EXACT), into=state) == [("offsets", True)]
+    assert kinds(RestoreRequest(offsets=OffsetsMode.APPEND), into=state) == []
     assert isinstance(refusal(obstacles(into=state)), RefusedError)
 
 
@@ -110,22 +111,22 @@ def test_a_target_whose_end_nobody_knows_is_refused() -> None:
 def test_another_partition_count_is_refused_unless_it_is_said() -> None:
     state = target(topic(partitions=2), ends={"orders": [(0, 0), (0, 0)]})
     assert ("partition count", True) in kinds(into=state)
-    assert ("partition count", True) in kinds(Wish(partition_count=3), into=state)
-    assert kinds(Wish(partition_count=2), into=state) == [("offsets", False)]
-    assert kinds(Wish(partition_counts={"orders": 2}), into=state) == [("offsets", False)]
-    assert kinds(Wish(partition_count=2, offsets=OffsetsMode.APPEND), into=state) == []
-    assert kinds(Wish(partition_count=2, offsets=OffsetsMode.EXACT), into=state) == [("offsets", True)]
+    assert ("partition count", True) in kinds(RestoreRequest(partition_count=3), into=state)
+    assert kinds(RestoreRequest(partition_count=2), into=state) == [("offsets", False)]
+    assert kinds(RestoreRequest(partition_counts={"orders": 2}), into=state) == [("offsets", False)]
+    assert kinds(RestoreRequest(partition_count=2, offsets=OffsetsMode.APPEND), into=state) == []
+    assert kinds(RestoreRequest(partition_count=2, offsets=OffsetsMode.EXACT), into=state) == [("offsets", True)]
 
 
 def test_provenance_is_never_left_out_in_silence_where_partitions_change() -> None:
-    assert kinds(Wish(provenance=True, partition_count=2)) == [("partition count", True), ("offsets", False)]
-    assert kinds(Wish(provenance=True)) == []
+    assert kinds(RestoreRequest(provenance=True, partition_count=2)) == [("partition count", True), ("offsets", False)]
+    assert kinds(RestoreRequest(provenance=True)) == []
 
 
 def test_too_few_brokers_are_a_warning_and_under_strict_a_refusal() -> None:
     arguments: dict[str, Any] = {"archived": topic(factor=3), "into": target(brokers=2)}
     assert kinds(**arguments) == [("brokers", False)]
-    assert kinds(Wish(strict=True), **arguments) == [("brokers", True)]
+    assert kinds(RestoreRequest(strict=True), **arguments) == [("brokers", True)]
 
 
 def test_retention_that_would_take_what_is_restored_is_told() -> None:
@@ -135,7 +136,7 @@ def test_retention_that_would_take_what_is_restored_is_told() -> None:
     young = [segment(0, 10, min_timestamp=NOW - week, max_timestamp=NOW)]
     assert kinds(rows=old, archived=archived) == [("retention", False)]
     assert kinds(rows=young, archived=archived) == []
-    assert kinds(Wish(configs={"retention.ms": "-1"}), rows=old, archived=archived) == []
+    assert kinds(RestoreRequest(configs={"retention.ms": "-1"}), rows=old, archived=archived) == []
     compacted = topic(effective={**EFFECTIVE, "retention.ms": "1", "cleanup.policy": "compact"})
     assert kinds(rows=old, archived=compacted) == []
     small = topic(effective={**EFFECTIVE, "retention.bytes": "999"})
@@ -174,7 +175,7 @@ def test_old_records_are_warned_of_though_nobody_knows_the_configuration(
 def test_where_the_topic_says_nothing_the_retention_of_the_target_counts_and_not_that_of_the_source() -> None:
     week = target(defaults={"retention.ms": str(WEEK_MS)})
     assert kinds(rows=OLD, into=week) == [("retention", False)]
-    assert kinds(Wish(strict=True), rows=OLD, into=week) == [("retention", True)]
+    assert kinds(RestoreRequest(strict=True), rows=OLD, into=week) == [("retention", True)]
     assert kinds(rows=OLD, archived=topic(configs={"retention.ms": "-1"}), into=week) == []
     short = topic(configs={}, effective={**EFFECTIVE, "retention.ms": "1"})
     assert kinds(rows=OLD, archived=short, into=target(defaults={"retention.ms": "-1"})) == []
@@ -182,7 +183,7 @@ def test_where_the_topic_says_nothing_the_retention_of_the_target_counts_and_not
 
 def test_acls_and_quotas_of_an_older_run_are_told_where_they_come_back() -> None:
     runs = {"acls": "run-0", "quotas": "run-0"}
-    found = obstacles(Wish(with_acls=True), access_runs=runs)
+    found = obstacles(RestoreRequest(with_acls=True), access_runs=runs)
     assert [(str(each.kind), each.fatal, "run-0" in each.what) for each in found] == [("access", False, True)]
     assert obstacles(access_runs=runs) == []
 
@@ -206,7 +207,7 @@ def test_markers_that_are_denied_only_cost_time() -> None:
     without = target(rights={**ALL_RIGHTS, Right.CLUSTER_ACTION: False})
     rows = [segment(0, 10, records=5, **FRESH)]
     assert kinds(rows=rows, into=without) == [("permission", False)]
-    assert kinds(Wish(strict=True), rows=rows, into=without) == [("permission", False)]
+    assert kinds(RestoreRequest(strict=True), rows=rows, into=without) == [("permission", False)]
 
 
 def test_a_configuration_that_is_lost_or_unknown_is_told() -> None:
@@ -214,8 +215,8 @@ def test_a_configuration_that_is_lost_or_unknown_is_told() -> None:
     assert kinds(snapshot=None) == [("configuration", False)]
     unknown = topic(configs={"message.format.version": "2.8"})
     assert kinds(archived=unknown, into=target(known_configs=frozenset({"retention.ms"}))) == [("configuration", False)]
-    wish = Wish(configs={"retention.hours": "1"})
-    assert kinds(wish, into=target(known_configs=frozenset({"retention.ms"}))) == [("configuration", True)]
+    request = RestoreRequest(configs={"retention.hours": "1"})
+    assert kinds(request, into=target(known_configs=frozenset({"retention.ms"}))) == [("configuration", True)]
     hidden = target(topic(configs=None, effective=None), ends={"orders": [(0, 0)]})
     assert kinds(into=hidden) == [("configuration", False)]
 
@@ -228,9 +229,9 @@ def test_a_topic_that_the_archive_does_not_have_is_a_usage_error() -> None:
 
 def test_a_partition_that_the_archive_does_not_have_is_never_passed_over() -> None:
     ranges = tuple(OffsetRange(where=TopicPartition(topic="orders", partition=each), first=2) for each in (0, 9))
-    assert kinds(Wish(ranges=ranges)) == [("topic missing", True)]
-    assert kinds(Wish(partitions=frozenset({0, 9}))) == [("topic missing", True)]
-    assert kinds(Wish(partitions=frozenset({0}))) == []
+    assert kinds(RestoreRequest(ranges=ranges)) == [("topic missing", True)]
+    assert kinds(RestoreRequest(partitions=frozenset({0, 9}))) == [("topic missing", True)]
+    assert kinds(RestoreRequest(partitions=frozenset({0}))) == []
 
 
 def test_everything_is_told_at_once_fatal_first() -> None:
@@ -247,8 +248,8 @@ def test_settings_that_are_left_out_are_told() -> None:
     (found,) = obstacles(archived=throttled)
     assert (str(found.kind), found.fatal) == ("configuration", False)
     assert "leader.replication.throttled.replicas is not restored" in found.what
-    assert kinds(Wish(strict=True), archived=throttled) == [("configuration", True)]
-    asked = Wish(configs={"leader.replication.throttled.replicas": "*"})
+    assert kinds(RestoreRequest(strict=True), archived=throttled) == [("configuration", True)]
+    asked = RestoreRequest(configs={"leader.replication.throttled.replicas": "*"})
     assert kinds(asked, archived=throttled) == []
 
 
@@ -260,38 +261,41 @@ def test_a_topic_that_is_there_and_configured_otherwise_is_told() -> None:
 
 
 def test_objects_that_are_lost_are_named_with_their_offsets_and_can_be_accepted() -> None:
-    lost = [Lost(first=first, end=first + 1, object_name=f"{first}.log", why="it is not there") for first in range(25)]
+    lost = [
+        UnreadableRange(first=first, end=first + 1, object_name=f"{first}.log", why="it is not there")
+        for first in range(25)
+    ]
     rows = [segment(first, first + 1, **FRESH) for first in range(25)]
     found = obstacles(rows=rows, lost={partition_id(): lost})
     assert {(str(each.kind), each.fatal, each.where) for each in found} == {("corrupt", True, "orders-0")}
     assert "offsets 0 to 1 cannot be read: it is not there (0.log)" in {each.what for each in found}
     assert "5 more objects like these" in {each.what for each in found}, "so many are counted, not listed"
     assert isinstance(refusal(found), CorruptDataError)
-    assert refusal(obstacles(Wish(accept_gaps=True), rows=rows, lost={partition_id(): lost})) is None
+    assert refusal(obstacles(RestoreRequest(accept_gaps=True), rows=rows, lost={partition_id(): lost})) is None
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "asked",
     [
-        Wish(rename=parse_rename(["/^ord/zz_/"])),
-        Wish(rename=parse_rename(["order=zz"])),
-        Wish(topics=("/^ord/",)),
-        Wish(topics=("orders", "ord?")),
-        Wish(exclude=("ordres",)),
-        Wish(partition_counts={"ordres": 3}),
-        Wish(topic_ids=frozenset({"nothing"})),
+        RestoreRequest(rename=parse_rename(["/^ord/zz_/"])),
+        RestoreRequest(rename=parse_rename(["order=zz"])),
+        RestoreRequest(topics=("/^ord/",)),
+        RestoreRequest(topics=("orders", "ord?")),
+        RestoreRequest(exclude=("ordres",)),
+        RestoreRequest(partition_counts={"ordres": 3}),
+        RestoreRequest(topic_ids=frozenset({"nothing"})),
     ],
 )
-def test_a_rule_or_a_pattern_that_matches_nothing_is_a_usage_error(wish: Wish) -> None:
-    chosen = choose_incarnations(wish, {TOPIC_ID: "orders"}, {TOPIC_ID})
-    error = refusal(obstacles(wish, chosen=chosen))
+def test_a_rule_or_a_pattern_that_matches_nothing_is_a_usage_error(asked: RestoreRequest) -> None:
+    chosen = choose_incarnations(asked, {TOPIC_ID: "orders"}, {TOPIC_ID})
+    error = refusal(obstacles(asked, chosen=chosen))
     assert isinstance(error, UsageError)
     assert error.hint
     assert "whole name" in error.hint or "did you mean orders" in error.hint or "nothing" in str(error)
 
 
 def test_a_rule_that_matches_the_whole_name_is_used() -> None:
-    wish = Wish(rename=parse_rename(["/ord(.*)/zz_\\1/"]))
-    chosen = choose_incarnations(wish, {TOPIC_ID: "orders"}, {TOPIC_ID})
+    request = RestoreRequest(rename=parse_rename(["/ord(.*)/zz_\\1/"]))
+    chosen = choose_incarnations(request, {TOPIC_ID: "orders"}, {TOPIC_ID})
     assert chosen.wrong == ()
-    assert plan(ROWS, wish, chosen=chosen).topics[0].target.name == "zz_ers"
+    assert plan(ROWS, request, chosen=chosen).topics[0].target.name == "zz_ers"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.errors import RefusedError, TopicGoneError
 from maxbrod.restore.plan.mapping import build_map
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.resume import Next, check_finished, check_topic, resume_partition, resume_shared
 from maxbrod.restore.plan.targets import LogExtent
-from maxbrod.restore.plan.wish import OffsetsMode, Wish
 from restore.plan.examples import plan, target, topic
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ HOLE = -2
 def topic_plan(first: int, end: int, mode: str, extent: tuple[int, int] | None = None, **changes: Any) -> TopicPlan:
     rows = ([gap(0, first)] if first else []) + ([segment(first, end)] if first < end else [])
     state = target() if extent is None else target(topic(), ends={"orders": [extent]})
-    (made,) = plan(rows, Wish(offsets=OffsetsMode(mode), **changes), into=state).topics
+    (made,) = plan(rows, RestoreRequest(offsets=OffsetsMode(mode), **changes), into=state).topics
     return made
 
 

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows, slice_of
-from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.model import AbortedTransaction, TopicPartition
+from maxbrod.model import AbortedTransaction, GapReason, TopicPartition
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS, read_columns
-from maxbrod.restore.plan.sources import Lost, Source, measure_sources, rows_to_read, sound_part
-from maxbrod.restore.plan.wish import OffsetRange, Wish
+from maxbrod.restore.plan.request import OffsetRange, RestoreRequest
+from maxbrod.restore.plan.sources import Source, UnreadableRange, measure_sources, rows_to_read, sound_part
 from restore.plan.examples import CHOSEN, partition_id
 
 if TYPE_CHECKING:
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
 ORDERS_0 = TopicPartition(topic="orders", partition=0)
 
 
-def measure(rows: Sequence[Segment | Gap] | pa.Table, wish: Wish | None = None, **changes: Any) -> Source:
+def measure(rows: Sequence[Segment | Gap] | pa.Table, request: RestoreRequest | None = None, **changes: Any) -> Source:
     table = rows if isinstance(rows, pa.Table) else encode_rows(rows)
     values: dict[str, Any] = {"ends": {}, "as_of": False, **changes}
-    (found,) = measure_sources(table, wish or Wish(), CHOSEN, **values)
+    (found,) = measure_sources(table, request or RestoreRequest(), CHOSEN, **values)
     return found
 
 
-def read(rows: Sequence[Segment | Gap], wish: Wish, source: Source | None = None) -> list[int]:
-    found = rows_to_read(encode_rows(rows), [source or measure(rows, wish)], wish)
+def read(rows: Sequence[Segment | Gap], request: RestoreRequest, source: Source | None = None) -> list[int]:
+    found = rows_to_read(encode_rows(rows), [source or measure(rows, request)], request)
     return [row.base_offset for row in decode_rows(found) if isinstance(row, Segment)]
 
 
@@ -90,9 +89,9 @@ def test_no_record_that_is_wanted_is_ever_left_out(
     ranges: tuple[OffsetRange, ...] = ()
     if (first is not None or end is not None) and (first or 0) < (100 if end is None else end):
         ranges = (OffsetRange(where=ORDERS_0, first=first, end=end),)
-    wish = Wish(since_ms=since, until_ms=until, ranges=ranges)
-    source = measure(log.rows, wish)
-    bases = read(log.rows, wish, source)
+    request = RestoreRequest(since_ms=since, until_ms=until, ranges=ranges)
+    source = measure(log.rows, request)
+    bases = read(log.rows, request, source)
     wanted = [
         offset
         for offset, time in log.records.items()
@@ -126,8 +125,8 @@ def test_without_a_cut_everything_is_counted_exactly(log: Log) -> None:
 
 def test_a_row_with_a_low_minimum_that_is_not_sure_is_never_skipped_for_until() -> None:
     rows = [segment(0, 10, min_timestamp=50, max_timestamp=60), segment(10, 11, min_timestamp=50, max_timestamp=50)]
-    assert read(rows, Wish(until_ms=40)) == [0]
-    assert measure(rows, Wish(until_ms=40)).records == 0
+    assert read(rows, RestoreRequest(until_ms=40)) == [0]
+    assert measure(rows, RestoreRequest(until_ms=40)).records == 0
 
 
 def test_rows_older_than_since_are_skipped_but_never_those_without_a_time() -> None:
@@ -137,23 +136,25 @@ def test_rows_older_than_since_are_skipped_but_never_those_without_a_time() -> N
         segment(20, 30, min_timestamp=1, max_timestamp=41),
         segment(30, 40, min_timestamp=None, max_timestamp=None, records=0),
     ]
-    assert read(rows, Wish(since_ms=41)) == [10, 20]
-    assert measure(rows, Wish(since_ms=41)).first_offset == 10
+    assert read(rows, RestoreRequest(since_ms=41)) == [10, 20]
+    assert measure(rows, RestoreRequest(since_ms=41)).first_offset == 10
     mixed = [segment(0, 10, min_timestamp=-9, max_timestamp=-5)]
-    assert read(mixed, Wish(since_ms=-2)) == [0], "a record without a time counts as -1, and may stand among others"
-    assert read(mixed, Wish(since_ms=0)) == []
+    assert read(mixed, RestoreRequest(since_ms=-2)) == [0], (
+        "a record without a time counts as -1, and may stand among others"
+    )
+    assert read(mixed, RestoreRequest(since_ms=0)) == []
 
 
 def test_as_of_a_run_nothing_beyond_its_ends_exists() -> None:
     rows = [segment(0, 10), segment(10, 20), segment(0, 5, partition=1)]
     source = measure(rows, ends={partition_id(0): 15}, as_of=True)
     assert (source.partition, source.asked_end, source.records) == (0, 15, 15)
-    assert read(rows, Wish(), replace(source, asked_end=10)) == [0]
+    assert read(rows, RestoreRequest(), replace(source, asked_end=10)) == [0]
 
 
 def test_a_partition_that_is_archived_and_empty_is_still_there() -> None:
     sources = measure_sources(
-        encode_rows([segment(3, 9)]), Wish(), CHOSEN, {partition_id(0): 7, partition_id(1): 50}, as_of=False
+        encode_rows([segment(3, 9)]), RestoreRequest(), CHOSEN, {partition_id(0): 7, partition_id(1): 50}, as_of=False
     )
     extents = [(each.partition, each.asked_first, each.first_offset, each.asked_end) for each in sources]
     assert extents == [(0, 3, 3, 9), (1, 50, 50, 50)]
@@ -161,11 +162,11 @@ def test_a_partition_that_is_archived_and_empty_is_still_there() -> None:
 
 def test_of_a_topic_with_ranges_only_their_partitions_are_taken() -> None:
     rows = [segment(0, 10, partition=number) for number in range(3)]
-    wish = Wish(ranges=(OffsetRange(where=TopicPartition(topic="orders", partition=1), first=4, end=6),))
-    source = measure(rows, wish)
+    request = RestoreRequest(ranges=(OffsetRange(where=TopicPartition(topic="orders", partition=1), first=4, end=6),))
+    source = measure(rows, request)
     assert (source.partition, source.asked_first, source.asked_end, source.records) == (1, 4, 6, 2)
-    wish = Wish(partitions=frozenset({2}))
-    assert measure(rows, wish).partition == 2
+    request = RestoreRequest(partitions=frozenset({2}))
+    assert measure(rows, request).partition == 2
 
 
 def test_what_is_missing_is_named_with_its_reason() -> None:
@@ -179,8 +180,8 @@ def test_what_is_missing_is_named_with_its_reason() -> None:
     found = [(each.first, each.end, each.reason) for each in source.troubles]
     assert found == [(20, 30, GapReason.CORRUPT), (30, 40, None), (40, 50, GapReason.UNEXPLAINED)]
     assert source.gaps == {"retention": 10, "corrupt": 10}
-    wish = Wish(ranges=(OffsetRange(where=ORDERS_0, first=45, end=70),))
-    found = [(each.first, each.end, each.reason) for each in measure(rows, wish).troubles]
+    request = RestoreRequest(ranges=(OffsetRange(where=ORDERS_0, first=45, end=70),))
+    found = [(each.first, each.end, each.reason) for each in measure(rows, request).troubles]
     assert found == [(45, 50, GapReason.UNEXPLAINED), (50, 70, None)]
 
 
@@ -191,8 +192,8 @@ def test_offsets_of_aborted_transactions_are_counted_within_the_row() -> None:
     )
     rows = encode_rows([segment(0, 10, partition=9), segment(10, 20, aborted=aborted), segment(20, 30)])
     chunked = pa.concat_tables([rows.slice(0, 1), rows.slice(1, 1), rows.slice(2, 1)])
-    assert measure(chunked, Wish(partitions=frozenset({0}))).aborted == 3 + 5
-    assert measure(rows, Wish(partitions=frozenset({0}))).aborted == 3 + 5
+    assert measure(chunked, RestoreRequest(partitions=frozenset({0}))).aborted == 3 + 5
+    assert measure(rows, RestoreRequest(partitions=frozenset({0}))).aborted == 3 + 5
     assert read_columns(chunked).aborted.tolist() == [0, 3 + 5, 0]
 
 
@@ -221,19 +222,19 @@ def test_few_columns_are_enough_and_64_bits_survive() -> None:
 def test_of_many_sources_each_has_its_own_rows_and_no_others() -> None:
     rows = [segment(base, base + 10, partition=number) for number in range(4) for base in (0, 10)]
     table = encode_rows([*rows, gap(20, 30, partition=1), segment(0, 10, topic_id="another", partition=1)])
-    sources = [measure(table, Wish(partitions=frozenset({number}))) for number in (3, 1)]
+    sources = [measure(table, RestoreRequest(partitions=frozenset({number}))) for number in (3, 1)]
     sources[0] = replace(sources[0], asked_first=10)
-    found = [row for row in decode_rows(rows_to_read(table, sources, Wish())) if isinstance(row, Segment)]
+    found = [row for row in decode_rows(rows_to_read(table, sources, RestoreRequest())) if isinstance(row, Segment)]
     assert [(row.topic_id, row.partition, row.base_offset) for row in found] == [
         (TOPIC_ID, 1, 0),
         (TOPIC_ID, 1, 10),
         (TOPIC_ID, 3, 10),
     ]
-    assert rows_to_read(table, [], Wish()).num_rows == 0
+    assert rows_to_read(table, [], RestoreRequest()).num_rows == 0
 
 
-def lost(first: int, end: int) -> Lost:
-    return Lost(first=first, end=end, object_name=f"segments/{first}.log", why="the object is not there")
+def lost(first: int, end: int) -> UnreadableRange:
+    return UnreadableRange(first=first, end=end, object_name=f"segments/{first}.log", why="the object is not there")
 
 
 def test_rows_whose_objects_are_gone_are_left_out_and_keep_their_place() -> None:
@@ -250,8 +251,8 @@ def test_rows_whose_objects_are_gone_are_left_out_and_keep_their_place() -> None
 def test_what_is_lost_and_not_asked_for_is_nobodys_trouble() -> None:
     rows = [segment(0, 10, max_timestamp=5), segment(10, 20, max_timestamp=15), segment(20, 30, max_timestamp=25)]
     gone = {partition_id(): [lost(0, 10), lost(10, 20)]}
-    assert [each.first for each in measure(rows, Wish(since_ms=10), lost=gone).lost] == [10]
-    ranged = Wish(ranges=(OffsetRange(where=ORDERS_0, first=15, end=25),))
+    assert [each.first for each in measure(rows, RestoreRequest(since_ms=10), lost=gone).lost] == [10]
+    ranged = RestoreRequest(ranges=(OffsetRange(where=ORDERS_0, first=15, end=25),))
     assert [each.first for each in measure(rows, ranged, lost=gone).lost] == [10]
 
 

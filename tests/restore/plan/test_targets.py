@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from catalog.examples import segment
 from maxbrod.restore.plan.configs import ConfigChange, TopicConfigs, plan_existing_configs, plan_new_configs
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 from restore.plan.examples import EFFECTIVE, plan, target, topic
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_throttles_that_name_brokers_and_values_that_kafka_hides_are_left_behind
     assert made.dropped == ()
 
 
-def test_what_the_wish_sets_wins() -> None:
+def test_what_the_request_sets_wins() -> None:
     made = new({"retention.ms": "5"}, overrides={"retention.ms": "-1", "segment.ms": "9"})
     assert made.final == {"retention.ms": "-1", "segment.ms": "9"}
     assert "retention.ms" not in made.release.set
@@ -142,8 +142,10 @@ def test_a_topic_that_the_snapshot_does_not_know_gets_the_brokers_replicas_and_t
     assert (made.replication_factor, made.partition_count) == (-1, 3)
 
 
-def test_a_target_is_named_and_counted_as_the_wish_says() -> None:
-    made = only_target(wish=Wish(rename=parse_rename(suffix="-back"), partition_count=12), archived=topic(partitions=3))
+def test_a_target_is_named_and_counted_as_the_request_says() -> None:
+    made = only_target(
+        request=RestoreRequest(rename=parse_rename(suffix="-back"), partition_count=12), archived=topic(partitions=3)
+    )
     assert (made.name, made.partition_count, made.repartitioned, made.bases) == ("orders-back", 12, True, (0,) * 12)
 
 

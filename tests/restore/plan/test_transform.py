@@ -7,23 +7,29 @@ from dataclasses import replace
 import pytest
 
 from catalog.examples import segment
-from maxbrod.compare.plan.pairs import CompareWish
+from maxbrod.compare.plan.pairs import CompareRequest
 from maxbrod.errors import UsageError
 from maxbrod.restore.cold.plan import check_cold
 from maxbrod.restore.plan.document import decode_plan, encode_plan
-from maxbrod.restore.plan.wish import Wish, command_digest
+from maxbrod.restore.plan.request import RestoreRequest, command_digest
 from maxbrod.transform.plan import Changes, TransformPlan, add_changes
 from restore.plan.examples import plan
 
-WHERE = Wish(where="key is not null")
+WHERE = RestoreRequest(where="key is not null")
 
 
-def digest(wish: Wish) -> str:
-    return command_digest(wish, archive="s3://a", cluster_id="c")
+def digest(request: RestoreRequest) -> str:
+    return command_digest(request, archive="s3://a", cluster_id="c")
 
 
 def test_other_expressions_are_another_command_and_another_staging_is_not() -> None:
-    others = [Wish(), WHERE, Wish(where="true"), Wish(select="key as key"), replace(WHERE, select="key as key")]
+    others = [
+        RestoreRequest(),
+        WHERE,
+        RestoreRequest(where="true"),
+        RestoreRequest(select="key as key"),
+        replace(WHERE, select="key as key"),
+    ]
     assert len({digest(each) for each in others}) == len(others)
     assert digest(replace(WHERE, staging="/elsewhere")) == digest(WHERE)
 
@@ -35,19 +41,19 @@ def test_a_plan_with_expressions_comes_back_as_it_was() -> None:
     assert decode_plan(encode_plan(made)) == made
 
 
-@pytest.mark.parametrize("wish", [WHERE, Wish(select="'x' as value")])
-def test_expressions_that_would_not_be_followed_are_refused(wish: Wish) -> None:
+@pytest.mark.parametrize("asked", [WHERE, RestoreRequest(select="'x' as value")])
+def test_expressions_that_would_not_be_followed_are_refused(asked: RestoreRequest) -> None:
     """Else records that were to be left out or masked would slip in."""
     with pytest.raises(UsageError, match="--to-logdir") as refused:
-        check_cold(wish)
+        check_cold(asked)
     assert "convert" in str(refused.value.hint)
     with pytest.raises(UsageError, match="as they are"):
-        CompareWish(selection=wish)
+        CompareRequest(selection=asked)
 
 
 def test_staging_without_expressions_is_refused() -> None:
     with pytest.raises(UsageError, match="staged"):
-        Wish(staging="/elsewhere")
+        RestoreRequest(staging="/elsewhere")
 
 
 def test_what_parts_of_a_topic_have_changed_is_added_up() -> None:

@@ -16,16 +16,17 @@ import pyarrow as pa
 from maxbrod.backup.plan.evidence import collect, impossible
 from maxbrod.backup.plan.findings import Finding, FindingKind
 from maxbrod.backup.plan.holes import explain, marks_within
-from maxbrod.catalog.rows import SLICE_FIELDS, Gap, PartitionId, Segment
-from maxbrod.catalog.schema import GapReason, Kind
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
+from maxbrod.catalog.schema import Kind
 from maxbrod.catalog.tiling import find_tiling_faults
+from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.backup.plan.evidence import Evidence
     from maxbrod.backup.plan.items import Outcome
-    from maxbrod.catalog.tiling import Hole, Overlap
+    from maxbrod.catalog.tiling import Overlap, UncoveredRange
     from maxbrod.layouts.kafka.slices import Slice
 
 _HINTS: Final = {
@@ -90,7 +91,7 @@ def check_tiling(rows: Sequence[Segment | Gap], expected: Mapping[PartitionId, t
     The last look before a commit: CorruptDataError names the first offset where it does not hold.
     """
     tiling = find_tiling_faults(_tiling_table(rows), expected)
-    faults: tuple[Hole | Overlap, ...] = (*tiling.holes, *tiling.overlaps)
+    faults: tuple[UncoveredRange | Overlap, ...] = (*tiling.holes, *tiling.overlaps)
     for fault in faults:
         what = f"offsets {fault.first_offset} to {fault.end_offset} are not covered exactly once"
         raise impossible(what, fault.partition, fault.first_offset)

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from maxbrod.backup.plan.holes import Account, Mark
-from maxbrod.backup.plan.items import Failure, Trouble
-from maxbrod.catalog.schema import GapReason
+from maxbrod.backup.plan.items import Failure, FailureKind
 from maxbrod.errors import CorruptDataError
+from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maxbrod.backup.plan.items import Outcome
-    from maxbrod.catalog.rows import PartitionId
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.model import PartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +75,10 @@ class _Progress:
     def why_short(self) -> Failure:
         last = self.used[-1] if self.used else None
         if last is None or self.answered >= last.item.end:
-            return Failure(trouble=Trouble.UNAVAILABLE, message="no task has answered for these offsets")
+            return Failure(trouble=FailureKind.UNAVAILABLE, message="no task has answered for these offsets")
         return last.failure or Failure(
-            trouble=Trouble.UNAVAILABLE, message="a task has ended before the end of its range, and says nothing of why"
+            trouble=FailureKind.UNAVAILABLE,
+            message="a task has ended before the end of its range, and says nothing of why",
         )
 
 
@@ -99,7 +100,7 @@ def _follow(ordered: Sequence[Outcome], answered: int, deletion: Failure | None)
 def _find_deletion(outcomes: Sequence[Outcome]) -> Failure | None:
     """Where one task met the end of the topic, none of the others can go on later either."""
     failures = (each.failure for each in outcomes)
-    return next((each for each in failures if each is not None and each.trouble is Trouble.DELETED), None)
+    return next((each for each in failures if each is not None and each.trouble is FailureKind.DELETED), None)
 
 
 def _check_items(partition: PartitionId, ordered: Sequence[Outcome]) -> None:

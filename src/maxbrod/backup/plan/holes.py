@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.catalog.schema import GapReason
+from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from maxbrod.catalog.rows import PartitionId
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from maxbrod.layouts.kafka.slices import Slice
@@ -45,7 +45,7 @@ class Task:
         return sum(item.bytes_estimate for item in self.items)
 
 
-class Trouble(StrEnum):
+class FailureKind(StrEnum):
     """Why a range was not read to its end."""
 
     UNAVAILABLE = "unavailable"
@@ -62,7 +62,7 @@ class Trouble(StrEnum):
 class Failure:
     """What ended the reading of a range early, in the words of the error."""
 
-    trouble: Trouble
+    trouble: FailureKind
     message: str
     offset: int | None = None
     hint: str | None = None

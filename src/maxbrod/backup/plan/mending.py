@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from maxbrod.backup.plan.tasks import PartitionRange
-from maxbrod.catalog.rows import Gap, PartitionId
-from maxbrod.catalog.schema import MENDABLE
+from maxbrod.catalog.rows import Gap
+from maxbrod.model import MENDABLE, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.backup.plan.assembly import Assembly
     from maxbrod.backup.plan.items import Outcome
-    from maxbrod.backup.plan.states import PartitionPlan
+    from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.catalog.rows import Segment
 
 
@@ -45,7 +45,7 @@ class Mending:
     """Nothing of these can be read any more."""
 
 
-def plan_mending(rows: Iterable[Gap], plans: Mapping[PartitionId, PartitionPlan]) -> Mending:
+def plan_mending(rows: Iterable[Gap], plans: Mapping[PartitionId, PartitionBackup]) -> Mending:
     """Rows of other reasons are passed over. A partition without a plan is gone, or not of this run's topics: final.
 
     So are, for now, rows that the run replaces anyway because the log was truncated, and those that the last stable

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from maxbrod.backup.plan.states import PartitionPlan
-    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.backup.plan.states import PartitionBackup
+    from maxbrod.model import PartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class RollLimits:
     age_ms: int = 0
 
 
-def due(plan: PartitionPlan, *, waiting_since_ms: int | None, now_ms: int, limits: RollLimits) -> bool:
+def due(plan: PartitionBackup, *, waiting_since_ms: int | None, now_ms: int, limits: RollLimits) -> bool:
     """Whether this interval reads the partition; `waiting_since_ms` is when `track_waiting` first saw it wait.
 
     What is no longer in the log, or no longer true of it, is written down at once.
@@ -43,7 +43,7 @@ def due(plan: PartitionPlan, *, waiting_since_ms: int | None, now_ms: int, limit
 
 
 def track_waiting(
-    waiting_since_ms: Mapping[PartitionId, int], plans: Iterable[PartitionPlan], *, now_ms: int
+    waiting_since_ms: Mapping[PartitionId, int], plans: Iterable[PartitionBackup], *, now_ms: int
 ) -> dict[PartitionId, int]:
     """Since when each partition has had something to read; those that have nothing are forgotten.
 

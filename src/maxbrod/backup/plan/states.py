@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from maxbrod.backup.plan.starts import resolve_start
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.engine.windows import estimate_bytes
-from maxbrod.model import TopicPartition
+from maxbrod.model import PartitionId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +58,7 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlan:
+class PartitionBackup:
     """Offsets [first, end) are to be answered for; those from `start` on are to be read.
 
     What lies between `first` and `start` is gone by retention: it becomes a gap when the run is assembled.
@@ -90,7 +89,7 @@ class PartitionPlan:
         return self.state.bytes_of(self.end - self.start)
 
 
-def plan_partition(state: PartitionState, start: Start, *, offset_for_time: int = -1) -> PartitionPlan:
+def plan_partition(state: PartitionState, start: Start, *, offset_for_time: int = -1) -> PartitionBackup:
     """`start` is for partitions that no run has met; `offset_for_time` is the broker's answer where it is a time."""
     held = state.held
     if held is None:
@@ -103,13 +102,13 @@ def plan_partition(state: PartitionState, start: Start, *, offset_for_time: int 
             offset_for_time=offset_for_time,
         )
         end = max(state.end, found.offset)
-        return PartitionPlan(
+        return PartitionBackup(
             state=state, first=found.offset, start=found.offset, end=end, first_time=True, note=found.note
         )
     truncated_at = _truncated_at(state, held)
     first = held.end_offset if truncated_at is None else truncated_at
     begin = max(first, state.log_start)
-    return PartitionPlan(
+    return PartitionBackup(
         state=state,
         first=first,
         start=begin,

@@ -16,7 +16,7 @@ from maxbrod.engine.windows import estimate_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.model import PartitionId
 
 Wave: TypeAlias = tuple[Task, ...]
 

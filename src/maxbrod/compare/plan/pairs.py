@@ -11,7 +11,7 @@ import numpy as np
 from maxbrod.batch.digest import Field
 from maxbrod.errors import UsageError
 from maxbrod.restore.plan.mapping import OffsetMap
-from maxbrod.restore.plan.wish import Wish
+from maxbrod.restore.plan.request import RestoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,10 +41,10 @@ class Match(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareWish:
+class CompareRequest:
     """What somebody wants compared, and how. `selection` is as for a restore: its rename says what the target is."""
 
-    selection: Wish = field(default_factory=Wish)
+    selection: RestoreRequest = field(default_factory=RestoreRequest)
     match: Match = Match.AUTO
     ignored: frozenset[Field] = frozenset()
     differences: int = DIFFERENCES_DEFAULT
@@ -69,13 +69,13 @@ class CompareWish:
     @property
     def cuts(self) -> bool:
         """Whether it says itself which records are meant, so that no restore needs to be asked."""
-        wish = self.selection
+        request = self.selection
         return bool(
-            wish.ranges
-            or wish.since_ms is not None
-            or wish.until_ms is not None
-            or wish.as_of
-            or (self.restore is not None and (wish.rename != Wish().rename or wish.topic_ids))
+            request.ranges
+            or request.since_ms is not None
+            or request.until_ms is not None
+            or request.as_of
+            or (self.restore is not None and (request.rename != RestoreRequest().rename or request.topic_ids))
         )
 
 

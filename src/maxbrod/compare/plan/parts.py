@@ -34,7 +34,7 @@ class Side(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ComparePart:
     """Offsets [extent.first, extent.end) of one side of a pair. Parts of the same number are of the same records."""
 
     pair: int
@@ -46,18 +46,18 @@ class Part:
     cost_bytes: int
 
 
-def cut_parts(pairs: Sequence[Pair]) -> list[Part]:
+def cut_parts(pairs: Sequence[Pair]) -> list[ComparePart]:
     """All that has to be read; parts without an offset are left out."""
     return [
         part for number, pair in enumerate(pairs) for part in _cut(number, pair) if part.extent.first < part.extent.end
     ]
 
 
-def spread(parts: Sequence[Part], parallelism: int) -> list[list[Part]]:
+def spread(parts: Sequence[ComparePart], parallelism: int) -> list[list[ComparePart]]:
     """Into tasks of about the same cost, a few for each core, the largest parts first."""
     cost = sum(part.cost_bytes for part in parts)
     count = min(len(parts), max(_TASKS_PER_CORE * parallelism, cost // _TASK_BYTES))
-    tasks: list[list[Part]] = [[] for _ in range(count)]
+    tasks: list[list[ComparePart]] = [[] for _ in range(count)]
     loads = [0] * count
     for part in sorted(parts, key=lambda each: -each.cost_bytes):
         lightest = loads.index(min(loads))
@@ -71,7 +71,7 @@ def split_evenly(first: int, end: int) -> tuple[int, ...]:
     return tuple(range(first + PART_OFFSETS, end - PART_OFFSETS // 2, PART_OFFSETS))
 
 
-def _cut(number: int, pair: Pair) -> Iterator[Part]:
+def _cut(number: int, pair: Pair) -> Iterator[ComparePart]:
     source, target = pair.source, pair.target
     if source is not None:
         yield from _parts(number, Side.SOURCE, source, _bounds(source, pair.splits), pair.bytes)
@@ -92,11 +92,11 @@ def _bounds(extent: Extent, splits: Sequence[int]) -> list[int]:
     return [extent.first, *(each for each in splits if extent.first < each < extent.end), extent.end]
 
 
-def _parts(pair: int, side: Side, extent: Extent, bounds: Sequence[int], size: int) -> Iterator[Part]:
+def _parts(pair: int, side: Side, extent: Extent, bounds: Sequence[int], size: int) -> Iterator[ComparePart]:
     for number, (first, end) in enumerate(pairwise(bounds)):
         part = extent.clipped(first, end)
         share = size // (len(bounds) - 1) if size else (part.end - part.first) * _RECORD_BYTES
-        yield Part(
+        yield ComparePart(
             pair=pair,
             side=side,
             number=number,

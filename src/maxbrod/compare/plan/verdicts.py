@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.compare.plan.pairs import Extent, Pair
-    from maxbrod.compare.plan.parts import Part
+    from maxbrod.compare.plan.parts import ComparePart
 
     Digests = Mapping[tuple[int, Side, int], Digest]
     """By pair, side and number of the part."""
@@ -38,7 +38,7 @@ class Suspect:
     skipped: int = 0
 
 
-def judge(number: int, pair: Pair, parts: Sequence[Part], digests: Digests) -> Verdict:
+def judge(number: int, pair: Pair, parts: Sequence[ComparePart], digests: Digests) -> Verdict:
     """`parts` of all pairs will do. A part that was not read, because it has no offset, has no records."""
     source, target = (join(_of(number, side, parts, digests)) for side in Side)
     if pair.match is Match.SET:
@@ -63,7 +63,7 @@ def judge_set(verdicts: Sequence[Verdict]) -> Verdict:
     return Verdict(source=source, target=target, equal=equal)
 
 
-def find_suspects(number: int, pair: Pair, parts: Sequence[Part], digests: Digests, limit: int) -> list[Suspect]:
+def find_suspects(number: int, pair: Pair, parts: Sequence[ComparePart], digests: Digests, limit: int) -> list[Suspect]:
     """Where the first differences of a pair that is not equal are to be found; each has one at least."""
     source, target = pair.source, pair.target
     if source is None or target is None or pair.match is Match.SET:
@@ -84,13 +84,13 @@ def find_suspects(number: int, pair: Pair, parts: Sequence[Part], digests: Diges
     return found[: max(limit, 1)]
 
 
-def _of(pair: int, side: Side, parts: Sequence[Part], digests: Digests) -> Iterator[Digest]:
+def _of(pair: int, side: Side, parts: Sequence[ComparePart], digests: Digests) -> Iterator[Digest]:
     numbers = sorted(part.number for part in parts if (part.pair, part.side) == (pair, side))
     return (digests[pair, side, number] for number in numbers)
 
 
 def _after_equal_beginning(
-    number: int, source: Extent, target: Extent, parts: Sequence[Part], digests: Digests
+    number: int, source: Extent, target: Extent, parts: Sequence[ComparePart], digests: Digests
 ) -> Suspect:
     """Sides are cut at different records, so that an equal beginning is known only where two cuts happen to agree."""
     starts = [_starts(number, side, parts, digests) for side in Side]
@@ -105,7 +105,7 @@ def _after_equal_beginning(
     )
 
 
-def _starts(pair: int, side: Side, parts: Sequence[Part], digests: Digests) -> dict[int, tuple[Digest, int]]:
+def _starts(pair: int, side: Side, parts: Sequence[ComparePart], digests: Digests) -> dict[int, tuple[Digest, int]]:
     """By how many records stand before it: the digest of those, and the offset at which a part begins."""
     found, before = {}, Digest()
     for part in sorted(

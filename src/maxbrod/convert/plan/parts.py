@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.catalog.rows import Gap, PartitionId, Segment
-from maxbrod.model import TopicPartition
+from maxbrod.catalog.rows import Gap, Segment
+from maxbrod.model import PartitionId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _TASK_BYTES_MIN: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ConvertPart:
     """A partition of the source, or as much of it as one wave takes: rows in order of offsets, without holes."""
 
     topic: str
@@ -41,22 +41,22 @@ class Part:
     def end(self) -> int:
         return self.rows[-1].end_offset
 
-    def after(self, offset: int | None) -> Part:
+    def after(self, offset: int | None) -> ConvertPart:
         """Without what ends before an offset."""
         if offset is None:
             return self
         return replace(self, rows=tuple(row for row in self.rows if row.end_offset > offset))
 
-    def first_rows(self, count: int) -> Part:
+    def first_rows(self, count: int) -> ConvertPart:
         return replace(self, rows=self.rows[:count])
 
 
-def waves(parts: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
+def waves(parts: Sequence[ConvertPart], bytes_max: int) -> Iterator[list[ConvertPart]]:
     """Parts, cut between rows, so that each wave has about so much. A partition is in a wave once at most."""
     waiting = list(parts)
     while waiting:
-        wave: list[Part] = []
-        rest: list[Part] = []
+        wave: list[ConvertPart] = []
+        rest: list[ConvertPart] = []
         room = bytes_max
         for part in waiting:
             if room <= 0:
@@ -72,13 +72,13 @@ def waves(parts: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
         waiting = rest
 
 
-def shares(parts: Sequence[Part], parallelism: int) -> list[Part]:
+def shares(parts: Sequence[ConvertPart], parallelism: int) -> list[ConvertPart]:
     """The same, so that no part is larger than what each of so many tasks would have; as far as its rows allow."""
     fair = max(sum(part.bytes for part in parts) // max(parallelism, 1), _TASK_BYTES_MIN)
     return [piece for part in parts for piece in _cut(part, fair)]
 
 
-def _cut(part: Part, bytes_max: int) -> Iterator[Part]:
+def _cut(part: ConvertPart, bytes_max: int) -> Iterator[ConvertPart]:
     rest = part
     while rest.bytes > bytes_max and len(rest.rows) > 1:
         sizes = accumulate(row.bytes if isinstance(row, Segment) else 0 for row in rest.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
-from maxbrod.catalog.schema import GapReason
+from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

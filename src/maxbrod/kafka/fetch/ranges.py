@@ -22,7 +22,7 @@ from maxbrod.errors import (
 )
 from maxbrod.kafka.fetch.chunks import Chunk, Selection, announced_bytes, empty_chunk, select
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
-from maxbrod.kafka.fetch.request import FetchedPartition, FetchWish, fetch_request, read_answer
+from maxbrod.kafka.fetch.request import FetchedPartition, PartitionFetch, fetch_request, read_answer
 from maxbrod.kafka.wire.client import PATIENCE_S, gave_up
 from maxbrod.kafka.wire.deadline import Backoff, Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with
@@ -249,7 +249,7 @@ class _RangeReader:
             raise self._recreated()
         deadline = self._request_deadline()
         connection = self._client.connection(leader.node_id, deadline=deadline)
-        wish = FetchWish(
+        target = PartitionFetch(
             topic_id=self._topic_id,
             partition=self._where.partition,
             offset=offset,
@@ -257,7 +257,7 @@ class _RangeReader:
             last_fetched_epoch=last_epoch,
             bytes_max=self._fetch_bytes,
         )
-        request = fetch_request([wish], bytes_max=self._fetch_bytes, read_committed=self._read_committed)
+        request = fetch_request([target], bytes_max=self._fetch_bytes, read_committed=self._read_committed)
         ticket = connection.send(request, deadline)
         self._in_flight = _InFlight(connection, ticket, self._topic_id)
         return self._in_flight

@@ -31,7 +31,7 @@ _VARINT_BYTES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchWish:
+class PartitionFetch:
     """From where, at most how much. -1 for an epoch says that it is not known."""
 
     topic_id: UUID
@@ -68,18 +68,18 @@ class FetchAnswer:
 
 
 def fetch_request(
-    wishes: Iterable[FetchWish], *, bytes_max: int, wait_ms: int = 500, read_committed: bool = True
+    partitions: Iterable[PartitionFetch], *, bytes_max: int, wait_ms: int = 500, read_committed: bool = True
 ) -> Any:  # noqa: ANN401 - kafka-python is untyped
     """Several partitions in one request, without a session: each request stands for itself."""
     topics: dict[UUID, list[Any]] = defaultdict(list)
-    for wish in wishes:
-        topics[wish.topic_id].append(
+    for each in partitions:
+        topics[each.topic_id].append(
             FetchRequest.FetchTopic.FetchPartition(
-                partition=wish.partition,
-                current_leader_epoch=wish.leader_epoch,
-                fetch_offset=wish.offset,
-                last_fetched_epoch=wish.last_fetched_epoch,
-                partition_max_bytes=wish.bytes_max,
+                partition=each.partition,
+                current_leader_epoch=each.leader_epoch,
+                fetch_offset=each.offset,
+                last_fetched_epoch=each.last_fetched_epoch,
+                partition_max_bytes=each.bytes_max,
             )
         )
     return FetchRequest(

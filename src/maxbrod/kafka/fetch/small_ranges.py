@@ -14,7 +14,7 @@ from maxbrod.batch.beginnings import may_begin_before
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, UnavailableError, UnsupportedFormatError, UsageError
 from maxbrod.kafka.fetch.chunks import select
-from maxbrod.kafka.fetch.request import FetchWish, fetch_request, read_answer
+from maxbrod.kafka.fetch.request import PartitionFetch, fetch_request, read_answer
 from maxbrod.kafka.wire.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def read_small_ranges(
     client: KafkaClient, ranges: Sequence[SmallRange], *, read_committed: bool = True
 ) -> Iterator[tuple[SmallRange, Chunk]]:
     """Those ranges that came whole, each as one chunk, in no particular order."""
-    for node_id, wishes in _by_leader(client, ranges).items():
-        waiting = wishes
+    for node_id, asked in _by_leader(client, ranges).items():
+        waiting = asked
         while waiting:
             answered = dict(_ask(client, node_id, waiting, read_committed=read_committed))
             yield from ((each, chunk) for each, chunk in answered.items() if chunk is not None)
@@ -76,18 +76,18 @@ def _by_leader(client: KafkaClient, ranges: Iterable[SmallRange]) -> dict[int, l
 
 
 def _ask(
-    client: KafkaClient, node_id: int, wishes: Iterable[tuple[SmallRange, int]], *, read_committed: bool
+    client: KafkaClient, node_id: int, asked: Iterable[tuple[SmallRange, int]], *, read_committed: bool
 ) -> Iterator[tuple[SmallRange, Chunk | None]]:
     """What one answer has: a chunk, or None for a range that is better read by itself. Without an answer, nothing."""
     wanted = [
-        FetchWish(
+        PartitionFetch(
             topic_id=each.topic_id,
             partition=each.where.partition,
             offset=each.start,
             leader_epoch=epoch,
             bytes_max=max(4 * each.bytes_estimate, _RANGE_BYTES_MIN),
         )
-        for each, epoch in wishes
+        for each, epoch in asked
     ]
     request = fetch_request(wanted, bytes_max=ANSWER_BYTES, read_committed=read_committed)
     limit = Deadline.after(client.request_timeout_s)
@@ -97,7 +97,7 @@ def _ask(
     except (UnavailableError, CorruptDataError):
         return
     connection.throttle(answer.throttle_ms)
-    for each, _ in wishes:
+    for each, _ in asked:
         found = answer.partitions.get((each.topic_id, each.where.partition))
         if found is not None and (found.error_code or found.diverging or len(found.records)):
             yield each, _whole(each, found)

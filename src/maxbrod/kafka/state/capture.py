@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from maxbrod.errors import CorruptDataError, MaxbrodError
 from maxbrod.kafka.state.access import may_describe_cluster, read_acls, read_quotas, read_users
-from maxbrod.kafka.state.cluster_state import ClusterState, Gap, Group, TopicState
+from maxbrod.kafka.state.cluster_state import ClusterState, Group, MissingState, TopicState
 from maxbrod.kafka.state.groups import list_groups, read_offsets
 from maxbrod.kafka.state.sizes import topics_on_disk
 from maxbrod.kafka.state.topics import read_configs, see_topics
@@ -68,7 +68,7 @@ class _Capture:
     def __init__(self, client: KafkaClient, deadline: Deadline) -> None:
         self._client = client
         self._deadline = deadline
-        self._gaps: list[Gap] = []
+        self._gaps: list[MissingState] = []
 
     def run(self, names: Iterable[str] | None, group_ids: Collection[str] | None, taken_at_ms: int) -> ClusterState:
         cluster = self._client.metadata([], deadline=self._deadline)
@@ -102,7 +102,7 @@ class _Capture:
         return self._deadline.within(min(_SECTION_PATIENCE_S, self._deadline.remaining_s / 3))
 
     def _gap(self, what: str, why: str, hint: str) -> None:
-        self._gaps.append(Gap(what=what, why=why, hint=hint))
+        self._gaps.append(MissingState(what=what, why=why, hint=hint))
 
     def _topics(self, names: Iterable[str] | None, *, sees_cluster: bool) -> tuple[TopicState, ...]:
         seen = see_topics(self._client, names, deadline=self._deadline)

@@ -144,7 +144,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Gap:
+class MissingState:
     """Something that this state lacks: what, why, and what to do about it."""
 
     what: str
@@ -165,7 +165,7 @@ class ClusterState:
     quotas: tuple[Quota, ...] | None
     users: tuple[ScramUser, ...] | None
     groups: tuple[Group, ...]
-    gaps: tuple[Gap, ...]
+    gaps: tuple[MissingState, ...]
 
     def __post_init__(self) -> None:
         orders: dict[str, Any] = {

@@ -10,7 +10,7 @@ from maxbrod.model import AbortedTransaction
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from maxbrod.layouts.kafka.pieces import Piece
+    from maxbrod.layouts.kafka.pieces import DescribedBatches
 
 
 class AbortedTransactions:
@@ -32,7 +32,7 @@ class AbortedTransactions:
         for key in named:
             self._ends.setdefault(key, None)
 
-    def end(self, piece: Piece) -> None:
+    def end(self, piece: DescribedBatches) -> None:
         """Take note of the abort markers of these batches; pieces come in order of offsets."""
         if not self._ends or not piece.headers.control.any():
             return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.layouts.kafka.partition import PartitionName
-    from maxbrod.layouts.kafka.pieces import Piece
+    from maxbrod.layouts.kafka.pieces import DescribedBatches
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.model import AbortedTransaction
     from maxbrod.storage.interface import Storage
@@ -52,7 +52,7 @@ def cut_slice(storage: Storage, row: Slice, end_offset: int, name: PartitionName
     return replace(written, codec=row.codec)
 
 
-def _below(storage: Storage, row: Slice, end_offset: int) -> Iterator[Piece]:
+def _below(storage: Storage, row: Slice, end_offset: int) -> Iterator[DescribedBatches]:
     """Reads the slice to its end, so that its digest is checked whatever is taken of it."""
     for data, headers in read_logs(storage, row):
         piece = as_piece(data, headers, exact=True)

@@ -10,11 +10,11 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.layouts.kafka.pieces import Piece
+    from maxbrod.layouts.kafka.pieces import DescribedBatches
     from maxbrod.layouts.kafka.slices import SegmentLimits
 
 
-def at_holes(piece: Piece, limits: SegmentLimits) -> Iterator[Piece]:
+def at_holes(piece: DescribedBatches, limits: SegmentLimits) -> Iterator[DescribedBatches]:
     """The runs between wide holes."""
     facts = piece.facts
     wide = facts.first_offset[1:] - facts.last_offset[:-1] > limits.hole_offsets_min
@@ -26,7 +26,7 @@ def at_holes(piece: Piece, limits: SegmentLimits) -> Iterator[Piece]:
         yield piece.take(slice(start, end))
 
 
-def where_full(piece: Piece, limits: SegmentLimits, raw_bytes: int, records: int) -> int | None:
+def where_full(piece: DescribedBatches, limits: SegmentLimits, raw_bytes: int, records: int) -> int | None:
     """How many batches go into a segment that holds `raw_bytes` and `records` already; None: all, with room left."""
     full = np.flatnonzero(np.cumsum(piece.headers.size) + raw_bytes >= limits.bytes_max)
     if limits.records_max is not None:

@@ -14,7 +14,7 @@ from maxbrod.layouts.kafka.compression import CompressionMode
 from maxbrod.layouts.kafka.cutting import at_holes, where_full
 from maxbrod.layouts.kafka.frames import encode_frame
 from maxbrod.layouts.kafka.names import segment_path
-from maxbrod.layouts.kafka.pieces import Piece, as_piece
+from maxbrod.layouts.kafka.pieces import DescribedBatches, as_piece
 from maxbrod.layouts.kafka.slicing import SliceWriter
 from maxbrod.model import Codec
 
@@ -65,7 +65,7 @@ class PartitionWriter:
         self._how = how
         self._packed = packed
         self._aborted = AbortedTransactions()
-        self._waiting: deque[Piece] = deque()
+        self._waiting: deque[DescribedBatches] = deque()
         self._framed: bool | None = None
         self._object: OpenObject | None = None
         self._slice: SliceWriter | None = None
@@ -103,14 +103,14 @@ class PartitionWriter:
         self._drain(last=True)
         self._end_segment()
 
-    def _pieces(self, data: NDArray[np.uint8], headers: BatchHeaders) -> Iterator[Piece]:
+    def _pieces(self, data: NDArray[np.uint8], headers: BatchHeaders) -> Iterator[DescribedBatches]:
         if self._how.compression.mode is CompressionMode.ZSTD:
             for unpacked, found, codec in self._how.unpacker.unpack(data, headers):
                 yield as_piece(unpacked, found, exact=True, codec=codec)
         else:
             yield as_piece(data, headers, exact=self._how.exact_timestamps, look=self._how.look)
 
-    def _refuse_disorder(self, piece: Piece) -> None:
+    def _refuse_disorder(self, piece: DescribedBatches) -> None:
         """Rows must tile, so an offset that comes twice is not written at all."""
         facts = piece.facts
         before = np.append(np.int64(self._last_offset), facts.last_offset[:-1])
@@ -149,7 +149,7 @@ class PartitionWriter:
             return None
         return shrinks_to_half(self._waiting)
 
-    def _write(self, piece: Piece) -> None:
+    def _write(self, piece: DescribedBatches) -> None:
         hole = self._how.limits.hole_offsets_min
         if self._slice is not None and int(piece.facts.first_offset[0]) - self._slice.tally.end_offset >= hole:
             self._end_slice()
@@ -198,7 +198,7 @@ class PartitionWriter:
             self._objects.commit(written)
 
 
-def shrinks_to_half(pieces: Iterable[Piece]) -> bool:
+def shrinks_to_half(pieces: Iterable[DescribedBatches]) -> bool:
     """Whether the first of these bytes compress to half or less. Batches that came compressed never do."""
     sample: list[Any] = []
     wanted = SAMPLE_BYTES

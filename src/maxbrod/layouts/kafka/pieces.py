@@ -41,7 +41,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class DescribedBatches:
     data: NDArray[np.uint8]
     headers: BatchHeaders
     facts: Facts
@@ -57,10 +57,12 @@ class Piece:
         position, size = self.headers.position, self.headers.size
         return self.data[int(position[0]) : int(position[-1] + size[-1])]
 
-    def take(self, rows: slice) -> Piece:
-        return Piece(data=self.data, headers=self.headers.take(rows), facts=self.facts.take(rows), owned=self.owned)
+    def take(self, rows: slice) -> DescribedBatches:
+        return DescribedBatches(
+            data=self.data, headers=self.headers.take(rows), facts=self.facts.take(rows), owned=self.owned
+        )
 
-    def copied(self) -> Piece:
+    def copied(self) -> DescribedBatches:
         """The same in memory of its own, for whoever keeps it longer than the buffer lives."""
         if self.owned:
             return self
@@ -72,7 +74,7 @@ class Piece:
             end=len(self.log),
             tail=0,
         )
-        return Piece(data=self.log.copy(), headers=moved, facts=self.facts, owned=True)
+        return DescribedBatches(data=self.log.copy(), headers=moved, facts=self.facts, owned=True)
 
 
 def as_piece(
@@ -82,7 +84,7 @@ def as_piece(
     exact: bool,
     codec: NDArray[np.int16] | None = None,
     look: Look | None = None,
-) -> Piece:
+) -> DescribedBatches:
     """`exact` looks into every record for the lowest timestamp, `look` as long as that may take.
 
     Elsewhere a batch's first record stands for all of them, unless the header tells more.
@@ -90,7 +92,7 @@ def as_piece(
     refuse_unknown_codec(headers)
     if (headers.position[1:] != (headers.position + headers.size)[:-1]).any():
         raise UsageError("batches can be archived only as they stand, one after another")
-    return Piece(data=data, headers=headers, facts=_facts(data, headers, codec, look, exact=exact))
+    return DescribedBatches(data=data, headers=headers, facts=_facts(data, headers, codec, look, exact=exact))
 
 
 def refuse_unknown_codec(headers: BatchHeaders) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.layouts.kafka.objects import OpenObject
-    from maxbrod.layouts.kafka.pieces import Piece
+    from maxbrod.layouts.kafka.pieces import DescribedBatches
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.model import AbortedTransaction
 
@@ -29,7 +29,7 @@ class SliceWriter:
         self._digest = Digest()
         self.tally = Tally()
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: DescribedBatches) -> None:
         self.tally.add(piece)
         if self._frames is None:
             self._write(piece.log)

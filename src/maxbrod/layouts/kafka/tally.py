@@ -10,7 +10,7 @@ from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.kafka.pieces import Piece
+    from maxbrod.layouts.kafka.pieces import DescribedBatches
     from maxbrod.model import AbortedTransaction
 
 _CODECS: Final = max(Codec) + 1
@@ -30,7 +30,7 @@ class Tally:
         self._last_leader_epoch = -1
         self._codec_bytes = np.zeros(_CODECS, np.int64)
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: DescribedBatches) -> None:
         facts, headers = piece.facts, piece.headers
         if self.base_offset < 0:
             self.base_offset = int(facts.first_offset[0])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.layouts.kafka.pieces import Piece
+    from maxbrod.layouts.kafka.pieces import DescribedBatches
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 
@@ -66,7 +66,7 @@ class _Found:
         where = self._row.base_offset if offset is None else offset
         self.problems.append(Problem(object_name=self._object_name, offset=where, message=message))
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: DescribedBatches) -> None:
         self._check_offsets(piece)
         self._check_records(piece)
         self._tally.add(piece)
@@ -77,7 +77,7 @@ class _Found:
             known = self._first_timestamp
             self._first_timestamp = lowest if known is None else min(known, lowest)
 
-    def _check_offsets(self, piece: Piece) -> None:
+    def _check_offsets(self, piece: DescribedBatches) -> None:
         facts = piece.facts
         before = np.concatenate([[max(self._tally.end_offset, self._row.base_offset) - 1], facts.last_offset[:-1]])
         wrong = np.flatnonzero((facts.first_offset <= before) | (facts.last_offset >= self._row.end_offset))
@@ -85,7 +85,7 @@ class _Found:
             offset = int(facts.first_offset[wrong[0]])
             self.complain("a batch lies outside the offsets of its slice, or not after the batch before it", offset)
 
-    def _check_records(self, piece: Piece) -> None:
+    def _check_records(self, piece: DescribedBatches) -> None:
         """A batch may have the checksum and the digest that it should, and records that nobody can unpack."""
         headers = piece.headers
         counted = (headers["magic"] == NEWEST_MAGIC) & (headers["count"] > 0)

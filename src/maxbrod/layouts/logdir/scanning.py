@@ -13,7 +13,7 @@ import numpy as np
 from maxbrod.batch.beginnings import begin_at
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.kafka.pieces import Piece, as_piece, header_facts
+from maxbrod.layouts.kafka.pieces import DescribedBatches, as_piece, header_facts
 from maxbrod.layouts.kafka.tally import Tally
 from maxbrod.layouts.logdir.jumping import jump
 from maxbrod.layouts.logdir.reading import CHUNK_BYTES, batches
@@ -134,18 +134,18 @@ class _Wanted:
     """Producers with a transaction that has begun in the file."""
 
 
-def _jumped(storage: Storage, file: LogFile) -> Iterator[tuple[Piece, frozenset[tuple[int, int]], int]]:
+def _jumped(storage: Storage, file: LogFile) -> Iterator[tuple[DescribedBatches, frozenset[tuple[int, int]], int]]:
     """Pieces without bytes, their abort markers, and the position after each; up to where all must be read."""
     for group in jump(storage, file, file.size - END_BYTES):
         headers = group.headers
         if _known(headers) < len(headers):
             return
-        yield Piece(data=_NOTHING, headers=headers, facts=header_facts(headers)), group.aborts, headers.end
+        yield DescribedBatches(data=_NOTHING, headers=headers, facts=header_facts(headers)), group.aborts, headers.end
 
 
 def _absorb(
     found: ScannedLog,
-    piece: Piece,
+    piece: DescribedBatches,
     position: int,
     wanted: _Wanted,
     aborts: frozenset[tuple[int, int]] | None = None,
@@ -174,7 +174,7 @@ def _oddity(headers: BatchHeaders, row: int, position: int, what: str) -> Damage
     return Damage(position=position + int(headers.position[row]), message=f"a batch at offset {offset} {what}")
 
 
-def _rising(found: ScannedLog, piece: Piece) -> int:
+def _rising(found: ScannedLog, piece: DescribedBatches) -> int:
     """How many batches stand in order, behind what was found before."""
     facts = piece.facts
     if not len(piece):
@@ -186,7 +186,11 @@ def _rising(found: ScannedLog, piece: Piece) -> int:
 
 
 def _take(
-    found: ScannedLog, piece: Piece, position: int, begun: set[int], aborts: frozenset[tuple[int, int]] | None
+    found: ScannedLog,
+    piece: DescribedBatches,
+    position: int,
+    begun: set[int],
+    aborts: frozenset[tuple[int, int]] | None,
 ) -> None:
     headers, facts = piece.headers, piece.facts
     before = int(facts.first_offset[0]) if found.empty else found.tally.end_offset
@@ -207,7 +211,9 @@ def _take(
     found.stop = position + int(headers.position[-1] + headers.size[-1])
 
 
-def _note_transactions(found: ScannedLog, piece: Piece, begun: set[int], aborts: Container[tuple[int, int]]) -> None:
+def _note_transactions(
+    found: ScannedLog, piece: DescribedBatches, begun: set[int], aborts: Container[tuple[int, int]]
+) -> None:
     headers = piece.headers
     control = headers.control
     # What compaction has emptied is decided, and holds nothing: the cleaner stops before open transactions.

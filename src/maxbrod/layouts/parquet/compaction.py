@@ -20,7 +20,7 @@ from maxbrod.layouts.parquet.conversion import as_written
 from maxbrod.layouts.parquet.footer import footer_of
 from maxbrod.layouts.parquet.names import SegmentName, parse_name
 from maxbrod.layouts.parquet.objects import parquet_errors
-from maxbrod.layouts.parquet.overlaps import Share, shares
+from maxbrod.layouts.parquet.overlaps import SegmentRange, shares
 from maxbrod.layouts.parquet.reading import stored_records
 from maxbrod.layouts.parquet.schema import FILE_SCHEMA
 from maxbrod.layouts.parquet.survey import open_found
@@ -81,11 +81,13 @@ def compact(
     return merged
 
 
-def plan_runs(objects: dict[SegmentName, ObjectInfo], limits: CompactionLimits, *, now_ms: int) -> list[list[Share]]:
+def plan_runs(
+    objects: dict[SegmentName, ObjectInfo], limits: CompactionLimits, *, now_ms: int
+) -> list[list[SegmentRange]]:
     """Which parts of which segments become one, run after run. Pure."""
     considered = [name for name in objects if name.level > limits.level_max]
     considered += [name for name, info in objects.items() if _is_candidate(name, info, limits, now_ms)]
-    runs: list[list[Share]] = [[]]
+    runs: list[list[SegmentRange]] = [[]]
     for share in shares(considered):
         run = runs[-1]
         full = len(run) >= limits.segments_max or _bytes(run, objects) >= limits.bytes_max
@@ -97,7 +99,7 @@ def plan_runs(objects: dict[SegmentName, ObjectInfo], limits: CompactionLimits, 
     return [each for each in sound if len(each) >= limits.segments_min and _bytes(each, objects) >= limits.bytes_min]
 
 
-def _ending_with_a_record(run: list[Share]) -> list[Share]:
+def _ending_with_a_record(run: list[SegmentRange]) -> list[SegmentRange]:
     """The tool reads a segment until it meets the offset at the end of its name, so that must be a record's."""
     while run and run[-1].end != run[-1].name.end + 1:
         run = run[:-1]
@@ -128,7 +130,7 @@ def _opens(storage: Storage, name: SegmentName, info: ObjectInfo) -> bool:
         return False
 
 
-def _covers(covered: Sequence[Share], name: SegmentName) -> bool:
+def _covers(covered: Sequence[SegmentRange], name: SegmentName) -> bool:
     at = name.start
     for share in covered:
         if share.base <= at < share.end:
@@ -137,7 +139,7 @@ def _covers(covered: Sequence[Share], name: SegmentName) -> bool:
 
 
 def _merge(
-    storage: Storage, run: Sequence[Share], objects: dict[SegmentName, ObjectInfo], compression: dict[str, Any]
+    storage: Storage, run: Sequence[SegmentRange], objects: dict[SegmentName, ObjectInfo], compression: dict[str, Any]
 ) -> ForeignSegment:
     first, last = run[0].name, run[-1].name
     level = max(share.name.level for share in run) + 1
@@ -164,7 +166,9 @@ def _merged_before(storage: Storage, name: SegmentName) -> ForeignSegment:
     return described(name, found.footer, info.size, (found.min_timestamp, found.max_timestamp))
 
 
-def _tables(storage: Storage, run: Sequence[Share], objects: dict[SegmentName, ObjectInfo]) -> Iterator[pa.Table]:
+def _tables(
+    storage: Storage, run: Sequence[SegmentRange], objects: dict[SegmentName, ObjectInfo]
+) -> Iterator[pa.Table]:
     """The records of a run in pieces that make a row group each."""
     held: list[pa.RecordBatch] = []
     for batch in _batches(storage, run, objects):
@@ -177,7 +181,7 @@ def _tables(storage: Storage, run: Sequence[Share], objects: dict[SegmentName, O
 
 
 def _batches(
-    storage: Storage, run: Sequence[Share], objects: dict[SegmentName, ObjectInfo]
+    storage: Storage, run: Sequence[SegmentRange], objects: dict[SegmentName, ObjectInfo]
 ) -> Iterator[pa.RecordBatch]:
     for share in run:
         last = -1
@@ -194,7 +198,7 @@ def _batches(
             )
 
 
-def _as_segment(share: Share, info: ObjectInfo) -> ForeignSegment:
+def _as_segment(share: SegmentRange, info: ObjectInfo) -> ForeignSegment:
     return ForeignSegment(
         where=share.name.where,
         path=share.name.path,
@@ -214,7 +218,7 @@ def _objects(storage: Storage, folder: str) -> dict[SegmentName, ObjectInfo]:
     return {name: info for name, info in named if name is not None}
 
 
-def _bytes(run: Iterable[Share], objects: dict[SegmentName, ObjectInfo]) -> int:
+def _bytes(run: Iterable[SegmentRange], objects: dict[SegmentName, ObjectInfo]) -> int:
     return sum(objects[share.name].size for share in run)
 
 

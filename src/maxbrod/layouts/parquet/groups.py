@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.layouts.parquet.metadata import Chunk, RowGroup
+    from maxbrod.layouts.parquet.metadata import ColumnChunk, RowGroup
     from maxbrod.layouts.parquet.objects import OpenSegment
 
 _BATCH_BYTES: Final = 16 << 20
@@ -71,7 +71,7 @@ def _batches(opened: OpenSegment, index: int, wanted: Sequence[str]) -> Iterator
     return iter(opened.parquet.iter_batches(batch_size=rows, row_groups=[index], columns=wanted, use_threads=False))
 
 
-def _fetch(opened: OpenSegment, chunks: Sequence[Chunk]) -> None:
+def _fetch(opened: OpenSegment, chunks: Sequence[ColumnChunk]) -> None:
     for chunk in chunks:
         if chunk.start < 0 or chunk.packed_bytes < 0:
             raise CorruptDataError(f"{chunk.column} claims {chunk.packed_bytes} bytes from {chunk.start} on")

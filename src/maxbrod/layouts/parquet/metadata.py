@@ -20,7 +20,7 @@ Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class ColumnChunk:
     """The values of one column in one row group."""
 
     column: str
@@ -38,7 +38,7 @@ class Chunk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
     rows: int
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[ColumnChunk, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +62,12 @@ def _row_group(fields: Struct) -> RowGroup:
     )
 
 
-def _chunk(fields: Struct) -> Chunk:
+def _chunk(fields: Struct) -> ColumnChunk:
     path = _get(fields, 3, list)
     if not path or not isinstance(path[0], bytes):
         raise CorruptDataError("a column has no name")
     data, dictionary = _get(fields, 9, int), fields.get(11)
-    return Chunk(
+    return ColumnChunk(
         column=path[0].decode(errors="replace"),
         start=min(data, dictionary) if isinstance(dictionary, int) and dictionary > 0 else data,
         packed_bytes=_get(fields, 7, int),

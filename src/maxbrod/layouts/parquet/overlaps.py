@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from maxbrod.layouts.parquet.names import SegmentName
 
 
-class Share(NamedTuple):
+class SegmentRange(NamedTuple):
     """The offsets [base, end) that a segment answers for."""
 
     name: SegmentName
@@ -24,7 +24,7 @@ class Share(NamedTuple):
     end: int
 
 
-def shares(names: Iterable[SegmentName]) -> list[Share]:
+def shares(names: Iterable[SegmentName]) -> list[SegmentRange]:
     """The segments of one partition without overlaps, in order of offsets. Those that others cover are left out."""
     taken = _Taken()
     for name in sorted(names, key=lambda each: (-each.level, each.start, -each.end)):
@@ -34,7 +34,7 @@ def shares(names: Iterable[SegmentName]) -> list[Share]:
 
 class _Taken:
     def __init__(self) -> None:
-        self.shares: list[Share] = []
+        self.shares: list[SegmentRange] = []
         self._bases: list[int] = []
 
     def add(self, name: SegmentName) -> None:
@@ -46,7 +46,7 @@ class _Taken:
         while base < end:
             free = min(end, self._bases[at]) if at < len(self._bases) else end
             if base < free:
-                self.shares.insert(at, Share(name, base, free))
+                self.shares.insert(at, SegmentRange(name, base, free))
                 self._bases.insert(at, base)
                 at += 1
             if at >= len(self.shares):

@@ -1,4 +1,4 @@
-"""Where new segments go: the folder and region that the archive has already, or those that are wished."""
+"""Where new segments go: the folder and region that the archive has already, or those that are wanted."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ class SegmentPlace:
         return SegmentName(folder=self.folder, where=self.where, level=self.level, start=start, end=end)
 
 
-def place_of(where: TopicPartition, wished: str | None, survey: Survey) -> SegmentPlace:
-    """UsageError: the wished region is not that of the partition's records, or no region follows from anything."""
+def place_of(where: TopicPartition, wanted: str | None, survey: Survey) -> SegmentPlace:
+    """UsageError: the wanted region is not that of the partition's records, or no region follows from anything."""
     check_topic(where.topic)
     folders: Mapping[str, str] = survey.details.get("regions", {})
-    region = _region(where, wished, survey, tuple(folders))
+    region = _region(where, wanted, survey, tuple(folders))
     return SegmentPlace(folder=_folder(region, folders), region=region, where=where)
 
 
-def _region(where: TopicPartition, wished: str | None, survey: Survey, regions: tuple[str, ...]) -> str:
+def _region(where: TopicPartition, wanted: str | None, survey: Survey, regions: tuple[str, ...]) -> str:
     own = next((segment for segment in survey.segments if segment.where == where), None)
     if own is not None:
         region = str(own.details["region"])
-        if wished not in {None, region}:
+        if wanted not in {None, region}:
             raise UsageError(
                 f"{where} is in the archive already, of region {region}",
                 object_name=own.path,
                 hint=f"say --layout-option region={region}, or write into another archive",
             )
         return region
-    if wished is None and len(regions) > 1:
+    if wanted is None and len(regions) > 1:
         raise UsageError(
             f"the archive has the regions {', '.join(regions)}",
             hint="say which one is written to by --layout-option region=NAME",
         )
-    return wished or next(iter(regions), REGION)
+    return wanted or next(iter(regions), REGION)
 
 
 def _folder(region: str, folders: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from maxbrod.layouts.parquet.footer import Footer, check_footer, parse_footer
 from maxbrod.layouts.parquet.groups import check_columns
 from maxbrod.layouts.parquet.names import PREFIX, SegmentName, parse_name
 from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
-from maxbrod.layouts.parquet.overlaps import Share, shares
+from maxbrod.layouts.parquet.overlaps import SegmentRange, shares
 from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _partitions(found: Iterable[Found]) -> dict[TopicPartition, list[SegmentName
     return grouped
 
 
-def _one_region(storage: Storage, where: TopicPartition, names: list[SegmentName]) -> list[Share]:
+def _one_region(storage: Storage, where: TopicPartition, names: list[SegmentName]) -> list[SegmentRange]:
     folders = sorted({name.folder for name in names})
     if len(folders) > 1:
         raise UsageError(
@@ -170,7 +170,7 @@ def _one_region(storage: Storage, where: TopicPartition, names: list[SegmentName
     return shares(names)
 
 
-def _segment(found: Found, share: Share) -> ForeignSegment:
+def _segment(found: Found, share: SegmentRange) -> ForeignSegment:
     whole = (share.base, share.end) == (found.name.start, found.name.end + 1)
     return ForeignSegment(
         where=found.name.where,

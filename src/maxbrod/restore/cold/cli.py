@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     from maxbrod.config import Config
     from maxbrod.restore.cold.report import ColdReport
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
 
 _MEANWHILE: Final = "the directories stay as they were"
 
 
 def restore_logdirs(
     settings: Config,
-    wish: Wish,
+    request: RestoreRequest,
     directories: Sequence[Path],
     *,
     leader_epochs: str,
@@ -53,7 +53,7 @@ def restore_logdirs(
         with progress_bar(shown=not quiet) as on_progress:
             work = ColdRestore(
                 settings,
-                wish,
+                request,
                 directories,
                 leader_epochs=parse_leader_epochs(leader_epochs),
                 on_progress=on_progress,

@@ -6,12 +6,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.logdir.log_writing import SEGMENT_BYTES
 from maxbrod.layouts.logdir.target import look_at
 from maxbrod.layouts.logdir.target_metadata import read_assignments
-from maxbrod.model import TopicPartition
+from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.cold.plan import LeaderEpochs, cold_configs, measure_extents, rows_to_write
 from maxbrod.restore.cold.preflight import ColdTarget
 from maxbrod.restore.cold.task import ColdItem
@@ -29,18 +29,24 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.layouts.logdir.log_writing import WrittenLog
     from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
 
     Done = Mapping[tuple[Path, TopicPartition], WrittenLog]
 
 
 def cold_items(
-    archive: Archive, plan: RestorePlan, wish: Wish, paths: Sequence[Path], *, done: Done, leader_epochs: LeaderEpochs
+    archive: Archive,
+    plan: RestorePlan,
+    request: RestoreRequest,
+    paths: Sequence[Path],
+    *,
+    done: Done,
+    leader_epochs: LeaderEpochs,
 ) -> list[tuple[int, ColdItem]]:
     """Of every partition that is not yet everywhere, with its size. RefusedError: one has got something meanwhile."""
     target = ColdTarget(directories=list(map(look_at, paths)), done=done.keys())
     moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
-    configs = cold_configs(wish.rename, moment.cluster, read_assignments(paths))
+    configs = cold_configs(request.rename, moment.cluster, read_assignments(paths))
     rows = archive.catalog.rows(revisions=revisions_of(sources_of(plan)))
     extents, slices = measure_extents(rows, sources_of(plan)), cold_slices(rows, plan)
     items = []

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow.compute as pc
 
-from maxbrod.catalog.schema import SORT_ORDER, GapReason, Kind
+from maxbrod.catalog.schema import SORT_ORDER, Kind
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
-from maxbrod.model import TopicPartition
+from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.columns import read_columns
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
-from maxbrod.restore.plan.wish import OffsetsMode, Wish
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
-    from maxbrod.catalog.rows import PartitionId
     from maxbrod.layouts.logdir.target import TargetDirectory
     from maxbrod.layouts.logdir.target_metadata import Assignments
+    from maxbrod.model import PartitionId
     from maxbrod.restore.plan.rename import Rename
     from maxbrod.restore.plan.sources import Source
 
@@ -40,7 +40,7 @@ _COLD: Final = frozenset(
         *("offsets", "groups", "force_groups"),
     }
 )
-"""What may be wished for, or is refused in words of its own. All else looks at records, or needs a running cluster."""
+"""What may be wanted for, or is refused in words of its own. All else looks at records, or needs a running cluster."""
 _FLAGS: Final = {
     "since_ms": "since",
     "until_ms": "until",
@@ -61,7 +61,7 @@ class LeaderEpochs(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class SourceLog:
     """Of one source: where its log begins, as it began at its cluster, and the highest leader epoch in it."""
 
     start: int
@@ -75,21 +75,21 @@ def parse_leader_epochs(word: str) -> LeaderEpochs:
         raise UsageError(f"--leader-epochs {word!r} is unknown", hint="give keep or lower") from None
 
 
-def check_cold(wish: Wish) -> None:
-    """UsageError: a wish that needs records to be looked at, or a cluster that runs."""
-    usual = Wish()
-    for name in (each.name for each in fields(Wish) if each.name not in _COLD):
-        if getattr(wish, name) != getattr(usual, name):
+def check_cold(request: RestoreRequest) -> None:
+    """UsageError: a request that needs records to be looked at, or a cluster that runs."""
+    usual = RestoreRequest()
+    for name in (each.name for each in fields(RestoreRequest) if each.name not in _COLD):
+        if getattr(request, name) != getattr(usual, name):
             flag = _FLAGS.get(name, name.replace("_", "-"))
             raise UsageError(
                 f"--{flag} and --to-logdir do not go together: logs are written as they were",
                 hint="restore into a running cluster, with --bootstrap"
-                if wish.transform is None
+                if request.transform is None
                 else "convert the archive with --where and --select, and restore what comes of it",
             )
-    if wish.offsets is OffsetsMode.APPEND:
+    if request.offsets is OffsetsMode.APPEND:
         raise UsageError("--to-logdir keeps all offsets", hint="leave out --offsets append")
-    if wish.groups:
+    if request.groups:
         raise UsageError(
             "groups are kept by brokers that run: --groups and --to-logdir do not go together",
             hint="restore, start the brokers, and then run 'maxbrod groups apply'",
@@ -166,7 +166,7 @@ def rows_to_write(rows: pa.Table, sources: Iterable[Source]) -> pa.Table:
     return rows.take(np.flatnonzero(kept))
 
 
-def measure_extents(rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId, Extent]:
+def measure_extents(rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId, SourceLog]:
     """`rows` need the columns of `SOURCE_COLUMNS` and `COLD_COLUMNS`."""
     rows = rows.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
     columns = read_columns(rows)
@@ -181,7 +181,7 @@ def measure_extents(rows: pa.Table, sources: Iterable[Source]) -> dict[Partition
         # What retention has taken is before the log; what compaction has, is in it.
         passed = int(np.argmin(np.append(gone, False)))
         start = source.asked_first if not passed else int(columns.end[span][passed - 1])
-        found[source.id] = Extent(
+        found[source.id] = SourceLog(
             start=min(start, source.asked_end) if data.any() else source.asked_end,
             last_epoch=int(epochs[span][data].max(initial=-1)),
         )

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from maxbrod.catalog.rows import PartitionId
     from maxbrod.layouts.logdir.target import TargetDirectory, TargetFolder
     from maxbrod.layouts.logdir.target_metadata import Assignments
-    from maxbrod.restore.cold.plan import Extent
+    from maxbrod.model import PartitionId
+    from maxbrod.restore.cold.plan import SourceLog
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
 
 _INDEX_SHARE: Final = 256
@@ -44,7 +44,7 @@ class ColdTarget:
 
 
 def find_cold_obstacles(
-    plan: RestorePlan, target: ColdTarget, extents: Mapping[PartitionId, Extent], epochs: LeaderEpochs
+    plan: RestorePlan, target: ColdTarget, extents: Mapping[PartitionId, SourceLog], epochs: LeaderEpochs
 ) -> Iterator[Obstacle]:
     """In no particular order."""
     yield from (each for each in plan.obstacles if each.kind not in _NOT_HERE)
@@ -150,7 +150,7 @@ def _contents(where: TopicPartition, target: ColdTarget) -> Iterator[Obstacle]:
             )
 
 
-def _epochs(where: TopicPartition, target: ColdTarget, extent: Extent) -> Iterator[Obstacle]:
+def _epochs(where: TopicPartition, target: ColdTarget, extent: SourceLog) -> Iterator[Obstacle]:
     known = target.leader_epoch(where)
     if extent.last_epoch > max(known, 0):
         yield Obstacle(

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.catalog.run_ids import now_ms
-from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.wish import OffsetsMode
+from maxbrod.model import TopicPartition, now_ms
+from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.report import PartitionReport, RestoreReport, told_by_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from maxbrod.layouts.logdir.log_writing import WrittenLog
-    from maxbrod.restore.plan.plan import PartitionPlan, RestorePlan
+    from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan
 
 _NOWHERE: dict[str, Any] = {"base": 0, "ranges": []}
 
@@ -81,7 +80,7 @@ def cold_report_of(
 def _partition(
     source: str,
     target: str,
-    planned: PartitionPlan,
+    planned: PartitionRestore,
     logs: Mapping[TopicPartition, WrittenLog],
     failures: Mapping[TopicPartition, Mapping[str, Any]],
 ) -> PartitionReport:

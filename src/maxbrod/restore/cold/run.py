@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from maxbrod.archive.incarnations import Incarnation, newest_ids
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.catalog.run_ids import now_ms
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
 from maxbrod.errors import IncompleteError, MaxbrodError, UnavailableError, UsageError
 from maxbrod.layouts.logdir.target import locked, look_at
 from maxbrod.layouts.logdir.target_metadata import read_assignments
+from maxbrod.model import now_ms
 from maxbrod.restore.cold.items import cold_items, cold_slices
 from maxbrod.restore.cold.job import run_cold_job
 from maxbrod.restore.cold.meter import ColdMeter
@@ -42,9 +42,9 @@ from maxbrod.restore.plan.changes import refuse_changes
 from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.obstacles import in_order, refusal
-from maxbrod.restore.plan.plan import Archive, RestorePlan, plan_restore, sources_of, without_lost
+from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore, sources_of, without_lost
+from maxbrod.restore.plan.request import OffsetsMode, command_digest
 from maxbrod.restore.plan.sources import revisions_of
-from maxbrod.restore.plan.wish import OffsetsMode, command_digest
 from maxbrod.restore.report import AGAIN
 from maxbrod.restore.state import next_id, store_plan, store_report
 
@@ -61,19 +61,19 @@ if TYPE_CHECKING:
     from maxbrod.restore.cold.items import Done
     from maxbrod.restore.cold.task import ColdItem, ColdWritten
     from maxbrod.restore.loss import LostOf
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
 
 _WHERE = "log directories"
 """In place of a cluster in the digest of the command: a restore through brokers is another one."""
 
 
 class ColdRestore:
-    """One wish, one archive, the log directories of one cluster."""
+    """One request, one archive, the log directories of one cluster."""
 
     def __init__(
         self,
         config: Config,
-        wish: Wish,
+        request: RestoreRequest,
         directories: Sequence[Path],
         *,
         leader_epochs: LeaderEpochs = LeaderEpochs.KEEP,
@@ -89,12 +89,12 @@ class ColdRestore:
                 object_name=config.spark.master,
                 hint="leave out --master",
             )
-        check_cold(wish)
+        check_cold(request)
         self._paths = list(dict.fromkeys(each.resolve() for each in directories))
         if not self._paths:
             raise UsageError("no log directory is named", hint="give --to-logdir")
         self._config = config
-        self._wish = replace(wish, offsets=OffsetsMode.EXACT)
+        self._request = replace(request, offsets=OffsetsMode.EXACT)
         self._leader_epochs = leader_epochs
         self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._session, self.on_progress = session, on_progress
@@ -133,24 +133,24 @@ class ColdRestore:
 
     def _command(self, cluster_id: str | None) -> str:
         where = f"{_WHERE} of {cluster_id}: {', '.join(sorted(map(str, self._paths)))} {self._leader_epochs}"
-        return command_digest(self._wish, archive=self._archive.url, cluster_id=where)
+        return command_digest(self._request, archive=self._archive.url, cluster_id=where)
 
     def _plan(self, target: ColdTarget) -> RestorePlan:
-        archive, wish = self._archive, self._wish
-        moment = find_moment(archive.storage, archive.catalog.runs(), wish.as_of, needed=not wish.accept_gaps)
+        archive, request = self._archive, self._request
+        moment = find_moment(archive.storage, archive.catalog.runs(), request.as_of, needed=not request.accept_gaps)
         snapshot = moment.cluster
         revisions = moment.revisions_in(archive.catalog)
         columns = ("topic", "written_at", *SOURCE_COLUMNS, *COLD_COLUMNS)
         rows = archive.catalog.rows(columns=columns, revisions=revisions)
         topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
         topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
-        chosen = choose_incarnations(wish, topics, _newest(rows, topics, moment.ranks))
-        state = cold_state(target.directories, wish.rename, snapshot, target.assignments, now_ms=now_ms())
+        chosen = choose_incarnations(request, topics, _newest(rows, topics, moment.ranks))
+        state = cold_state(target.directories, request.rename, snapshot, target.assignments, now_ms=now_ms())
         command = self._command(state.cluster.cluster_id)
         plan = plan_restore(
-            wish,
+            request,
             restore_id=next_id(archive.storage, command),
-            archive=Archive(
+            archive=SourceArchive(
                 url=archive.url,
                 version=archive.catalog.version,
                 run_id=None if moment.run is None or moment.snapshot is None else moment.run.run_id,
@@ -168,7 +168,7 @@ class ColdRestore:
         extents = measure_extents(rows, sources_of(plan))
         obstacles = [
             *find_cold_obstacles(plan, target, extents, self._leader_epochs),
-            *damage(archive.survey, chosen.topics.values(), accepted=wish.accept_gaps),
+            *damage(archive.survey, chosen.topics.values(), accepted=request.accept_gaps),
             *without_snapshot(moment),
         ]
         return replace(plan, command=command, obstacles=in_order(obstacles))
@@ -185,8 +185,8 @@ class ColdRestore:
 
     def _accepted_losses(self, plan: RestorePlan, written: Sequence[ColdWritten]) -> LostOf:
         """What cannot be read of partitions that damage has ended, and nobody knew of."""
-        damaged = damaged_part(plan, written) if self._wish.accept_gaps else plan
-        if not self._wish.accept_gaps or not damaged.topics:
+        damaged = damaged_part(plan, written) if self._request.accept_gaps else plan
+        if not self._request.accept_gaps or not damaged.topics:
             return {}
         self.on_progress(Progress(phase="looking for damage"))
         with open_configured(self._config.spark, self._session) as session:
@@ -202,7 +202,7 @@ class ColdRestore:
         return unknown_losses(plan, found)
 
     def _items(self, plan: RestorePlan, done: Done) -> list[tuple[int, ColdItem]]:
-        return cold_items(self._archive, plan, self._wish, self._paths, done=done, leader_epochs=self._leader_epochs)
+        return cold_items(self._archive, plan, self._request, self._paths, done=done, leader_epochs=self._leader_epochs)
 
     def _write(self, plan: RestorePlan, items: Sequence[tuple[int, ColdItem]]) -> list[ColdWritten]:
         if not items:

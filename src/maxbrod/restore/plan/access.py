@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.kafka.state.cluster_state import Acl, ClusterState, Quota
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
 
 _TOPIC: Final = "TOPIC"
 _GROUP: Final = "GROUP"
@@ -50,7 +50,7 @@ class AccessPlan:
 
 
 def plan_access(
-    wish: Wish,
+    request: RestoreRequest,
     archived: ClusterState | None,
     target: ClusterState,
     *,
@@ -58,23 +58,23 @@ def plan_access(
     groups: Iterable[str],
 ) -> AccessPlan:
     """`topics` are the restored ones with their names at the target, `groups` the restored groups."""
-    if archived is None or not (wish.with_acls or wish.with_quotas):
+    if archived is None or not (request.with_acls or request.with_quotas):
         return AccessPlan()
     acls = quotas = None
-    if wish.with_acls and archived.acls is not None:
+    if request.with_acls and archived.acls is not None:
         present = target.acls or ()
-        acls = plan_acls(archived.acls, present, topics=topics, groups=groups, whole=is_whole(wish))
-    if wish.with_quotas and archived.quotas is not None:
+        acls = plan_acls(archived.acls, present, topics=topics, groups=groups, whole=is_whole(request))
+    if request.with_quotas and archived.quotas is not None:
         quotas = plan_quotas(archived.quotas, target.quotas or ())
     there = {user.name for user in target.users or ()}
     users = {user.name for user in archived.users or ()} - there
     return AccessPlan(acls=acls, quotas=quotas, users=tuple(sorted(users)))
 
 
-def is_whole(wish: Wish) -> bool:
+def is_whole(request: RestoreRequest) -> bool:
     """Whether all of an archive's topics are restored, under their own names."""
-    some = wish.topics or wish.exclude or wish.partitions or wish.ranges or wish.topic_ids
-    return not some and wish.rename == Rename()
+    some = request.topics or request.exclude or request.partitions or request.ranges or request.topic_ids
+    return not some and request.rename == Rename()
 
 
 def plan_acls(

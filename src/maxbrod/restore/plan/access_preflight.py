@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.state.cluster_state import Acl, ClusterState, Quota
     from maxbrod.restore.plan.access import AccessPlan, AclPlan
+    from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.plan.targets import TargetState
-    from maxbrod.restore.plan.wish import Wish
 
 _USERS_TOLD_MAX: Final = 5
 _NOT_ARCHIVED: Final = "the archive has no {}: nobody could read them when it was made"
 
 
 def find_access_obstacles(
-    wish: Wish,
+    request: RestoreRequest,
     archived: ClusterState | None,
     state: TargetState,
     access: AccessPlan,
@@ -27,27 +27,27 @@ def find_access_obstacles(
 ) -> Iterator[Obstacle]:
     """`runs` says which other run ACLs or quotas are from, as `Known.access_runs` has it."""
     for what, name in (("acls", "ACLs"), ("quotas", "quotas")):
-        if getattr(wish, f"with_{what}") and what in (runs or {}):
+        if getattr(request, f"with_{what}") and what in (runs or {}):
             told = f"{name} are those of run {(runs or {})[what]}: nobody could read them since"
-            yield _warning(wish, told, "allow the user of the backup to read them, and back up again")
-    if wish.with_acls and (archived is None or archived.acls is None):
+            yield _warning(request, told, "allow the user of the backup to read them, and back up again")
+    if request.with_acls and (archived is None or archived.acls is None):
         yield _fatal(_NOT_ARCHIVED.format("ACLs"), "restore without --with-acls")
-    if wish.with_quotas and (archived is None or archived.quotas is None):
+    if request.with_quotas and (archived is None or archived.quotas is None):
         yield _fatal(_NOT_ARCHIVED.format("quotas"), "restore without --with-quotas")
     if access.acls is not None:
-        yield from _acls(wish, state, access.acls)
+        yield from _acls(request, state, access.acls)
     for quota in access.quotas.kept if access.quotas is not None else ():
         what = "the target has another quota for it, which stays"
         hint = "set it with Kafka's own tools if the archived one is wanted: see 'maxbrod show'"
-        yield _warning(wish, what, hint, where=describe_quota(quota))
+        yield _warning(request, what, hint, where=describe_quota(quota))
     if access.users:
         shown = ", ".join(access.users[:_USERS_TOLD_MAX])
         more = f" and {len(access.users) - _USERS_TOLD_MAX} more" if len(access.users) > _USERS_TOLD_MAX else ""
         what = f"Kafka tells nobody the secrets of SCRAM users, so they do not come back: {shown}{more}"
-        yield _warning(wish, what, "create them anew, with kafka-configs.sh")
+        yield _warning(request, what, "create them anew, with kafka-configs.sh")
 
 
-def _acls(wish: Wish, state: TargetState, acls: AclPlan) -> Iterator[Obstacle]:
+def _acls(request: RestoreRequest, state: TargetState, acls: AclPlan) -> Iterator[Obstacle]:
     if acls.create and not state.authorized:
         yield _fatal("the cluster has no authorizer, so it takes no ACLs", "restore without --with-acls")
     for acl in acls.create:
@@ -57,7 +57,7 @@ def _acls(wish: Wish, state: TargetState, acls: AclPlan) -> Iterator[Obstacle]:
             yield _fatal(what, "restore without --with-acls, and create ACLs by hand", where=describe_acl(acl))
     for acl in acls.narrowed:
         what = "the rule is about many names; it comes back for each of them that is restored, and for no other"
-        yield _warning(wish, what, "only a restore of the whole archive brings it back as it was", describe_acl(acl))
+        yield _warning(request, what, "only a restore of the whole archive brings it back as it was", describe_acl(acl))
 
 
 def describe_acl(acl: Acl) -> str:
@@ -76,5 +76,5 @@ def _fatal(what: str, hint: str, where: str | None = None) -> Obstacle:
     return Obstacle(kind=ObstacleKind.ACCESS, where=where, what=what, hint=hint, fatal=True)
 
 
-def _warning(wish: Wish, what: str, hint: str, where: str | None = None) -> Obstacle:
-    return Obstacle(kind=ObstacleKind.ACCESS, where=where, what=what, hint=hint, fatal=wish.strict)
+def _warning(request: RestoreRequest, what: str, hint: str, where: str | None = None) -> Obstacle:
+    return Obstacle(kind=ObstacleKind.ACCESS, where=where, what=what, hint=hint, fatal=request.strict)

@@ -1,4 +1,4 @@
-"""Which of the archive's topics a wish means, and which incarnation of each."""
+"""Which of the archive's topics a request means, and which incarnation of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from maxbrod.errors import UsageError
     from maxbrod.kafka.state.cluster_state import Group
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,26 +28,26 @@ class Chosen:
     """About every word that means nothing: those that are missing, patterns that nothing matches, unused rules."""
 
 
-def choose_incarnations(wish: Wish, archived: Mapping[str, str], newest: Container[str]) -> Chosen:
+def choose_incarnations(request: RestoreRequest, archived: Mapping[str, str], newest: Container[str]) -> Chosen:
     """Of the archive's topics (id to name) those that are meant; `newest` are the ids that a bare name stands for."""
     selection = select_topics(
-        dict.fromkeys(archived.values(), False), wish.topics, wish.exclude, internal=wish.internal
+        dict.fromkeys(archived.values(), False), request.topics, request.exclude, internal=request.internal
     )
-    named = {archived[topic_id] for topic_id in wish.topic_ids if topic_id in archived}
+    named = {archived[topic_id] for topic_id in request.topic_ids if topic_id in archived}
     names = set(selection.chosen)
     topics = {
         topic_id: name
         for topic_id, name in archived.items()
-        if name in names and (topic_id in wish.topic_ids if name in named else topic_id in newest)
+        if name in names and (topic_id in request.topic_ids if name in named else topic_id in newest)
     }
-    named_elsewhere = {*(each.where.topic for each in wish.ranges), *wish.partition_counts} - set(topics.values())
-    absent = [*selection.missing, *(wish.topic_ids - archived.keys()), *named_elsewhere]
+    named_elsewhere = {*(each.where.topic for each in request.ranges), *request.partition_counts} - set(topics.values())
+    absent = [*selection.missing, *(request.topic_ids - archived.keys()), *named_elsewhere]
     missing = sorted(set(absent))
     known, meant = sorted(set(archived.values())), sorted(set(topics.values()))
     words = [*missing, *selection.unmatched, *selection.unused]
-    rules = [unused_rule(each, meant) for each in wish.rename.unused(meant)] if meant else []
+    rules = [unused_rule(each, meant) for each in request.rename.unused(meant)] if meant else []
     wrong = [*(matches_nothing(each, known) for each in words), *rules]
-    every = select_topics(dict.fromkeys(archived.values(), False), wish.topics, wish.exclude, internal=True)
+    every = select_topics(dict.fromkeys(archived.values(), False), request.topics, request.exclude, internal=True)
     return Chosen(
         topics=topics,
         missing=tuple(missing),

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.catalog.rows import PartitionId
-from maxbrod.catalog.schema import GapReason, Kind
+from maxbrod.catalog.schema import Kind
 from maxbrod.errors import UnsupportedFormatError
+from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from maxbrod.batch.compression import compress, decompress
-from maxbrod.catalog.schema import GapReason
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
-from maxbrod.model import Codec
+from maxbrod.model import Codec, GapReason
 from maxbrod.restore.plan.access import AccessPlan, AclPlan, QuotaPlan
 from maxbrod.restore.plan.configs import ConfigChange, TopicConfigs
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.offsets_mode import FillCost, OffsetsPlan
-from maxbrod.restore.plan.plan import Archive, LeftOut, PartitionPlan, RestorePlan, TopicPlan
-from maxbrod.restore.plan.sources import Lost, Source, Trouble
+from maxbrod.restore.plan.plan import LeftOut, PartitionRestore, RestorePlan, SourceArchive, TopicPlan
+from maxbrod.restore.plan.request import OffsetsMode
+from maxbrod.restore.plan.sources import MissingRange, Source, UnreadableRange
 from maxbrod.restore.plan.targets import TargetTopic
-from maxbrod.restore.plan.wish import OffsetsMode
-from maxbrod.restore.repartition.blocks import Block
+from maxbrod.restore.repartition.blocks import SourceExtent
 from maxbrod.transform.plan import Changes, TransformPlan
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def _plan(document: Mapping[str, Any]) -> RestorePlan:
     return _make(
         RestorePlan,
         document,
-        archive=lambda each: _make(Archive, each),
+        archive=lambda each: _make(SourceArchive, each),
         topics=lambda each: tuple(map(_topic, each)),
         groups=tuple,
         left_out=lambda each: tuple(_make(LeftOut, one) for one in each),
@@ -149,7 +148,7 @@ def _topic(document: Mapping[str, Any]) -> TopicPlan:
         document,
         target=_target,
         partitions=lambda each: tuple(map(_partition, each)),
-        blocks=lambda each: tuple(_make(Block, one) for one in each),
+        blocks=lambda each: tuple(_make(SourceExtent, one) for one in each),
     )
 
 
@@ -165,21 +164,21 @@ def _change(document: Mapping[str, Any]) -> ConfigChange:
     return _make(ConfigChange, document, delete=tuple)
 
 
-def _partition(document: Mapping[str, Any]) -> PartitionPlan:
-    return _make(PartitionPlan, document, source=_source, offsets=_offsets)
+def _partition(document: Mapping[str, Any]) -> PartitionRestore:
+    return _make(PartitionRestore, document, source=_source, offsets=_offsets)
 
 
 def _source(document: Mapping[str, Any]) -> Source:
     return _make(
         Source,
         document,
-        troubles=lambda each: tuple(_make(Trouble, one, reason=_reason) for one in each),
+        troubles=lambda each: tuple(_make(MissingRange, one, reason=_reason) for one in each),
         lost=decode_lost,
     )
 
 
-def decode_lost(document: list[Mapping[str, Any]]) -> tuple[Lost, ...]:
-    return tuple(_make(Lost, each) for each in document)
+def decode_lost(document: list[Mapping[str, Any]]) -> tuple[UnreadableRange, ...]:
+    return tuple(_make(UnreadableRange, each) for each in document)
 
 
 def _reason(value: str | None) -> GapReason | None:

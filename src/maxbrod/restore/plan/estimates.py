@@ -10,20 +10,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.restore.plan.columns import RowColumns
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
 
 
-def estimate_shares(columns: RowColumns, span: slice, asked: tuple[int, int], wish: Wish) -> NDArray[np.float64]:
+def estimate_shares(
+    columns: RowColumns, span: slice, asked: tuple[int, int], request: RestoreRequest
+) -> NDArray[np.float64]:
     """Which part of each row is about wanted, as if offsets and times were spread evenly in it."""
     base, end = columns.base[span], columns.end[span]
     inside = np.clip(np.minimum(end, asked[1]) - np.maximum(base, asked[0]), 0, None)
     shares: NDArray[np.float64] = inside / np.maximum(end - base, 1)
-    if wish.since_ms is None and wish.until_ms is None:
+    if request.since_ms is None and request.until_ms is None:
         return shares
     low, high = columns.lowest[span].astype(np.float64), columns.highest[span].astype(np.float64)
     length = np.maximum(high - low, 0) + 1
-    since = low if wish.since_ms is None else np.maximum(low, wish.since_ms)
-    until = high + 1 if wish.until_ms is None else np.minimum(high + 1, wish.until_ms)
+    since = low if request.since_ms is None else np.maximum(low, request.since_ms)
+    until = high + 1 if request.until_ms is None else np.minimum(high + 1, request.until_ms)
     return np.where(columns.dated[span], shares * np.clip((until - since) / length, 0, 1), shares)
 
 

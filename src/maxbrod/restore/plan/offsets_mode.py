@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.restore.plan.wish import OffsetsMode
+from maxbrod.restore.plan.request import OffsetsMode
 
 if TYPE_CHECKING:
     from maxbrod.restore.plan.sources import Source

@@ -18,10 +18,10 @@ from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order
 from maxbrod.restore.plan.offsets_mode import OffsetsPlan, plan_offsets
 from maxbrod.restore.plan.permissions import find_missing_rights
 from maxbrod.restore.plan.preflight import Subject, find_obstacles, lost_obstacles, why_left_out
+from maxbrod.restore.plan.request import OffsetsMode, command_digest
 from maxbrod.restore.plan.sources import Source, measure_sources, with_lost
 from maxbrod.restore.plan.targets import Right, TargetTopic, count_partitions, plan_target
-from maxbrod.restore.plan.wish import OffsetsMode, command_digest
-from maxbrod.restore.repartition.blocks import Block, plan_blocks
+from maxbrod.restore.repartition.blocks import SourceExtent, plan_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.catalog.rows import PartitionId
     from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
+    from maxbrod.model import PartitionId
     from maxbrod.restore.plan.choosing import Chosen
-    from maxbrod.restore.plan.sources import Lost
+    from maxbrod.restore.plan.request import RestoreRequest
+    from maxbrod.restore.plan.sources import UnreadableRange
     from maxbrod.restore.plan.targets import TargetState
-    from maxbrod.restore.plan.wish import Wish
     from maxbrod.transform.plan import TransformPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlan:
+class PartitionRestore:
     """One source partition. Unless its topic is repartitioned it goes to the target's of the same number."""
 
     source: Source
@@ -49,15 +49,15 @@ class PartitionPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
     target: TargetTopic
-    partitions: tuple[PartitionPlan, ...]
-    blocks: tuple[Block, ...] = ()
+    partitions: tuple[PartitionRestore, ...]
+    blocks: tuple[SourceExtent, ...] = ()
     """Of a repartitioned topic: the order in which all is read."""
     known_from: str | None = None
     """The run that says what the topic was like, if that is not the plan's own: the cluster had lost it by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
+class SourceArchive:
     """What a plan was made from. Neither name holds a secret."""
 
     url: str
@@ -80,7 +80,7 @@ class RestorePlan:
     restore_id: str
     command: str
     """The digest of the command: the same again goes on with this restore."""
-    archive: Archive
+    archive: SourceArchive
     cluster_id: str
     planned_at_ms: int
     since_ms: int | None
@@ -130,10 +130,10 @@ class PlanLine:
 
 
 def plan_restore(
-    wish: Wish,
+    request: RestoreRequest,
     *,
     restore_id: str,
-    archive: Archive,
+    archive: SourceArchive,
     chosen: Chosen,
     rows: pa.Table,
     ends: Mapping[PartitionId, int],
@@ -142,7 +142,7 @@ def plan_restore(
     now_ms: int,
     topic_runs: Mapping[str, str] | None = None,
     access_runs: Mapping[str, str] | None = None,
-    lost: Mapping[PartitionId, Sequence[Lost]] | None = None,
+    lost: Mapping[PartitionId, Sequence[UnreadableRange]] | None = None,
     revisions: Revisions | None = None,
 ) -> RestorePlan:
     """`rows` of the chosen topics have the columns of `SOURCE_COLUMNS`; `ends` and `snapshot` are of `archive.run_id`.
@@ -152,42 +152,44 @@ def plan_restore(
 
     Obstacles do not keep a plan from being made: `obstacles.refusal` says whether it may run.
     """
-    as_of = wish.as_of is not None
-    sources = measure_sources(rows, wish, chosen, ends, as_of=as_of, lost=lost, revisions=revisions)
+    as_of = request.as_of is not None
+    sources = measure_sources(rows, request, chosen, ends, as_of=as_of, lost=lost, revisions=revisions)
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
     archived = {} if snapshot is None else {each.topic_id: each for each in snapshot.topics}
-    subjects = [_subject(wish, group, counts, archived, target) for group in _by_topic(sources)]
+    subjects = [_subject(request, group, counts, archived, target) for group in _by_topic(sources)]
     access = plan_access(
-        wish,
+        request,
         snapshot,
         target.cluster,
         topics={each.target.source_topic: each.target.name for each in subjects},
-        groups=[group.group_id for group in choose_groups(wish.groups, () if snapshot is None else snapshot.groups)[0]],
+        groups=[
+            group.group_id for group in choose_groups(request.groups, () if snapshot is None else snapshot.groups)[0]
+        ],
     )
     obstacles = [
-        *_missing(wish, chosen, sources),
-        *find_obstacles(wish, subjects, target, now_ms=now_ms),
-        *find_missing_rights(wish, subjects, target, access),
-        *find_access_obstacles(wish, snapshot, target, access, access_runs),
+        *_missing(request, chosen, sources),
+        *find_obstacles(request, subjects, target, now_ms=now_ms),
+        *find_missing_rights(request, subjects, target, access),
+        *find_access_obstacles(request, snapshot, target, access, access_runs),
     ]
     cluster_id = target.cluster.cluster_id or ""
     return RestorePlan(
         restore_id=restore_id,
-        command=command_digest(wish, archive=archive.url, cluster_id=cluster_id),
+        command=command_digest(request, archive=archive.url, cluster_id=cluster_id),
         archive=archive,
         cluster_id=cluster_id,
         planned_at_ms=now_ms,
-        since_ms=wish.since_ms,
-        until_ms=wish.until_ms,
-        rate_bytes_per_s=wish.rate_bytes_per_s,
+        since_ms=request.since_ms,
+        until_ms=request.until_ms,
+        rate_bytes_per_s=request.rate_bytes_per_s,
         topics=tuple(_topic_plan(each, rows, topic_runs or {}) for each in subjects),
-        groups=wish.groups,
-        with_acls=wish.with_acls,
-        with_quotas=wish.with_quotas,
+        groups=request.groups,
+        with_acls=request.with_acls,
+        with_quotas=request.with_quotas,
         access=access,
-        provenance=wish.provenance,
+        provenance=request.provenance,
         source_cluster_id=None if snapshot is None else snapshot.cluster_id,
         obstacles=in_order(obstacles),
         left_out=tuple(LeftOut(topic=name, why=why_left_out(name)) for name in chosen.left_out),
@@ -198,10 +200,12 @@ def sources_of(plan: RestorePlan) -> list[Source]:
     return [each.source for topic in plan.topics for each in topic.partitions]
 
 
-def without_lost(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[Lost]], *, accepted: bool) -> RestorePlan:
+def without_lost(
+    plan: RestorePlan, lost: Mapping[PartitionId, Sequence[UnreadableRange]], *, accepted: bool
+) -> RestorePlan:
     """The same plan, of which more is known to be lost: that is left out if it is `accepted`, else it is in the way."""
 
-    def changed(each: PartitionPlan) -> PartitionPlan:
+    def changed(each: PartitionRestore) -> PartitionRestore:
         found = lost.get(each.source.id)
         return replace(each, source=with_lost(each.source, found)) if found else each
 
@@ -224,7 +228,7 @@ def _by_topic(sources: Sequence[Source]) -> Iterator[list[Source]]:
 
 
 def _subject(
-    wish: Wish,
+    request: RestoreRequest,
     sources: list[Source],
     counts: Mapping[str, int],
     topics: Mapping[str, TopicState],
@@ -234,10 +238,10 @@ def _subject(
     topic_id = sources[0].topic_id
     archived = topics.get(topic_id)
     count = count_partitions(sources, archived, counts.get(topic_id, 0))
-    target = plan_target(wish, sources, archived, count, state)
+    target = plan_target(request, sources, archived, count, state)
     offsets = [
         plan_offsets(
-            wish.offsets,
+            request.offsets,
             source,
             state.extents.get(TopicPartition(topic=target.name, partition=source.partition)),
             repartitioned=target.repartitioned,
@@ -252,13 +256,13 @@ def _topic_plan(subject: Subject, rows: pa.Table, runs: Mapping[str, str]) -> To
     target, pairs = subject.target, zip(subject.sources, subject.offsets, strict=True)
     return TopicPlan(
         target=target,
-        partitions=tuple(PartitionPlan(source=source, offsets=offsets) for source, offsets in pairs),
+        partitions=tuple(PartitionRestore(source=source, offsets=offsets) for source, offsets in pairs),
         blocks=plan_blocks(rows, subject.sources, target.partition_count) if target.repartitioned else (),
         known_from=runs.get(target.topic_id),
     )
 
 
-def _missing(wish: Wish, chosen: Chosen, sources: Sequence[Source]) -> Iterator[Obstacle]:
+def _missing(request: RestoreRequest, chosen: Chosen, sources: Sequence[Source]) -> Iterator[Obstacle]:
     """What was asked for by name or number, and is not there."""
 
     def missing(what: str, where: str | None, kind: ObstacleKind = ObstacleKind.TOPIC_MISSING) -> Obstacle:
@@ -268,10 +272,10 @@ def _missing(wish: Wish, chosen: Chosen, sources: Sequence[Source]) -> Iterator[
         what = error.message
         yield Obstacle(kind=ObstacleKind.TOPIC_MISSING, where=None, what=what, hint=error.hint, fatal=True)
     known = {TopicPartition(topic=source.topic, partition=source.partition) for source in sources}
-    for where in (each.where for each in wish.ranges if each.where.topic not in chosen.missing):
+    for where in (each.where for each in request.ranges if each.where.topic not in chosen.missing):
         if where not in known:
             yield missing(f"the archive has no partition {where}, or it is not asked for", str(where))
-    for partition in sorted(wish.partitions - {source.partition for source in sources}):
+    for partition in sorted(request.partitions - {source.partition for source in sources}):
         yield missing(f"no topic that is restored has a partition {partition}", None)
     if not sources and not chosen.wrong:
         yield missing("nothing in the archive is what was asked for", None, ObstacleKind.NOTHING_CHOSEN)

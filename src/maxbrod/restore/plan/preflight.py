@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.catalog.schema import GapReason
-from maxbrod.model import TopicPartition
+from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.configs import (
     CLEANUP_POLICY,
     MIN_INSYNC_REPLICAS,
@@ -17,18 +16,18 @@ from maxbrod.restore.plan.configs import (
 )
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.rename import is_topic_name
+from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.sources import TROUBLES_MAX
 from maxbrod.restore.plan.targets import UNKNOWN_END
-from maxbrod.restore.plan.wish import OffsetsMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.restore.plan.offsets_mode import OffsetsPlan
-    from maxbrod.restore.plan.sources import Lost, Source
+    from maxbrod.restore.plan.request import RestoreRequest
+    from maxbrod.restore.plan.sources import Source, UnreadableRange
     from maxbrod.restore.plan.targets import TargetState, TargetTopic
-    from maxbrod.restore.plan.wish import Wish
 
 _DAY_S: Final = 86_400
 _KAFKA_DEFAULTS: Final = {CLEANUP_POLICY: "delete", RETENTION_MS: str(7 * _DAY_S * 1000)}
@@ -53,15 +52,17 @@ class Subject:
     """Of each source."""
 
 
-def find_obstacles(wish: Wish, subjects: Sequence[Subject], state: TargetState, *, now_ms: int) -> Iterator[Obstacle]:
-    """In no particular order; what the archive lacks of the wish's names is told where topics are chosen."""
+def find_obstacles(
+    request: RestoreRequest, subjects: Sequence[Subject], state: TargetState, *, now_ms: int
+) -> Iterator[Obstacle]:
+    """In no particular order; what the archive lacks of the request's names is told where topics are chosen."""
     yield from _names(subjects, state)
-    yield from _provenance(wish, subjects)
+    yield from _provenance(request, subjects)
     for each in subjects:
-        yield from _archive(wish, each.sources)
-        yield from _target(wish, each, state)
-        yield from _configuration(wish, each, state)
-        yield from _retention(wish, each, state, now_ms)
+        yield from _archive(request, each.sources)
+        yield from _target(request, each, state)
+        yield from _configuration(request, each, state)
+        yield from _retention(request, each, state, now_ms)
 
 
 def why_left_out(topic: str) -> str:
@@ -71,7 +72,7 @@ def why_left_out(topic: str) -> str:
     return "its name begins with __, as those of internal topics do: name it with --topic to restore it"
 
 
-def _archive(wish: Wish, sources: Sequence[Source]) -> Iterator[Obstacle]:
+def _archive(request: RestoreRequest, sources: Sequence[Source]) -> Iterator[Obstacle]:
     for source in sources:
         where = f"{source.topic}-{source.partition}"
         for trouble in source.troubles:
@@ -81,10 +82,10 @@ def _archive(wish: Wish, sources: Sequence[Source]) -> Iterator[Obstacle]:
                 where=where,
                 what=f"{what} offsets {trouble.first} to {trouble.end}",
                 hint=_ACCEPT,
-                fatal=not wish.accept_gaps,
+                fatal=not request.accept_gaps,
                 offset=trouble.first,
             )
-        yield from lost_obstacles(source, source.lost, accepted=wish.accept_gaps)
+        yield from lost_obstacles(source, source.lost, accepted=request.accept_gaps)
         if source.troubles_total > len(source.troubles):
             more = source.troubles_total - len(source.troubles)
             yield Obstacle(
@@ -92,11 +93,11 @@ def _archive(wish: Wish, sources: Sequence[Source]) -> Iterator[Obstacle]:
                 where=where,
                 what=f"{more} more ranges like these",
                 hint=_ACCEPT,
-                fatal=not wish.accept_gaps,
+                fatal=not request.accept_gaps,
             )
 
 
-def lost_obstacles(source: Source, lost: Sequence[Lost], *, accepted: bool) -> Iterator[Obstacle]:
+def lost_obstacles(source: Source, lost: Sequence[UnreadableRange], *, accepted: bool) -> Iterator[Obstacle]:
     """What the objects of a partition do not hold, though its rows say so."""
     where = f"{source.topic}-{source.partition}"
 
@@ -131,36 +132,36 @@ def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle
         alike.setdefault(folded, target.name)
 
 
-def _provenance(wish: Wish, subjects: Sequence[Subject]) -> Iterator[Obstacle]:
+def _provenance(request: RestoreRequest, subjects: Sequence[Subject]) -> Iterator[Obstacle]:
     """Never without the headers that were asked for."""
-    for target in (each.target for each in subjects if wish.provenance and each.target.repartitioned):
+    for target in (each.target for each in subjects if request.provenance and each.target.repartitioned):
         what = "records that change their partition cannot be told to say where they came from yet"
         hint = "restore without --provenance, or with the archived number of partitions"
         yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
 
 
-def _target(wish: Wish, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
+def _target(request: RestoreRequest, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
     target = subject.target
-    yield from _partitions(wish, target)
+    yield from _partitions(request, target)
     factor, wanted = target.replication_factor, target.wanted_replication_factor
     if factor < wanted:
         yield Obstacle(
             kind=ObstacleKind.BROKERS,
             where=target.name,
             what=f"it had {wanted} replicas, and there are {factor} brokers",
-            hint=f"it is restored with {factor}" if not wish.strict else "add brokers, or leave out --strict",
-            fatal=wish.strict,
+            hint=f"it is restored with {factor}" if not request.strict else "add brokers, or leave out --strict",
+            fatal=request.strict,
         )
     pairs = list(zip(subject.sources, subject.offsets, strict=True))
     # Where records change their partition, one reason is that of all.
     for source, offsets in pairs[:1] if target.repartitioned else pairs:
-        yield from _offsets(wish, target, source, offsets)
+        yield from _offsets(request, target, source, offsets)
     if UNKNOWN_END in target.bases:
         partition = target.bases.index(UNKNOWN_END)
         what = f"nobody knows where the log of partition {partition} ends"
         hint = "run it again when all brokers are up"
         yield Obstacle(kind=ObstacleKind.PERMISSION, where=target.name, what=what, hint=hint, fatal=True)
-    elif wish.offsets is OffsetsMode.AUTO and _holds_records(subject, state):
+    elif request.offsets is OffsetsMode.AUTO and _holds_records(subject, state):
         yield Obstacle(
             kind=ObstacleKind.TARGET_NOT_EMPTY,
             where=target.name,
@@ -179,9 +180,9 @@ def _holds_records(subject: Subject, state: TargetState) -> bool:
     return any(extent is not None and not extent.empty for extent in extents)
 
 
-def _partitions(wish: Wish, target: TargetTopic) -> Iterator[Obstacle]:
+def _partitions(request: RestoreRequest, target: TargetTopic) -> Iterator[Obstacle]:
     """Keys are hashed anew only where that was asked for."""
-    wanted, present = wish.partition_count_of(target.source_topic), target.partition_count
+    wanted, present = request.partition_count_of(target.source_topic), target.partition_count
     if wanted == present or (wanted is None and not target.repartitioned):
         return
     if wanted is None:
@@ -193,7 +194,7 @@ def _partitions(wish: Wish, target: TargetTopic) -> Iterator[Obstacle]:
     yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
 
 
-def _offsets(wish: Wish, target: TargetTopic, source: Source, offsets: OffsetsPlan) -> Iterator[Obstacle]:
+def _offsets(request: RestoreRequest, target: TargetTopic, source: Source, offsets: OffsetsPlan) -> Iterator[Obstacle]:
     where = str(TopicPartition(topic=target.name, partition=source.partition))
     append = "restore under another name, or say --offsets append"
     exact = f"--offsets exact keeps them, in about {offsets.cost.seconds:.0f} s" if not target.exists else None
@@ -208,20 +209,20 @@ def _offsets(wish: Wish, target: TargetTopic, source: Source, offsets: OffsetsPl
             hint=append,
             fatal=True,
         )
-    elif offsets.mode is OffsetsMode.APPEND and wish.offsets is OffsetsMode.AUTO:
+    elif offsets.mode is OffsetsMode.APPEND and request.offsets is OffsetsMode.AUTO:
         yield Obstacle(
             kind=ObstacleKind.OFFSETS,
             where=where,
             what=f"offsets change: {offsets.why}",
             hint=exact,
-            fatal=wish.strict,
+            fatal=request.strict,
         )
 
 
-def _configuration(wish: Wish, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
+def _configuration(request: RestoreRequest, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
     target = subject.target
 
-    def warn(what: str, hint: str, *, fatal: bool = wish.strict) -> Obstacle:
+    def warn(what: str, hint: str, *, fatal: bool = request.strict) -> Obstacle:
         return Obstacle(kind=ObstacleKind.CONFIG, where=target.name, what=what, hint=hint, fatal=fatal)
 
     configs = target.configs
@@ -244,7 +245,7 @@ def _configuration(wish: Wish, subject: Subject, state: TargetState) -> Iterator
         if other:
             what = f"it is there, and keeps its own configuration: archived otherwise are {', '.join(other)}"
             yield warn(what, "change it by hand, if it is to be as it was")
-    unknown = sorted(name for name in wish.configs if state.known_configs and name not in state.known_configs)
+    unknown = sorted(name for name in request.configs if state.known_configs and name not in state.known_configs)
     if unknown:
         yield warn(f"these brokers do not know {', '.join(unknown)}", "correct or leave out the setting", fatal=True)
     archived = {} if subject.archived is None else subject.archived.effective or {}
@@ -253,7 +254,7 @@ def _configuration(wish: Wish, subject: Subject, state: TargetState) -> Iterator
         yield warn(f"{MIN_INSYNC_REPLICAS} becomes {least}", "raise it when there are more brokers")
 
 
-def _retention(wish: Wish, subject: Subject, state: TargetState, now_ms: int) -> Iterator[Obstacle]:
+def _retention(request: RestoreRequest, subject: Subject, state: TargetState, now_ms: int) -> Iterator[Obstacle]:
     """What the brokers delete as soon as nothing is held any more."""
     target = subject.target
     configs, doubt = _final_configs(subject, state)
@@ -263,7 +264,7 @@ def _retention(wish: Wish, subject: Subject, state: TargetState, now_ms: int) ->
 
     def warn(what: str) -> Obstacle:
         told = f"the brokers delete records of it as soon as the restore ends: {what}{doubt}"
-        return Obstacle(kind=ObstacleKind.RETENTION, where=target.name, what=told, hint=hint, fatal=wish.strict)
+        return Obstacle(kind=ObstacleKind.RETENTION, where=target.name, what=told, hint=hint, fatal=request.strict)
 
     age_max_ms, bytes_max = retention_of(configs, RETENTION_MS), retention_of(configs, RETENTION_BYTES)
     oldest = min((each.min_timestamp for each in subject.sources if each.min_timestamp is not None), default=None)

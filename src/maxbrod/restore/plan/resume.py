@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from maxbrod.errors import RefusedError, TopicGoneError
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
-from maxbrod.restore.plan.wish import OffsetsMode
+from maxbrod.restore.plan.request import OffsetsMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.restore.plan.mapping import OffsetMap
-    from maxbrod.restore.plan.plan import PartitionPlan, RestorePlan
+    from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan
     from maxbrod.restore.plan.targets import LogExtent, TargetTopic
 
 
@@ -104,7 +104,12 @@ def held_by(
 
 
 def resume_partition(
-    plan: PartitionPlan, target: TargetTopic, extent: LogExtent, *, done: OffsetMap | None = None, acknowledged: int = 0
+    plan: PartitionRestore,
+    target: TargetTopic,
+    extent: LogExtent,
+    *,
+    done: OffsetMap | None = None,
+    acknowledged: int = 0,
 ) -> Next:
     """`extent` is the target partition's log now. `acknowledged` is the log end that was noted last, if it was.
 
@@ -134,7 +139,7 @@ def check_finished(target: TargetTopic, partition: int, extent: LogExtent, *, ta
         raise _foreign(extent, target_end, name)
 
 
-def _resume_exact(plan: PartitionPlan, base: int, extent: LogExtent, name: str) -> Next:
+def _resume_exact(plan: PartitionRestore, base: int, extent: LogExtent, name: str) -> Next:
     source = plan.source
     first = max(source.first_offset, base)
     if extent.end > max(source.asked_end, base):
@@ -151,7 +156,7 @@ def _resume_exact(plan: PartitionPlan, base: int, extent: LogExtent, name: str) 
     )
 
 
-def _resume_append(plan: PartitionPlan, base: int, extent: LogExtent, done: OffsetMap | None, name: str) -> Next:
+def _resume_append(plan: PartitionRestore, base: int, extent: LogExtent, done: OffsetMap | None, name: str) -> Next:
     source = plan.source
     records, most = extent.end - base, source.asked_end - source.first_offset
     _check_start(extent, base, name)

@@ -1,4 +1,4 @@
-"""What the archive has of a wish: per source partition which rows to read, how much that is, and what is missing.
+"""What the archive has of a request: per source partition which rows to read, how much that is, and what is missing.
 
 Works on columns, so that a million rows take tens of megabytes, and keeps nothing of a row: a plan speaks of offsets,
 because segments may be compacted into others while a restore is under way, and hold the same records then.
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow.compute as pc
 
-from maxbrod.catalog.rows import PartitionId
-from maxbrod.catalog.schema import SORT_ORDER, GapReason, Kind
+from maxbrod.catalog.schema import SORT_ORDER, Kind
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import CorruptDataError
+from maxbrod.model import GapReason, PartitionId
 from maxbrod.restore.plan.columns import RowColumns, read_columns
 from maxbrod.restore.plan.estimates import add_shares, estimate_shares
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from maxbrod.catalog.tiling import Overlap
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.restore.plan.choosing import Chosen
-    from maxbrod.restore.plan.wish import Wish
+    from maxbrod.restore.plan.request import RestoreRequest
 
 TROUBLES_MAX: Final = 20
 """Named of each partition: whoever sees that many looks at the archive first."""
@@ -43,7 +43,7 @@ _UNDATED_MS: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class MissingRange:
     """Offsets [first, end) of which records are known, or must be feared, to be lost. `reason` None: no row at all."""
 
     first: int
@@ -52,7 +52,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class UnreadableRange:
     """Offsets [first, end) of a row that cannot be read: its object is gone, or is damaged from `first` on.
 
     `end` is the row's own. Where both are one, all records are there, and yet the bytes are not what was written.
@@ -71,7 +71,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One partition of the archive as far as it is wished for. Counts and bytes are estimates where a row is cut."""
+    """One partition of the archive as far as it is wanted for. Counts and bytes are estimates where a row is cut."""
 
     topic: str
     topic_id: str
@@ -96,9 +96,9 @@ class Source:
     """Offsets that at most belong to aborted transactions."""
     gaps: Mapping[str, int] = field(default_factory=dict)
     """Offsets without data by reason, of all that was asked for."""
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[MissingRange, ...] = ()
     troubles_total: int = 0
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[UnreadableRange, ...] = ()
     """What the rows promise of the offsets that are asked for, and the objects do not hold: it is left out."""
     revision: int = 0
     """How often rows of the partition had been replaced when this was planned: what comes later changes no plan."""
@@ -110,12 +110,12 @@ class Source:
 
 def measure_sources(
     rows: pa.Table,
-    wish: Wish,
+    request: RestoreRequest,
     chosen: Chosen,
     ends: Mapping[PartitionId, int],
     *,
     as_of: bool,
-    lost: Mapping[PartitionId, Sequence[Lost]] | None = None,
+    lost: Mapping[PartitionId, Sequence[UnreadableRange]] | None = None,
     revisions: Revisions | None = None,
 ) -> tuple[Source, ...]:
     """In the order of topic and partition. `rows` need the columns of `SOURCE_COLUMNS`, in any order.
@@ -131,24 +131,26 @@ def measure_sources(
     asked = {}
     for each in known:
         topic = chosen.topics.get(each.topic_id)
-        if topic is None or not _is_wanted(wish, topic, each.partition):
+        if topic is None or not _is_wanted(request, topic, each.partition):
             continue
         extent = columns.extent(each)
         end = ends[each] if extent is None or as_of else extent[1]
         first = end if extent is None else min(extent[0], end)
-        asked[each] = _within_range(wish, topic, each.partition, first, end)
-    holes: dict[PartitionId, list[Trouble]] = {}
+        asked[each] = _within_range(request, topic, each.partition, first, end)
+    holes: dict[PartitionId, list[MissingRange]] = {}
     faults = find_tiling_faults(rows, {each: extent for each, extent in asked.items() if extent[0] < extent[1]})
     for overlap in faults.overlaps:
         if overlap.partition in asked:
             raise _covered_twice(overlap)
     for fault in faults.holes:
         if fault.partition in asked:
-            trouble = Trouble(first=fault.first_offset, end=fault.end_offset, reason=None)
+            trouble = MissingRange(first=fault.first_offset, end=fault.end_offset, reason=None)
             holes.setdefault(fault.partition, []).append(trouble)
     unread = lost or {}
     sources = [
-        _measure(columns, wish, chosen.topics[each.topic_id], each, extent, holes.get(each, []), unread.get(each, ()))
+        _measure(
+            columns, request, chosen.topics[each.topic_id], each, extent, holes.get(each, []), unread.get(each, ())
+        )
         for each, extent in asked.items()
     ]
     sources = [replace(each, revision=(revisions or {}).get(each.id, 0)) for each in sources]
@@ -160,7 +162,7 @@ def revisions_of(sources: Iterable[Source]) -> dict[PartitionId, int]:
     return {each.id: each.revision for each in sources}
 
 
-def rows_to_read(rows: pa.Table, sources: Sequence[Source], wish: Wish) -> pa.Table:
+def rows_to_read(rows: pa.Table, sources: Sequence[Source], request: RestoreRequest) -> pa.Table:
     """Of rows of any partitions the sources' data, in the order of offsets, without what surely holds nothing.
 
     As many columns as `rows` has; those of `SOURCE_COLUMNS` must be among them. `catalog.rows.decode_rows` makes
@@ -172,7 +174,7 @@ def rows_to_read(rows: pa.Table, sources: Sequence[Source], wish: Wish) -> pa.Ta
     for source in sources:
         span = columns.spans.get(source.id)
         if span is not None:
-            kept[span] |= _kept(columns, span, (source.asked_first, source.asked_end), wish)
+            kept[span] |= _kept(columns, span, (source.asked_first, source.asked_end), request)
     return rows.take(np.flatnonzero(kept))
 
 
@@ -186,21 +188,21 @@ def _covered_twice(overlap: Overlap) -> CorruptDataError:
     )
 
 
-def _is_wanted(wish: Wish, topic: str, partition: int) -> bool:
-    ranged = {each.where.partition for each in wish.ranges if each.where.topic == topic}
-    return (not ranged or partition in ranged) and (not wish.partitions or partition in wish.partitions)
+def _is_wanted(request: RestoreRequest, topic: str, partition: int) -> bool:
+    ranged = {each.where.partition for each in request.ranges if each.where.topic == topic}
+    return (not ranged or partition in ranged) and (not request.partitions or partition in request.partitions)
 
 
-def _within_range(wish: Wish, topic: str, partition: int, first: int, end: int) -> tuple[int, int]:
+def _within_range(request: RestoreRequest, topic: str, partition: int, first: int, end: int) -> tuple[int, int]:
     """What is asked for beyond the archive's end stays asked for: it is missing, and the preflight says so."""
-    for each in wish.ranges:
+    for each in request.ranges:
         if (each.where.topic, each.where.partition) == (topic, partition):
             first = first if each.first is None else max(each.first, first)
             end = end if each.end is None else each.end
     return min(first, end), end
 
 
-def sound_part(stored: Slice, lost: Mapping[int, Lost]) -> Slice | None:
+def sound_part(stored: Slice, lost: Mapping[int, UnreadableRange]) -> Slice | None:
     """What can be read of a slice; None if nothing can. `lost` are those of its source, by their ends."""
     found = lost.get(stored.end_offset)
     if found is None:
@@ -208,54 +210,54 @@ def sound_part(stored: Slice, lost: Mapping[int, Lost]) -> Slice | None:
     return None if found.first <= stored.base_offset else replace(stored, sound_end=found.first)
 
 
-def with_lost(source: Source, lost: Iterable[Lost]) -> Source:
+def with_lost(source: Source, lost: Iterable[UnreadableRange]) -> Source:
     """The same source of which more is known to be lost."""
     known = {each.end: each for each in source.lost} | {each.end: each for each in lost}
     return replace(source, lost=tuple(known[end] for end in sorted(known)))
 
 
-def _kept(columns: RowColumns, span: slice, asked: tuple[int, int], wish: Wish) -> NDArray[np.bool_]:
+def _kept(columns: RowColumns, span: slice, asked: tuple[int, int], request: RestoreRequest) -> NDArray[np.bool_]:
     """Data rows that may hold a record to restore."""
-    return _asked(columns, span, asked, wish) & (columns.records[span] > 0)
+    return _asked(columns, span, asked, request) & (columns.records[span] > 0)
 
 
-def _asked(columns: RowColumns, span: slice, asked: tuple[int, int], wish: Wish) -> NDArray[np.bool_]:
+def _asked(columns: RowColumns, span: slice, asked: tuple[int, int], request: RestoreRequest) -> NDArray[np.bool_]:
     """Data rows of the offsets and times that are asked for."""
     base, end = columns.base[span], columns.end[span]
     kept = columns.data[span] & (end > asked[0]) & (base < asked[1])
     dated, highest = columns.dated[span], columns.highest[span]
-    if wish.since_ms is not None and wish.since_ms > _UNDATED_MS:
-        kept &= ~dated | (highest >= wish.since_ms)
-    if wish.until_ms is not None:
+    if request.since_ms is not None and request.since_ms > _UNDATED_MS:
+        kept &= ~dated | (highest >= request.since_ms)
+    if request.until_ms is not None:
         # The highest timestamp of a single record is its own.
-        kept &= ~(dated & (columns.records[span] == 1) & (highest >= wish.until_ms))
+        kept &= ~(dated & (columns.records[span] == 1) & (highest >= request.until_ms))
     return kept
 
 
 def _measure(
     columns: RowColumns,
-    wish: Wish,
+    request: RestoreRequest,
     topic: str,
     partition: PartitionId,
     asked: tuple[int, int],
-    troubles: list[Trouble],
-    lost: Sequence[Lost],
+    troubles: list[MissingRange],
+    lost: Sequence[UnreadableRange],
 ) -> Source:
     span = columns.spans.get(partition, slice(0, 0))
     base, end = columns.base[span], columns.end[span]
-    kept = _kept(columns, span, asked, wish)
-    wanted = set(end[_asked(columns, span, asked, wish)].tolist()) if lost else set()
+    kept = _kept(columns, span, asked, request)
+    wanted = set(end[_asked(columns, span, asked, request)].tolist()) if lost else set()
     lost = [each for each in lost if each.end in wanted]
     # A row that begins before what is lost of it still holds records.
     gone = np.isin(end, [each.end for each in lost if each.first <= base[np.searchsorted(end, each.end)]])
     kept &= ~gone
-    shares = np.where(kept, estimate_shares(columns, span, asked, wish), 0.0)
-    first = asked[0] if wish.until_ms is not None and columns.data[span].any() else asked[1]
+    shares = np.where(kept, estimate_shares(columns, span, asked, request), 0.0)
+    first = asked[0] if request.until_ms is not None and columns.data[span].any() else asked[1]
     if kept.any():
         first = int(max(base[kept.argmax()], asked[0]))
     filled = np.flatnonzero(shares > 0)
     # Nothing has to stand behind the last record where a time cut the rest off.
-    last = asked[1] if wish.until_ms is None else int(min(end[filled[-1]], asked[1])) if filled.size else first
+    last = asked[1] if request.until_ms is None else int(min(end[filled[-1]], asked[1])) if filled.size else first
     lengths = np.clip(np.minimum(end, last) - np.maximum(base, first), 0, None)
     missing = np.where(columns.data[span], columns.end[span] - base - columns.records[span], 0)
     dated = kept & columns.dated[span]
@@ -290,13 +292,13 @@ def _gaps(columns: RowColumns, span: slice, asked: tuple[int, int]) -> dict[str,
     return {str(_REASONS[number]): int(lengths[reasons == number].sum()) for number in sorted(set(reasons.tolist()))}
 
 
-def _troubles(columns: RowColumns, span: slice, asked: tuple[int, int]) -> list[Trouble]:
+def _troubles(columns: RowColumns, span: slice, asked: tuple[int, int]) -> list[MissingRange]:
     """Gaps, and rows of data with holes in them, whose reason is a bad one."""
     base, end, reason = columns.base[span], columns.end[span], columns.reason[span]
     bad = (reason == _BAD[0]) | (reason == _BAD[1])
     bad &= (end > asked[0]) & (base < asked[1])
     return [
-        Trouble(
+        MissingRange(
             first=max(int(base[row]), asked[0]), end=min(int(end[row]), asked[1]), reason=_REASONS[int(reason[row])]
         )
         for row in np.flatnonzero(bad).tolist()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
+    from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.plan.sources import Source
-    from maxbrod.restore.plan.wish import Wish
 
 FACTOR_DEFAULT: Final = -1
 """As many replicas as the target's brokers give a topic of which nobody says it."""
@@ -103,19 +103,19 @@ class TargetTopic:
 
 
 def plan_target(
-    wish: Wish, sources: Sequence[Source], archived: TopicState | None, count: int, state: TargetState
+    request: RestoreRequest, sources: Sequence[Source], archived: TopicState | None, count: int, state: TargetState
 ) -> TargetTopic:
-    """The target of one source topic, whose wished-for partitions are `sources`.
+    """The target of one source topic, whose wanted-for partitions are `sources`.
 
     `archived` is the topic as the snapshot has it, None where that does not know this incarnation. `count` is how many
     partitions the source has.
     """
     first = sources[0]
-    name = wish.rename.apply(first.topic)
+    name = request.rename.apply(first.topic)
     present = state.cluster.topic(name)
-    partitions = wish.partition_count_of(first.topic) or count
+    partitions = request.partition_count_of(first.topic) or count
     batch_bytes_max = max(source.slice_bytes_max for source in sources)
-    batch_bytes_max += PROVENANCE_BYTES_MAX if wish.provenance else 0
+    batch_bytes_max += PROVENANCE_BYTES_MAX if request.provenance else 0
     wanted = FACTOR_DEFAULT if archived is None or not archived.replication_factor else archived.replication_factor
     configs: TopicConfigs | None
     if present is not None:
@@ -126,7 +126,7 @@ def plan_target(
         factor = min(wanted, len(state.cluster.brokers))
         configs = plan_new_configs(
             archived,
-            wish.configs,
+            request.configs,
             replication_factor=factor,
             batch_bytes_max=batch_bytes_max,
             known=state.known_configs,

@@ -34,7 +34,7 @@ _LONG_AGO: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class SourceExtent:
     """What a source partition has at offsets [first, end)."""
 
     partition: int
@@ -42,12 +42,12 @@ class Block:
     end: int
 
 
-def plan_blocks(rows: pa.Table, sources: Sequence[Source], partition_count: int) -> tuple[Block, ...]:
+def plan_blocks(rows: pa.Table, sources: Sequence[Source], partition_count: int) -> tuple[SourceExtent, ...]:
     """Of one topic, which gets so many partitions. A source's blocks tile what is asked of it, if it has rows there."""
     mine = (pc.field("kind") == Kind.DATA) & (pc.field("topic_id") == sources[0].topic_id)
     columns = read_columns(rows.filter(mine).sort_by(SORT_ORDER))
     most = max(min(BLOCKS_MAX, SHARES_MAX // partition_count) // len(sources), 1)
-    found: list[tuple[Block, float | None]] = []
+    found: list[tuple[SourceExtent, float | None]] = []
     for source in sources:
         found += _blocks(columns, source, several=len(sources) <= OPEN_SOURCES_MAX, most=most)
     order = interleave((each.partition, each.first, time) for each, time in found)
@@ -71,7 +71,9 @@ def interleave(blocks: Iterable[tuple[int, int, float | None]]) -> list[int]:
     return [key[-1] for key in sorted(keys)]
 
 
-def _blocks(columns: RowColumns, source: Source, *, several: bool, most: int) -> Iterator[tuple[Block, float | None]]:
+def _blocks(
+    columns: RowColumns, source: Source, *, several: bool, most: int
+) -> Iterator[tuple[SourceExtent, float | None]]:
     span = columns.spans.get(source.id, slice(0, 0))
     base, end = columns.base[span], columns.end[span]
     rows = np.flatnonzero((end > source.asked_first) & (base < source.asked_end)) + span.start
@@ -84,7 +86,7 @@ def _blocks(columns: RowColumns, source: Source, *, several: bool, most: int) ->
     for place, (edge, time) in enumerate(zip(edges.tolist(), times.tolist(), strict=True)):
         stop = source.asked_end if place == len(edges) - 1 else edge
         if stop > first:
-            yield Block(partition=source.partition, first=first, end=stop), None if np.isnan(time) else time
+            yield SourceExtent(partition=source.partition, first=first, end=stop), None if np.isnan(time) else time
         first = max(first, stop)
 
 

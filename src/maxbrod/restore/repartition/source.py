@@ -12,7 +12,7 @@ import numpy as np
 
 from maxbrod.batch.columns import number_column
 from maxbrod.batch.cuts import Cut
-from maxbrod.batch.sharing import Portion, kept_records
+from maxbrod.batch.sharing import DecodedRecords, kept_records
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.reading import REQUEST_BYTES
 from maxbrod.layouts.reading import read_logs
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.restore.items import SharedSource
-    from maxbrod.restore.repartition.blocks import Block
+    from maxbrod.restore.repartition.blocks import SourceExtent
     from maxbrod.storage.interface import Storage
 
 _OPEN_BYTES: Final = 8 << 20
@@ -35,7 +35,7 @@ _OPEN_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class SourceRecords:
     """Records of one source partition, in the order of offsets."""
 
     partition: int
@@ -46,12 +46,12 @@ class Piece:
 def read_in_order(
     storage: Storage,
     sources: Sequence[SharedSource],
-    blocks: Iterable[Block],
+    blocks: Iterable[SourceExtent],
     *,
     since_ms: int | None = None,
     until_ms: int | None = None,
     ahead: Executor | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[SourceRecords]:
     """All records that are asked for, the same in the same order each time; read `ahead` while they are used."""
     several = len(sources) if len(sources) <= OPEN_SOURCES_MAX else 1
     request_bytes = min(REQUEST_BYTES, _OPEN_BYTES // several)
@@ -73,25 +73,25 @@ class _Reader:
         self._cut, self._request_bytes, self._ahead = cut, request_bytes, ahead
         self._slices = iter(source.slices)
         self._next = next(self._slices, None)
-        self._portions: Iterator[Portion] | None = None
-        self._held: Portion | None = None
+        self._portions: Iterator[DecodedRecords] | None = None
+        self._held: DecodedRecords | None = None
         self._reached = source.first_offset
 
-    def read_until(self, end: int) -> Iterator[Piece]:
+    def read_until(self, end: int) -> Iterator[SourceRecords]:
         """What comes next, below the offset `end`."""
         while (portion := self._held or self._more(end)) is not None:
             offsets = number_column(portion.records.column("offset"))
             count = int(np.searchsorted(offsets, end))
             self._held = None
             if count < len(offsets):
-                self._held = Portion(records=portion.records.slice(count), codec=portion.codec)
+                self._held = DecodedRecords(records=portion.records.slice(count), codec=portion.codec)
             if count:
                 records = portion.records.slice(0, count)
-                yield Piece(partition=self._partition, records=records, codec=portion.codec)
+                yield SourceRecords(partition=self._partition, records=records, codec=portion.codec)
             if self._held is not None:
                 return
 
-    def _more(self, end: int) -> Portion | None:
+    def _more(self, end: int) -> DecodedRecords | None:
         """The next portion. A slice that begins at `end` or later is not opened yet."""
         while True:
             if self._portions is None:
@@ -104,7 +104,7 @@ class _Reader:
                 return portion
             self._portions = None
 
-    def _read(self, stored: Slice) -> Iterator[Portion]:
+    def _read(self, stored: Slice) -> Iterator[DecodedRecords]:
         name, codec = self._storage.name_of(stored.path), Codec[stored.codec.upper()]
         logs = read_logs(self._storage, stored, request_bytes=self._request_bytes, ahead=self._ahead)
         for data, headers in logs:
@@ -112,7 +112,7 @@ class _Reader:
                 self._refuse_repetition(portion, name)
                 yield portion
 
-    def _refuse_repetition(self, portion: Portion, name: str) -> None:
+    def _refuse_repetition(self, portion: DecodedRecords, name: str) -> None:
         offsets = number_column(portion.records.column("offset"))
         if int(offsets[0]) < self._reached:
             raise CorruptDataError(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.model import TopicPartition
-    from maxbrod.restore.repartition.source import Piece
+    from maxbrod.restore.repartition.source import SourceRecords
 
 ROUND_BYTES: Final = 4 << 20
 """So much of records is shared out at once: enough for large batches, if they do not go to too many partitions."""
@@ -140,7 +140,7 @@ class _Round:
         self._records: list[pa.RecordBatch] = []
         self._weight = dict.fromkeys(Codec, 0)
 
-    def add(self, piece: Piece, targets: NDArray[np.int32]) -> None:
+    def add(self, piece: SourceRecords, targets: NDArray[np.int32]) -> None:
         self.partitions.append(piece.partition)
         self.targets.append(targets)
         self._records.append(piece.records)
@@ -180,7 +180,7 @@ class Splitter:
             self._places[each.where.partition] = place
         self._round = _Round()
 
-    def add(self, piece: Piece) -> bool:
+    def add(self, piece: SourceRecords) -> bool:
         """Whether a round is full."""
         partition = piece.partition % self._count
         chosen = self._places[partition_for(piece.records.column("key"), self._count, null_partition=partition)]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.produce.appends import Acknowledged, Append, Later
     from maxbrod.restore.items import SharedItem
-    from maxbrod.restore.repartition.source import Piece
+    from maxbrod.restore.repartition.source import SourceRecords
     from maxbrod.restore.task import RestoreSettings
     from maxbrod.storage.interface import Storage
 
@@ -73,7 +73,7 @@ class Feeding:
     """One reader, many targets: what each is to be appended, pulled as there is room for it."""
 
     def __init__(
-        self, pieces: Iterator[Piece], splitter: Splitter, targets: Sequence[SharedTarget], pace: Pace
+        self, pieces: Iterator[SourceRecords], splitter: Splitter, targets: Sequence[SharedTarget], pace: Pace
     ) -> None:
         self._pieces, self._splitter, self._pace = pieces, splitter, pace
         self._targets = {each.where: each for each in targets}

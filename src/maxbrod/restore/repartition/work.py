@@ -10,9 +10,9 @@ from maxbrod.restore.repartition.blocks import SHARES_MAX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.catalog.rows import PartitionId
     from maxbrod.kafka.state.cluster_state import Group
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.model import PartitionId
     from maxbrod.restore.plan.plan import TopicPlan
 
 TASKS_MAX: Final = 8

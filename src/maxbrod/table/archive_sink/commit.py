@@ -17,8 +17,8 @@ from maxbrod.archive.snapshot_document import Snapshot, decode, encode
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.batch.patch import patch
 from maxbrod.catalog.opening import open_writable
-from maxbrod.catalog.rows import PartitionId, Run, Segment
-from maxbrod.catalog.run_ids import new_run_id, now_ms
+from maxbrod.catalog.rows import Run, Segment
+from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.errors import (
     EXIT_DONE,
     CorruptDataError,
@@ -30,7 +30,8 @@ from maxbrod.errors import (
 from maxbrod.kafka.state.cluster_state import decode_state, encode_state
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.writing import ArchiveWriter
-from maxbrod.table.archive_sink.plan import Appended, Stretch, cluster_with, number, refuse_other_topics, rows_of
+from maxbrod.model import PartitionId, now_ms
+from maxbrod.table.archive_sink.plan import Appended, WrittenRange, cluster_with, number, refuse_other_topics, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -92,7 +93,7 @@ def look(storage: Storage, catalog: Catalog) -> Known:
 
 def commit_written(
     options: SinkOptions,
-    stretches: Sequence[Stretch],
+    stretches: Sequence[WrittenRange],
     *,
     numbered: bool,
     began_ms: int,
@@ -141,11 +142,11 @@ def is_done(last: int | None, batch: StreamBatch) -> bool:
     return last == batch.batch_id
 
 
-def _paths(stretches: Iterable[Stretch]) -> set[str]:
+def _paths(stretches: Iterable[WrittenRange]) -> set[str]:
     return {part.path for each in stretches for part in each.slices}
 
 
-def _settle(storage: Storage, options: SinkOptions, placed: Sequence[tuple[Stretch, int]]) -> list[Stretch]:
+def _settle(storage: Storage, options: SinkOptions, placed: Sequence[tuple[WrittenRange, int]]) -> list[WrittenRange]:
     """Each stretch at its offset; those that stand elsewhere are written again."""
     if all(each.base_offset == base for each, base in placed):
         return [each for each, _ in placed]
@@ -157,7 +158,7 @@ def _settle(storage: Storage, options: SinkOptions, placed: Sequence[tuple[Stret
     ]
 
 
-def _move(archive: ArchiveWriter, storage: Storage, stretch: Stretch, base: int) -> PartitionWriter:
+def _move(archive: ArchiveWriter, storage: Storage, stretch: WrittenRange, base: int) -> PartitionWriter:
     where = stretch.where
     part = archive.partition(
         topic=where.topic,
@@ -173,7 +174,7 @@ def _move(archive: ArchiveWriter, storage: Storage, stretch: Stretch, base: int)
     return part
 
 
-def _as_they_came(stretch: Stretch, part: PartitionWriter) -> tuple[Any, ...]:
+def _as_they_came(stretch: WrittenRange, part: PartitionWriter) -> tuple[Any, ...]:
     """In the smallest archive batches stand unpacked, and only the rows know the codec that they came in."""
     return tuple(replace(each, codec=stretch.slices[0].codec) for each in part.slices)
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.surveyed import topic_id_for
-from maxbrod.catalog.rows import SLICE_FIELDS, Gap, PartitionId, Segment
-from maxbrod.catalog.schema import GapReason
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
 from maxbrod.errors import RefusedError
-from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
-from maxbrod.kafka.state.cluster_state import Gap as Unknown
+from maxbrod.kafka.state.cluster_state import ClusterState, MissingState, TopicState
+from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +30,7 @@ IN_ORDER: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class WrittenRange:
     """What one task has written of a partition: slices in the order of offsets."""
 
     where: TopicPartition
@@ -58,7 +57,7 @@ def id_of(where: TopicPartition) -> PartitionId:
     return PartitionId(topic_id=topic_id_for(where.topic), partition=where.partition)
 
 
-def number(stretches: Iterable[Stretch], ends: Mapping[PartitionId, int]) -> list[tuple[Stretch, int]]:
+def number(stretches: Iterable[WrittenRange], ends: Mapping[PartitionId, int]) -> list[tuple[WrittenRange, int]]:
     """Each with the offset at which it must begin, for records that name none: one after another, as they are given.
 
     `ends` is how far the archive has each partition.
@@ -72,7 +71,7 @@ def number(stretches: Iterable[Stretch], ends: Mapping[PartitionId, int]) -> lis
     return placed
 
 
-def rows_of(stretches: Iterable[Stretch], ends: Mapping[PartitionId, int], run: Appended) -> list[Segment | Gap]:
+def rows_of(stretches: Iterable[WrittenRange], ends: Mapping[PartitionId, int], run: Appended) -> list[Segment | Gap]:
     """Rows that tile on from `ends`. Offsets between slices are gaps: nobody has said why there is nothing.
 
     RefusedError: slices overlap each other, or what the archive has.
@@ -156,7 +155,7 @@ def refuse_other_topics(names: Iterable[str], known: Mapping[str, str]) -> None:
 def cluster_with(state: ClusterState | None, counts: Mapping[str, int], taken_at_ms: int) -> ClusterState:
     """What the archive says of its cluster, with these topics and at least so many partitions of each."""
     if state is None:
-        unknown = Unknown(
+        unknown = MissingState(
             what="brokers, configurations, ACLs, quotas, users and groups",
             why="the records were written from a DataFrame",
             hint="back a cluster up to have them",

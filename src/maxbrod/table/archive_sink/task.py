@@ -14,14 +14,15 @@ import pyarrow as pa
 
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.batch.columns import number_array, number_column
-from maxbrod.catalog.run_ids import new_run_id, now_ms
+from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.kafka.names import check_topic
 from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.model import now_ms
 from maxbrod.storage.opening import open_storage
 from maxbrod.table.archive_sink.places import Places, gather
-from maxbrod.table.archive_sink.plan import Stretch, id_of
+from maxbrod.table.archive_sink.plan import WrittenRange, id_of
 from maxbrod.table.sink_columns import to_rows
 
 if TYPE_CHECKING:
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.catalog.rows import PartitionId
     from maxbrod.layouts.kafka.partition import PartitionWriter
-    from maxbrod.model import TopicPartition
+    from maxbrod.model import PartitionId, TopicPartition
     from maxbrod.table.archive_sink.options import SinkOptions
     from maxbrod.table.archive_sink.places import Run
     from maxbrod.table.sink_columns import Rows
@@ -51,7 +51,7 @@ def write_task(
     starts: Mapping[PartitionId, int],
     numbered: bool,
     task: int = 0,
-) -> tuple[Stretch, ...]:
+) -> tuple[WrittenRange, ...]:
     """Write all rows. `numbered`: they name no offsets, and get those from `starts` on, which may be wrong.
 
     Whoever commits gives them others then.
@@ -114,9 +114,9 @@ class _Parts:
         part.next_offset = int(offsets[-1]) + 1
         self._leave(run.where, part)
 
-    def stretches(self) -> tuple[Stretch, ...]:
+    def stretches(self) -> tuple[WrittenRange, ...]:
         """Once the archive's block has ended well."""
-        return tuple(Stretch(where=where, slices=each.slices) for where, each in self._all if each.slices)
+        return tuple(WrittenRange(where=where, slices=each.slices) for where, each in self._all if each.slices)
 
     def _begin(self, run: Run) -> _Part:
         where = run.where

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.catalog.commits import StreamBatch
 from maxbrod.catalog.opening import open_writable
-from maxbrod.catalog.run_ids import now_ms
 from maxbrod.errors import RefusedError, UsageError
+from maxbrod.model import now_ms
 from maxbrod.table.archive_sink.commit import commit_written, look
 from maxbrod.table.archive_sink.options import parse_sink_options
 from maxbrod.table.sink_columns import check_columns
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.model import PartitionId
     from maxbrod.table.archive_sink.options import SinkOptions
-    from maxbrod.table.archive_sink.plan import Stretch
+    from maxbrod.table.archive_sink.plan import WrittenRange
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 """Where Spark tells its tasks which query they are of: the id in the checkpoint, the same after every restart."""
@@ -51,7 +51,7 @@ class SinkPlan:
 class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not typed
     """What one task has stored."""
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[WrittenRange, ...]
     stream: str | None
     began_ms: int
 

@@ -48,10 +48,10 @@ class _Column:
     """The column of records that it is made of."""
 
 
-def column_names(wish: str | None) -> list[str]:
+def column_names(request: str | None) -> list[str]:
     """Of a comma-separated list; `*` are the usual ones. UsageError: one is unknown, or there twice."""
     names: list[str] = []
-    for name in (word.strip() for word in (wish or "*").split(",")):
+    for name in (word.strip() for word in (request or "*").split(",")):
         names += USUAL if name == "*" else [name]
     check_names(names)
     return names

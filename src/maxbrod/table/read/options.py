@@ -87,7 +87,7 @@ def parse_options(options: Mapping[str, str]) -> TableOptions:
     )
 
 
-def wished_columns(options: Mapping[str, str]) -> str | None:
+def wanted_columns(options: Mapping[str, str]) -> str | None:
     """The option of that name, in any case."""
     return next((value for name, value in options.items() if name.lower() == "columns"), None)
 

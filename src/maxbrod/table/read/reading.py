@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
     from maxbrod.table.read.scope import Scope
-    from maxbrod.table.read.splits import Portion
+    from maxbrod.table.read.splits import SliceRead
 
 _UNREAD_ROWS: Final = 1 << 16
 
 
 def read_split(
-    storage: Storage, portions: Iterable[Portion], scopes: Sequence[Scope], names: Sequence[str], *, committed: bool
+    storage: Storage, portions: Iterable[SliceRead], scopes: Sequence[Scope], names: Sequence[str], *, committed: bool
 ) -> Iterator[pa.RecordBatch]:
     """Batches of the columns `names`, none of them empty, in the order of offsets."""
     for portion in portions:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 
 from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
-from maxbrod.catalog.rows import PartitionId, Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import Kind
+from maxbrod.model import PartitionId
 from maxbrod.table.read.archive import topic_ranks
 from maxbrod.table.read.columns import Source
 
@@ -26,7 +27,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Portion:
+class SliceRead:
     """One slice of one partition, of which offsets below `end_offset` are meant."""
 
     source: Source
@@ -34,12 +35,12 @@ class Portion:
     end_offset: int
 
 
-def plan_splits(archive: LookedUp, options: TableOptions) -> list[tuple[Portion, ...]]:
+def plan_splits(archive: LookedUp, options: TableOptions) -> list[tuple[SliceRead, ...]]:
     """What each task reads, in the order of topic ids, partitions and offsets."""
     return group(find_portions(archive, options), options.split_bytes)
 
 
-def find_portions(archive: LookedUp, options: TableOptions) -> list[Portion]:
+def find_portions(archive: LookedUp, options: TableOptions) -> list[SliceRead]:
     """All that may hold something of one of the scopes, in the same order."""
     snapshot = archive.last_snapshot() if options.as_of is None else archive.snapshot_of(options.as_of)
     then = None if options.as_of is None else snapshot
@@ -55,9 +56,9 @@ def _united(found: Iterable[Iterable[Segment]]) -> list[Segment]:
     return [rows[place] for place in sorted(rows)]
 
 
-def group(portions: Iterable[Portion], split_bytes: int) -> list[tuple[Portion, ...]]:
+def group(portions: Iterable[SliceRead], split_bytes: int) -> list[tuple[SliceRead, ...]]:
     """Neighbours together until they have so many bytes; a slice is never cut."""
-    splits: list[list[Portion]] = []
+    splits: list[list[SliceRead]] = []
     filled = split_bytes
     for portion in portions:
         if filled >= split_bytes:
@@ -115,8 +116,8 @@ def _as_of(then: Snapshot | None) -> dict[str, Any]:
     return {} if then is None else {"as_of": then.ends, "revisions": then.revisions}
 
 
-def _portion(row: Segment, ends: Mapping[PartitionId, int] | None) -> Portion:
+def _portion(row: Segment, ends: Mapping[PartitionId, int] | None) -> SliceRead:
     place = PartitionId(topic_id=row.topic_id, partition=row.partition)
     end = row.end_offset if ends is None else min(row.end_offset, ends[place])
     source = Source(topic=row.topic, topic_id=row.topic_id, partition=row.partition)
-    return Portion(source=source, stored=slice_of(row), end_offset=end)
+    return SliceRead(source=source, stored=slice_of(row), end_offset=end)

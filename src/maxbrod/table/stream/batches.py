@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from maxbrod.batch.columns import number_array, number_column
-from maxbrod.catalog.rows import Gap, PartitionId, Segment, decode_rows, slice_of
-from maxbrod.catalog.schema import GapReason
+from maxbrod.catalog.rows import Gap, Segment, decode_rows, slice_of
 from maxbrod.errors import LogTruncatedError
+from maxbrod.model import GapReason, PartitionId
 from maxbrod.table.read.columns import Source
-from maxbrod.table.read.splits import Portion
+from maxbrod.table.read.splits import SliceRead
 from maxbrod.table.stream.positions import ranges_between, without
 from maxbrod.table.stream.resuming import ACCEPT, OPERATION, lost
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from maxbrod.table.read.archive import AnyCatalog
     from maxbrod.table.read.scope import Scope
-    from maxbrod.table.stream.positions import Mark, Position, Range
+    from maxbrod.table.stream.positions import Mark, Range, StreamPosition
 
 _Row: TypeAlias = Segment | Gap
 _FOREVER: Final = 2**63 - 1
@@ -37,12 +37,12 @@ _FOREVER: Final = 2**63 - 1
 class StreamPortion:
     """Of one slice the offsets from `first_offset` on, up to the portion's end."""
 
-    portion: Portion
+    portion: SliceRead
     first_offset: int
 
 
 def plan_batch(
-    catalog: AnyCatalog, start: Position | None, end: Position, scope: Scope, *, lossy: bool
+    catalog: AnyCatalog, start: StreamPosition | None, end: StreamPosition, scope: Scope, *, lossy: bool
 ) -> list[StreamPortion]:
     """In the order of topic ids, partitions and offsets. RefusedError: not all of it is there any more."""
     ranges = ranges_between(start, end)
@@ -114,7 +114,7 @@ def _portions(ranges: Sequence[Range], rows: Sequence[_Row], mark: Mark, scope: 
         for first, end in ranges:
             low, high = max(first, row.base_offset), min(end, row.end_offset)
             if low < high:
-                portion = Portion(source=source, stored=slice_of(row), end_offset=high)
+                portion = SliceRead(source=source, stored=slice_of(row), end_offset=high)
                 yield StreamPortion(portion=portion, first_offset=low)
 
 

@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 
 from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import PartitionId
+from maxbrod.model import PartitionId
 from maxbrod.table.read.archive import look_up, topic_ranks
 from maxbrod.table.stream.batches import group_portions, plan_batch
 from maxbrod.table.stream.options import EARLIEST, LATEST
 from maxbrod.table.stream.plan import Limits, advance, mark_at
-from maxbrod.table.stream.positions import Position, decode_position, encode_position, is_start
+from maxbrod.table.stream.positions import StreamPosition, decode_position, encode_position, is_start
 from maxbrod.table.stream.resuming import check_known
 from maxbrod.table.stream.view import view_of
 
@@ -45,7 +45,7 @@ class Follower:
         """Where the batch ends that begins at `start`; `start` itself if there is nothing to read."""
         archive, view = self._look()
         begun = None if is_start(start) else decode_position(start)
-        before = Position(marks=self._beginning(archive, view)) if begun is None else begun
+        before = StreamPosition(marks=self._beginning(archive, view)) if begun is None else begun
         if self._options.fail_on_data_loss:
             check_known(view, before)
         limits = Limits(offsets=self._options.offsets_max, bytes=self._options.bytes_max) if limited else Limits()
@@ -54,7 +54,7 @@ class Follower:
         if begun is None:
             # The stream's beginning is not remembered by Spark, so that its first batch says where it began.
             begins = {each: mark.end for each, mark in before.marks.items()}
-            return encode_position(Position(marks=end.marks, begins={**begins, **end.begins}))
+            return encode_position(StreamPosition(marks=end.marks, begins={**begins, **end.begins}))
         return start if end is begun else encode_position(end)
 
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[StreamPortion, ...]]:

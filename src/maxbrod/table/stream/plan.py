@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maxbrod.table.stream.positions import Mark, Position, without
+from maxbrod.table.stream.positions import Mark, StreamPosition, without
 from maxbrod.table.stream.resuming import resume
 from maxbrod.table.stream.view import TIMELESS
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.catalog.rows import PartitionId
+    from maxbrod.model import PartitionId
     from maxbrod.table.read.scope import Scope
     from maxbrod.table.stream.view import View
 
@@ -43,7 +43,7 @@ class _Candidates:
     """Where each is read from: its base, or what was read of it before."""
 
 
-def advance(view: View, start: Position, limits: Limits, scope: Scope, *, lossy: bool) -> Position:
+def advance(view: View, start: StreamPosition, limits: Limits, scope: Scope, *, lossy: bool) -> StreamPosition:
     """`start` itself where there is no news. RefusedError: records are lost to the stream, unless that is accepted."""
     lows = {number: resume(view, number, start.marks.get(each), lossy=lossy) for number, each in _news(view, start)}
     marks: dict[PartitionId, Mark] = dict(start.marks)
@@ -63,7 +63,7 @@ def advance(view: View, start: Position, limits: Limits, scope: Scope, *, lossy:
     kept = {each: mark for each, mark in marks.items() if each in start.marks or mark.end > begins[each]}
     if kept == start.marks:
         return start
-    return Position(marks=kept, begins={each: low for each, low in begins.items() if each in kept})
+    return StreamPosition(marks=kept, begins={each: low for each, low in begins.items() if each in kept})
 
 
 def mark_at(view: View, number: int, end: int) -> Mark:
@@ -73,7 +73,7 @@ def mark_at(view: View, number: int, end: int) -> Mark:
     return Mark(end, int(view.last_epoch[below].max(initial=-1)), view.mendable_in(number, 0, end))
 
 
-def _news(view: View, start: Position) -> list[tuple[int, PartitionId]]:
+def _news(view: View, start: StreamPosition) -> list[tuple[int, PartitionId]]:
     """Partitions whose end or last epoch is another than the stream's, or that have something to be mended."""
     last = view.starts[1:] - 1
     ends, epochs = view.end[last].tolist(), view.first_epoch[last].tolist()

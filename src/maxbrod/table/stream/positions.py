@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from maxbrod.catalog.rows import PartitionId
 from maxbrod.errors import UnsupportedFormatError
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class StreamPosition:
     marks: Mapping[PartitionId, Mark]
     begins: Mapping[PartitionId, int] = field(default_factory=dict)
     """Of the batch that ends here, where it did not begin at the marks before: of partitions that joined, say."""
@@ -49,7 +49,7 @@ def is_start(document: Mapping[str, Any]) -> bool:
     return "starting" in _checked(document)
 
 
-def encode_position(position: Position) -> dict[str, Any]:
+def encode_position(position: StreamPosition) -> dict[str, Any]:
     """The same document for the same position, whatever the order in which it was found: Spark compares its text."""
     marks = dict(sorted(position.marks.items()))
     opened = {each: [list(gap) for gap in mark.open] for each, mark in marks.items() if mark.open}
@@ -64,7 +64,7 @@ def encode_position(position: Position) -> dict[str, Any]:
     return document
 
 
-def decode_position(document: Mapping[str, Any]) -> Position:
+def decode_position(document: Mapping[str, Any]) -> StreamPosition:
     """UnsupportedFormatError: not written by this source, or by a newer release."""
     _checked(document)
     opened = document.get("open", {})
@@ -81,7 +81,7 @@ def decode_position(document: Mapping[str, Any]) -> Position:
         for topic_id, offsets in document.get("from", {}).items()
         for number, offset in offsets.items()
     }
-    return Position(marks=marks, begins=begins)
+    return StreamPosition(marks=marks, begins=begins)
 
 
 def without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
@@ -100,7 +100,7 @@ def without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
     return left
 
 
-def ranges_between(start: Position | None, end: Position) -> dict[PartitionId, list[Range]]:
+def ranges_between(start: StreamPosition | None, end: StreamPosition) -> dict[PartitionId, list[Range]]:
     """The offsets of the batch from `start` (None: the stream's beginning) to `end`, by partition."""
     found: dict[PartitionId, list[Range]] = {}
     for each, mark in end.marks.items():

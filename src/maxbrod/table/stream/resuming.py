@@ -15,7 +15,7 @@ from maxbrod.errors import LogTruncatedError, RefusedError
 from maxbrod.table.stream.positions import without
 
 if TYPE_CHECKING:
-    from maxbrod.table.stream.positions import Mark, Position
+    from maxbrod.table.stream.positions import Mark, StreamPosition
     from maxbrod.table.stream.view import View
 
 OPERATION: Final = "follow an archive"
@@ -44,7 +44,7 @@ def resume(view: View, number: int, mark: Mark | None, *, lossy: bool) -> int:
     return mark.end
 
 
-def check_known(view: View, start: Position) -> None:
+def check_known(view: View, start: StreamPosition) -> None:
     """RefusedError: a topic that the stream has read is nowhere in the archive."""
     gone = next((each for each in start.marks if each.topic_id not in view.known), None)
     if gone is not None:

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from maxbrod.archive.selection import select_topics
 from maxbrod.batch.columns import number_column
-from maxbrod.catalog.rows import PartitionId
-from maxbrod.catalog.schema import MENDABLE, GapReason, Kind
+from maxbrod.catalog.schema import Kind
+from maxbrod.model import MENDABLE, GapReason, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Words become a wish, or a usage error that says what would have been right."""
+"""Words become a request, or a usage error that says what would have been right."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.choosing import choose_groups, choose_incarnations
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.wish import (
+from maxbrod.restore.plan.request import (
     OffsetRange,
     OffsetsMode,
-    Wish,
+    RestoreRequest,
     command_digest,
     parse_partition_counts,
     parse_range,
@@ -70,9 +70,9 @@ def test_partitions_are_numbers_and_ranges() -> None:
 
 def test_another_number_of_partitions_is_for_all_topics_or_for_one() -> None:
     everywhere, single = parse_partition_counts(["12", "orders=3", "orders=3"])
-    wish = Wish(partition_count=everywhere, partition_counts=single)
-    assert [wish.partition_count_of(name) for name in ("orders", "users")] == [3, 12]
-    assert Wish().partition_count_of("orders") is None
+    request = RestoreRequest(partition_count=everywhere, partition_counts=single)
+    assert [request.partition_count_of(name) for name in ("orders", "users")] == [3, 12]
+    assert RestoreRequest().partition_count_of("orders") is None
     for words in (["x"], ["orders="], ["=3"], ["or/ders=3"], ["-1"], ["3", "4"], ["a=3", "a=4"], ["a=b=3"], ["٣"]):
         with pytest.raises(UsageError):
             parse_partition_counts(words)
@@ -94,28 +94,33 @@ def test_another_number_of_partitions_is_for_all_topics_or_for_one() -> None:
         {"groups": ("[",)},
     ],
 )
-def test_a_wish_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
+def test_a_request_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
-        Wish(**fields)
+        RestoreRequest(**fields)
     assert caught.value.hint
 
 
 def test_the_same_command_has_the_same_digest_and_another_one_another() -> None:
-    def digest(wish: Wish, archive: str = "s3://a", cluster_id: str = "c") -> str:
-        return command_digest(wish, archive=archive, cluster_id=cluster_id)
+    def digest(request: RestoreRequest, archive: str = "s3://a", cluster_id: str = "c") -> str:
+        return command_digest(request, archive=archive, cluster_id=cluster_id)
 
-    wish = Wish(topics=("a", "b"), until_ms=5, partitions=frozenset({1, 2}))
-    same = replace(wish, topics=("b", "a"), rate_bytes_per_s=7)
+    request = RestoreRequest(topics=("a", "b"), until_ms=5, partitions=frozenset({1, 2}))
+    same = replace(request, topics=("b", "a"), rate_bytes_per_s=7)
     others = [
-        replace(wish, topics=("a",)),
-        replace(wish, until_ms=6),
-        replace(wish, offsets=OffsetsMode.APPEND),
-        replace(wish, rename=parse_rename(prefix="x-")),
-        replace(wish, ranges=(OffsetRange(where=ORDERS_3, first=1),)),
-        replace(wish, partition_counts={"orders": 3}),
+        replace(request, topics=("a",)),
+        replace(request, until_ms=6),
+        replace(request, offsets=OffsetsMode.APPEND),
+        replace(request, rename=parse_rename(prefix="x-")),
+        replace(request, ranges=(OffsetRange(where=ORDERS_3, first=1),)),
+        replace(request, partition_counts={"orders": 3}),
     ]
-    assert digest(same) == digest(wish)
-    digests = {digest(wish), digest(wish, archive="s3://b"), digest(wish, cluster_id="d"), *map(digest, others)}
+    assert digest(same) == digest(request)
+    digests = {
+        digest(request),
+        digest(request, archive="s3://b"),
+        digest(request, cluster_id="d"),
+        *map(digest, others),
+    }
     assert len(digests) == 3 + len(others)
 
 
@@ -147,7 +152,7 @@ def test_a_name_means_the_newest_incarnation_unless_another_is_named() -> None:
     archived = {"old": "orders", "new": "orders", "only": "users", "internal": "__x"}
 
     def chosen(**fields: Any) -> tuple[set[str], tuple[str, ...]]:
-        found = choose_incarnations(Wish(**fields), archived, newest={"new", "only", "internal"})
+        found = choose_incarnations(RestoreRequest(**fields), archived, newest={"new", "only", "internal"})
         return set(found.topics), found.missing
 
     assert chosen() == ({"new", "only"}, ())
@@ -163,7 +168,7 @@ def test_internal_topics_that_nobody_names_are_told() -> None:
     archived = {"a": "orders", "b": "__consumer_offsets", "c": "__mine"}
 
     def left_out(**fields: Any) -> tuple[str, ...]:
-        return choose_incarnations(Wish(**fields), archived, newest=set(archived)).left_out
+        return choose_incarnations(RestoreRequest(**fields), archived, newest=set(archived)).left_out
 
     assert left_out() == left_out(topics=("*",)) == ("__consumer_offsets", "__mine")
     assert left_out(topics=("orders", "__mine")) == ()

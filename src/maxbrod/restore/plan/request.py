@@ -1,7 +1,7 @@
 """What somebody wants restored, checked as far as that needs neither archive nor cluster.
 
 Owns the words of the command line and their meaning. Times are milliseconds; `since` is inclusive, `until` exclusive,
-and so are the first and the end of an offset range. Whether the wish can be granted is for the preflight.
+and so are the first and the end of an offset range. Whether the request can be granted is for the preflight.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class RestoreRequest:
     """Empty means no restriction, except for `groups`: those are restored only where they are named."""
 
     topics: tuple[str, ...] = ()
@@ -136,23 +136,24 @@ def parse_partition_counts(words: Iterable[str]) -> tuple[int | None, dict[str, 
     return everywhere, found
 
 
-def command_digest(wish: Wish, *, archive: str, cluster_id: str) -> str:
+def command_digest(request: RestoreRequest, *, archive: str, cluster_id: str) -> str:
     """The same for the same command again, whatever archive and cluster hold by then: finds a restore to go on with.
 
     `archive` and `cluster_id` are names, without anything secret.
     """
-    document = {"archive": archive, "cluster_id": cluster_id, "wish": encode_wish(wish)}
+    document = {"archive": archive, "cluster_id": cluster_id, "wish": encode_request(request)}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def encode_wish(wish: Wish) -> dict[str, Any]:
+def encode_request(request: RestoreRequest) -> dict[str, Any]:
     """As plain JSON values. Sets are put in order, and patterns too: they mean the same in any."""
-    fields = asdict(wish)
+    fields = asdict(request)
     for name in ("topics", "exclude", "partitions", "topic_ids", "groups"):
         fields[name] = sorted(set(fields[name]))
     fields["ranges"] = sorted(
-        [each.where.topic, each.where.partition, _or(each.first, 0), _or(each.end, INT64_MAX)] for each in wish.ranges
+        [each.where.topic, each.where.partition, _or(each.first, 0), _or(each.end, INT64_MAX)]
+        for each in request.ranges
     )
     # How is no part of what.
     del fields["rate_bytes_per_s"], fields["force_groups"], fields["staging"], fields["again"]
@@ -169,24 +170,27 @@ def _or(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-def _check(wish: Wish) -> None:
-    if wish.since_ms is not None and wish.until_ms is not None and wish.since_ms >= wish.until_ms:
+def _check(request: RestoreRequest) -> None:
+    if request.since_ms is not None and request.until_ms is not None and request.since_ms >= request.until_ms:
         raise _wrong("nothing is as young as --since and yet older than --until", "--until is later than --since")
-    if any(partition < 0 or partition >= PARTITIONS_MAX for partition in wish.partitions):
+    if any(partition < 0 or partition >= PARTITIONS_MAX for partition in request.partitions):
         raise _wrong("a partition's number is out of range", "partitions count from 0")
-    counts = [*wish.partition_counts.values(), *([] if wish.partition_count is None else [wish.partition_count])]
+    counts = [
+        *request.partition_counts.values(),
+        *([] if request.partition_count is None else [request.partition_count]),
+    ]
     for count in counts:
         if not 0 < count <= PARTITIONS_MAX:
             raise _wrong(f"a topic cannot have {count} partitions", f"give 1 to {PARTITIONS_MAX}")
-    if wish.rate_bytes_per_s is not None and wish.rate_bytes_per_s <= 0:
+    if request.rate_bytes_per_s is not None and request.rate_bytes_per_s <= 0:
         raise _wrong("a restore that may not write anything never ends", "give a rate above 0")
-    if wish.force_groups and not wish.groups:
+    if request.force_groups and not request.groups:
         raise _wrong("no group is named that could be forced", "name groups with --groups, '*' for all")
-    if wish.transform is None and wish.staging is not None:
+    if request.transform is None and request.staging is not None:
         raise _wrong("nothing is transformed that could be staged", "give --where or --select, or leave --staging out")
-    for patterns in ((*wish.topics, *wish.exclude), wish.groups):
+    for patterns in ((*request.topics, *request.exclude), request.groups):
         select_topics({}, patterns)  # refuses those that cannot be read
-    _check_ranges(wish.ranges)
+    _check_ranges(request.ranges)
 
 
 def _check_ranges(ranges: Iterable[OffsetRange]) -> None:
@@ -206,14 +210,14 @@ def _wrong(message: str, hint: str, where: TopicPartition | None = None) -> Usag
     return UsageError(message, operation=_OPERATION, object_name=None if where is None else str(where), hint=hint)
 
 
-_WISH_OPTIONS: Final = frozenset(each.name for each in fields(Wish)) - {
+_REQUEST_OPTIONS: Final = frozenset(each.name for each in fields(RestoreRequest)) - {
     *("topics", "exclude", "groups", "offsets", "rename"),
 }
 
 
-def wish_options(given: Mapping[str, Any], what: str, taken: Iterable[str] = ()) -> dict[str, Any]:
-    """Fields of a wish that are not arguments of their own; lists and words where it has sets and values."""
-    known = _WISH_OPTIONS - {*taken}
+def request_options(given: Mapping[str, Any], what: str, taken: Iterable[str] = ()) -> dict[str, Any]:
+    """Fields of a request that are not arguments of their own; lists and words where it has sets and values."""
+    known = _REQUEST_OPTIONS - {*taken}
     unknown = sorted(set(given) - known)
     if unknown:
         hint = f"there are {', '.join(sorted(known))}"

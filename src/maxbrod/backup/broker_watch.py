@@ -26,7 +26,7 @@ _LOOK_S: Final = 3.0
 """For all brokers together: whoever waits for the tasks may wait for this, too."""
 
 
-class Lookout:
+class BrokerWatch:
     """Of one wave of tasks. `brokers` are those that there were when it was planned; `then` hears of every call."""
 
     def __init__(self, kafka: KafkaConfig, brokers: Sequence[Broker], *, then: Callable[[int], None]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from maxbrod.backup import lookout as module
-from maxbrod.backup.lookout import Lookout
+from maxbrod.backup import broker_watch as module
+from maxbrod.backup.broker_watch import BrokerWatch
 from maxbrod.config import KafkaConfig
 from maxbrod.kafka.state.cluster_state import Broker
 from maxbrod.kafka.wire.client import KafkaClient
@@ -29,12 +29,12 @@ def test_a_broker_that_cannot_be_talked_to_is_named_once_no_task_has_ended_for_a
     away = Broker(node_id=7, host="127.0.0.1", port=port)
     heard: list[int] = []
     caplog.set_level(logging.WARNING, "maxbrod")
-    patient = Lookout(config, [alive, away], then=heard.append)
+    patient = BrokerWatch(config, [alive, away], then=heard.append)
     patient.tasks_done(0)
     assert caplog.messages == []
 
     monkeypatch.setattr(module, "_QUIET_S", 0.0)
-    watched = Lookout(config, [alive, away], then=heard.append)
+    watched = BrokerWatch(config, [alive, away], then=heard.append)
     watched.tasks_done(1)  # one has ended just now
     assert caplog.messages == []
     watched.tasks_done(1)
