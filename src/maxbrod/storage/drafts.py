@@ -6,6 +6,7 @@ from what is being written.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import time
@@ -17,7 +18,10 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.storage.writeback import Writeback
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from maxbrod.storage.beneath import Root
+
 
 STALE_AFTER_S: Final = 3600.0
 """Younger drafts are left alone: there is a moment between making a file and locking it."""
@@ -103,3 +107,19 @@ def _remove_if_dead(drafts: int, name: str) -> None:
             os.unlink(name, dir_fd=drafts)
     finally:
         os.close(descriptor)
+
+
+_FOLDERS: Final[set[Path]] = set()
+
+
+def tidy_at_exit(folder: Path) -> None:
+    """Leave no empty `folder` behind. One in which others write is not empty, or is made again by them."""
+    if not _FOLDERS:
+        atexit.register(_tidy)
+    _FOLDERS.add(folder)
+
+
+def _tidy() -> None:
+    for folder in _FOLDERS:
+        with suppress(OSError):
+            folder.rmdir()

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.storage.beneath import Root, refused_link
-from maxbrod.storage.drafts import Draft, remove_stale_drafts
+from maxbrod.storage.drafts import Draft, remove_stale_drafts, tidy_at_exit
 from maxbrod.storage.failures import too_short, translate_os
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.names import RESERVED, check_folder, check_name
-from maxbrod.storage.tidying import tidy_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterable, Iterator, Sequence

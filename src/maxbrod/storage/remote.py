@@ -7,6 +7,7 @@ else's by it; where a store drops such metadata, the bytes decide.
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_right
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -18,7 +19,6 @@ from maxbrod.errors import ObjectExistsError, ObjectNotFoundError, UnavailableEr
 from maxbrod.storage.failures import too_short, translate
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.names import RESERVED, check_folder, check_name
-from maxbrod.storage.spans import cut, join
 from maxbrod.storage.upload import Upload
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from maxbrod.storage.retrying import RetryPolicy
     from maxbrod.storage.stores import Clients
+
 
 T = TypeVar("T")
 
@@ -104,14 +105,14 @@ class RemoteStorage(Storage):
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
         check_name(path)
-        spans = join(ranges)
+        spans = join_ranges(ranges)
         starts, sizes = [span.start for span in spans], [span.size for span in spans]
 
         def read() -> Sequence[memoryview]:
             answers = obstore.get_ranges(self._clients.once, path, starts=starts, lengths=sizes, coalesce=0)
             return [memoryview(answer) for answer in answers]
 
-        return cut(ranges, spans, self._read("get_ranges", path, read, sizes))
+        return cut_ranges(ranges, spans, self._read("get_ranges", path, read, sizes))
 
     def head(self, path: str) -> ObjectInfo:
         return self._retried("head", path, lambda: _info(obstore.head(self._clients.once, check_name(path))))
@@ -203,3 +204,35 @@ def _info(meta: ObjectMeta) -> ObjectInfo:
 
 def _is_reserved(info: ObjectInfo) -> bool:
     return info.path.startswith(f"{RESERVED}/")
+
+
+GAP_BYTES_MAX: Final = 1024 * 1024
+"""Reading this much for nothing takes about as long as asking once more."""
+
+
+def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
+    """Spans that cover every range that is not empty, in ascending order, further apart than the gap."""
+    spans: list[ByteRange] = []
+    for each in sorted((each for each in ranges if each.size), key=lambda each: each.start):
+        end = each.start + each.size
+        if spans and each.start - (spans[-1].start + spans[-1].size) <= GAP_BYTES_MAX:
+            last = spans.pop()
+            each = ByteRange(start=last.start, size=max(end, last.start + last.size) - last.start)  # noqa: PLW2901
+        spans.append(each)
+    return spans
+
+
+def cut_ranges(
+    ranges: Sequence[ByteRange], spans: Sequence[ByteRange], answers: Sequence[memoryview]
+) -> list[memoryview]:
+    """The bytes of each range, out of the answers for the spans that `join_ranges` made of them."""
+    starts = [span.start for span in spans]
+    pieces: list[memoryview] = []
+    for each in ranges:
+        if not each.size:
+            pieces.append(memoryview(b""))
+            continue
+        span = bisect_right(starts, each.start) - 1
+        position = each.start - starts[span]
+        pieces.append(answers[span][position : position + each.size])
+    return pieces

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
-from maxbrod.layouts.parquet import pages
+from maxbrod.layouts.parquet import metadata
 from maxbrod.layouts.parquet.layout import LAYOUT
-from maxbrod.layouts.parquet.thrift import decode_struct
+from maxbrod.layouts.parquet.metadata import decode_struct
 from parquet.archives import local, read, rows, scratch, write
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def test_a_file_without_the_tools_columns_is_told(storage: Storage) -> None:
 @pytest.mark.parametrize("codec", ["zstd", "gzip"])
 def test_a_bomb_is_refused_before_it_is_unpacked(storage: Storage, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
     """Zeros by the megabyte in a few bytes: by the sizes that the headers of its pages give."""
-    monkeypatch.setattr(pages, "PAGE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(metadata, "PAGE_BYTES_MAX", 1 << 20)
     zeros = pa.array([bytes(1 << 16)] * 50, pa.binary())
     put(storage, changed("value", zeros), compression=codec, use_dictionary=False, data_page_size=1 << 30)
     assert storage.head(SEGMENT.path).size < 1 << 15
@@ -210,7 +210,7 @@ def test_a_page_never_unpacks_to_more_than_its_footer_promises(storage: Storage)
 @given(data=st.binary(max_size=200))
 def test_no_bytes_crash_the_reader_of_page_headers(data: bytes) -> None:
     with suppress(CorruptDataError):
-        pages.check_pages(memoryview(data), column="value", unpacked_bytes=1 << 20)
+        metadata.check_pages(memoryview(data), column="value", unpacked_bytes=1 << 20)
 
 
 def test_one_long_value_in_every_row_is_read_in_small_batches(storage: Storage) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maxbrod.batch.kernels import sealed
-from maxbrod.layouts.avro import header_kernels
+from maxbrod.layouts.avro import kernels
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 def prepare(_storage: Storage) -> None:
     """With the very types that real calls use."""
     nothing = np.empty(0, np.int64)
-    header_kernels.unwrap_java(sealed(np.empty(0, np.uint8)), nothing, nothing)
+    kernels.unwrap_java(sealed(np.empty(0, np.uint8)), nothing, nothing)

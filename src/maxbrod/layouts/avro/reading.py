@@ -10,7 +10,7 @@ import numpy as np
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.avro import header_kernels, java_values, kernels
+from maxbrod.layouts.avro import java_values, kernels
 from maxbrod.layouts.avro.codecs import decompress
 from maxbrod.layouts.avro.container import Block, Header, read_blocks, read_header
 from maxbrod.layouts.avro.program import Program, compile_schema
@@ -107,7 +107,7 @@ class Reader:
         def scan_headers(
             data: NDArray[np.uint8], at: NDArray[np.int64], ends: NDArray[np.int64], *parts: NDArray[np.int64]
         ) -> None:
-            header_kernels.scan_headers(data, at, header_kind[:rows], ends, self._program.header_null, *parts)
+            kernels.scan_headers(data, at, header_kind[:rows], ends, self._program.header_null, *parts)
 
         return room.found(data, rows, scan_headers), status, block
 
@@ -115,7 +115,7 @@ class Reader:
         others = 0
         # What we wrote ourselves is what it was, though it may look like Java's.
         if MARK not in self.header.metadata and "headers" in self.schema.names:
-            others = header_kernels.unwrap_java(found.data, found.header_value.at, found.header_value.length)
+            others = kernels.unwrap_java(found.data, found.header_value.at, found.header_value.length)
         batch = batch_of(found, self.schema)
         if others:
             column = self.schema.get_field_index("headers")

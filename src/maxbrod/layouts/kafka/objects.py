@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from maxbrod.layouts.kafka.names import pack_path
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from maxbrod.storage.interface import Storage, Writer
 
 PACK_BYTES_MAX: Final = 1 << 30
@@ -23,23 +20,9 @@ class SliceOwner(Protocol):
         """End the open slice of the pack, if there is one."""
 
 
-class OpenObject:
-    def __init__(self, path: str, writer: Writer) -> None:
-        self.path = path
-        self._writer = writer
-
-    @property
-    def size(self) -> int:
-        return self._writer.size
-
-    def write(self, data: NDArray[np.uint8]) -> None:
-        self._writer.write(data)
-
-    def commit(self) -> None:
-        self._writer.commit()
-
-    def abort(self) -> None:
-        self._writer.abort()
+class OpenObject(NamedTuple):
+    path: str
+    writer: Writer
 
 
 class Objects:
@@ -68,7 +51,7 @@ class Objects:
             before.make_way()
         self._owners[framed] = owner
         pack = self._packs.get(framed)
-        if pack is not None and pack.size >= PACK_BYTES_MAX:
+        if pack is not None and pack.writer.size >= PACK_BYTES_MAX:
             self.commit(pack)
             pack = None
         if pack is None:
@@ -92,7 +75,7 @@ class Objects:
         with suppress(Exception):
             self._settle()
         while self._open:
-            self._open.pop().abort()
+            self._open.pop().writer.abort()
 
     def _settle(self) -> None:
         commit, self._commit = self._commit, None
@@ -108,7 +91,7 @@ class _Commit(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._opened.commit()
+            self._opened.writer.commit()
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             self._error = error
 

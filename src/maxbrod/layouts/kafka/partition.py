@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.kafka.aborted import AbortedTransactions
 from maxbrod.layouts.kafka.compression import CompressionMode
-from maxbrod.layouts.kafka.cutting import at_holes, where_full
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe
 from maxbrod.layouts.kafka.frames import encode_frame
 from maxbrod.layouts.kafka.names import segment_path
-from maxbrod.layouts.kafka.pieces import DescribedBatches, as_piece
 from maxbrod.layouts.kafka.slicing import SliceWriter
-from maxbrod.model import Codec
+from maxbrod.model import AbortedTransaction, Codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.objects import Objects, OpenObject
     from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
     from maxbrod.layouts.kafka.unpacking import Unpacker
+
 
 SAMPLE_BYTES: Final = 1 << 20
 """So much of a segment is compressed on trial."""
@@ -92,27 +93,27 @@ class PartitionWriter:
         if not len(headers):
             return
         self._aborted.learn(aborted, int(headers["base_offset"][0]))
-        for piece in self._pieces(data, headers):
-            self._refuse_disorder(piece)
-            self._waiting.extend(at_holes(piece, self._how.limits))
+        for batches in self._described(data, headers):
+            self._refuse_disorder(batches)
+            self._waiting.extend(at_holes(batches, self._how.limits))
             self._drain(last=False)
-        self._waiting = deque(piece.copied() for piece in self._waiting)
+        self._waiting = deque(batches.copied() for batches in self._waiting)
 
     def close(self) -> None:
         """End the last segment. Without a batch there is none."""
         self._drain(last=True)
         self._end_segment()
 
-    def _pieces(self, data: NDArray[np.uint8], headers: BatchHeaders) -> Iterator[DescribedBatches]:
+    def _described(self, data: NDArray[np.uint8], headers: BatchHeaders) -> Iterator[DescribedBatches]:
         if self._how.compression.mode is CompressionMode.ZSTD:
             for unpacked, found, codec in self._how.unpacker.unpack(data, headers):
-                yield as_piece(unpacked, found, exact=True, codec=codec)
+                yield describe(unpacked, found, exact=True, codec=codec)
         else:
-            yield as_piece(data, headers, exact=self._how.exact_timestamps, look=self._how.look)
+            yield describe(data, headers, exact=self._how.exact_timestamps, look=self._how.look)
 
-    def _refuse_disorder(self, piece: DescribedBatches) -> None:
+    def _refuse_disorder(self, batches: DescribedBatches) -> None:
         """Rows must tile, so an offset that comes twice is not written at all."""
-        facts = piece.facts
+        facts = batches.facts
         before = np.append(np.int64(self._last_offset), facts.last_offset[:-1])
         wrong = np.flatnonzero(facts.first_offset <= before)
         if wrong.size:
@@ -132,33 +133,33 @@ class PartitionWriter:
                 self._framed = self._choose_framed(last=last)
                 if self._framed is None:
                     return
-            piece = self._waiting.popleft()
-            batches = where_full(piece, self._how.limits, self._segment_bytes, self._segment_records)
-            self._write(piece if batches is None else piece.take(slice(batches)))
-            if batches is not None:
+            batches = self._waiting.popleft()
+            count = where_full(batches, self._how.limits, self._segment_bytes, self._segment_records)
+            self._write(batches if count is None else batches.take(slice(count)))
+            if count is not None:
                 self._end_segment()
-                if batches < len(piece):
-                    self._waiting.appendleft(piece.take(slice(batches, None)))
+                if count < len(batches):
+                    self._waiting.appendleft(batches.take(slice(count, None)))
 
     def _choose_framed(self, *, last: bool) -> bool | None:
         """Whether the next segment goes into frames; None while there is too little of it to say."""
         mode = self._how.compression.mode
         if mode is not CompressionMode.AUTO:
             return mode is CompressionMode.ZSTD
-        if not last and sum(len(piece.log) for piece in self._waiting) < SAMPLE_BYTES:
+        if not last and sum(len(batches.log) for batches in self._waiting) < SAMPLE_BYTES:
             return None
         return shrinks_to_half(self._waiting)
 
-    def _write(self, piece: DescribedBatches) -> None:
+    def _write(self, batches: DescribedBatches) -> None:
         hole = self._how.limits.hole_offsets_min
-        if self._slice is not None and int(piece.facts.first_offset[0]) - self._slice.tally.end_offset >= hole:
+        if self._slice is not None and int(batches.facts.first_offset[0]) - self._slice.tally.end_offset >= hole:
             self._end_slice()
         if self._slice is None:
-            self._slice = self._open_slice(int(piece.facts.first_offset[0]), framed=bool(self._framed))
-        self._slice.add(piece)
-        self._aborted.end(piece)
-        self._segment_bytes += len(piece.log)
-        self._segment_records += int(piece.facts.records.sum())
+            self._slice = self._open_slice(int(batches.facts.first_offset[0]), framed=bool(self._framed))
+        self._slice.add(batches)
+        self._aborted.end(batches)
+        self._segment_bytes += len(batches.log)
+        self._segment_records += int(batches.facts.records.sum())
 
     def _open_slice(self, base_offset: int, *, framed: bool) -> SliceWriter:
         level = self._how.compression.level if framed else None
@@ -198,14 +199,14 @@ class PartitionWriter:
             self._objects.commit(written)
 
 
-def shrinks_to_half(pieces: Iterable[DescribedBatches]) -> bool:
+def shrinks_to_half(described: Iterable[DescribedBatches]) -> bool:
     """Whether the first of these bytes compress to half or less. Batches that came compressed never do."""
     sample: list[Any] = []
     wanted = SAMPLE_BYTES
     worth = False
-    for piece in pieces:
-        sample.append(piece.log[:wanted])
-        worth = worth or bool((piece.headers.codec == Codec.NONE).any())
+    for batches in described:
+        sample.append(batches.log[:wanted])
+        worth = worth or bool((batches.headers.codec == Codec.NONE).any())
         wanted -= len(sample[-1])
         if not wanted:
             break
@@ -213,3 +214,84 @@ def shrinks_to_half(pieces: Iterable[DescribedBatches]) -> bool:
         return False
     joined = sample[0] if len(sample) == 1 else np.concatenate(sample)
     return 2 * len(encode_frame(joined, SAMPLE_LEVEL)) <= len(joined)
+
+
+class AbortedTransactions:
+    def __init__(self) -> None:
+        self._ends: dict[tuple[int, int], int | None] = {}
+        self._ended_by: dict[tuple[int, int], int] = {}
+        """The last offset at which it can have ended, of those that answers have ceased to name."""
+
+    def learn(self, aborted: Iterable[tuple[int, int]], base_offset: int) -> None:
+        """Producer id and first offset of each; every fetch answer repeats those that touch it.
+
+        So one that the answer for `base_offset` no longer names has ended, also where its marker is never seen: it may
+        be damaged, or compacted away. Left open it would claim what its producer committed later.
+        """
+        named = set(aborted)
+        for key in self._ends:
+            if key not in named:
+                self._ended_by.setdefault(key, base_offset - 1)
+        for key in named:
+            self._ends.setdefault(key, None)
+
+    def end(self, batches: DescribedBatches) -> None:
+        """Take note of the abort markers of these batches; described come in order of offsets."""
+        if not self._ends or not batches.headers.control.any():
+            return
+        markers = abort_markers(batches.data, batches.headers)
+        for key, known in self._ends.items():
+            if known is None:
+                producer_id, first_offset = key
+                after = (offset for producer, offset in markers if producer == producer_id and offset > first_offset)
+                found = next(after, None)
+                if found is not None and found <= self._ended_by.get(key, found):
+                    self._ends[key] = found
+
+    def touching(self, base_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """Those that reach into a range; one that has not ended in it goes on to its last offset.
+
+        Ranges are asked for in order: what ended before one is forgotten.
+        """
+        last_offsets = {key: self._last_offset(key) for key in self._ends}
+        self._ends = {key: end for key, end in self._ends.items() if not _is_before(last_offsets[key], base_offset)}
+        self._ended_by = {key: end for key, end in self._ended_by.items() if key in self._ends}
+        found = [
+            AbortedTransaction(
+                producer_id=producer_id,
+                first_offset=first_offset,
+                last_offset=end_offset - 1 if end is None else min(end, end_offset - 1),
+            )
+            for (producer_id, first_offset), end in ((key, last_offsets[key]) for key in self._ends)
+            if first_offset < end_offset
+        ]
+        return tuple(sorted(found, key=lambda each: (each.first_offset, each.producer_id)))
+
+    def _last_offset(self, key: tuple[int, int]) -> int | None:
+        end = self._ends[key]
+        return self._ended_by.get(key) if end is None else end
+
+
+def _is_before(end: int | None, base_offset: int) -> bool:
+    return end is not None and end < base_offset
+
+
+def at_holes(batches: DescribedBatches, limits: SegmentLimits) -> Iterator[DescribedBatches]:
+    """The runs between wide holes."""
+    facts = batches.facts
+    wide = facts.first_offset[1:] - facts.last_offset[:-1] > limits.hole_offsets_min
+    if not wide.any():
+        yield batches
+        return
+    edges = [0, *(np.flatnonzero(wide) + 1).tolist(), len(batches)]
+    for start, end in pairwise(edges):
+        yield batches.take(slice(start, end))
+
+
+def where_full(batches: DescribedBatches, limits: SegmentLimits, raw_bytes: int, records: int) -> int | None:
+    """How many batches go into a segment that holds `raw_bytes` and `records` already; None: all, with room left."""
+    full = np.flatnonzero(np.cumsum(batches.headers.size) + raw_bytes >= limits.bytes_max)
+    if limits.records_max is not None:
+        counted = np.flatnonzero(np.cumsum(batches.facts.records) + records >= limits.records_max)
+        full = counted if not full.size or (counted.size and counted[0] < full[0]) else full
+    return int(full[0]) + 1 if full.size else None

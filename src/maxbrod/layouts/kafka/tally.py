@@ -10,7 +10,7 @@ from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.kafka.pieces import DescribedBatches
+    from maxbrod.layouts.kafka.described_batches import DescribedBatches
     from maxbrod.model import AbortedTransaction
 
 _CODECS: Final = max(Codec) + 1
@@ -30,8 +30,8 @@ class Tally:
         self._last_leader_epoch = -1
         self._codec_bytes = np.zeros(_CODECS, np.int64)
 
-    def add(self, piece: DescribedBatches) -> None:
-        facts, headers = piece.facts, piece.headers
+    def add(self, batches: DescribedBatches) -> None:
+        facts, headers = batches.facts, batches.headers
         if self.base_offset < 0:
             self.base_offset = int(facts.first_offset[0])
             self._first_leader_epoch = int(headers["leader_epoch"][0])

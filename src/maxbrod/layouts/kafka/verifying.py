@@ -13,7 +13,7 @@ import numpy as np
 
 from maxbrod.batch.headers import NEWEST_MAGIC
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
-from maxbrod.layouts.kafka.pieces import as_piece
+from maxbrod.layouts.kafka.described_batches import describe
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.tally import Tally
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.layouts.kafka.pieces import DescribedBatches
+    from maxbrod.layouts.kafka.described_batches import DescribedBatches
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 
@@ -43,7 +43,7 @@ def verify_slice(storage: Storage, row: Slice) -> list[Problem]:
     found = _Found(storage.name_of(row.path), row)
     try:
         for data, headers in read_logs(storage, row):
-            found.add(as_piece(data, headers, exact=True))
+            found.add(describe(data, headers, exact=True))
     except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
         # Counts of what could be read would only repeat it.
         offset = row.base_offset if error.offset is None else error.offset
@@ -66,38 +66,38 @@ class _Found:
         where = self._row.base_offset if offset is None else offset
         self.problems.append(Problem(object_name=self._object_name, offset=where, message=message))
 
-    def add(self, piece: DescribedBatches) -> None:
-        self._check_offsets(piece)
-        self._check_records(piece)
-        self._tally.add(piece)
-        headers, dated = piece.headers, piece.facts.dated
+    def add(self, batches: DescribedBatches) -> None:
+        self._check_offsets(batches)
+        self._check_records(batches)
+        self._tally.add(batches)
+        headers, dated = batches.headers, batches.facts.dated
         if dated.any():
             told = np.where(headers.log_append, headers["max_timestamp"], headers["base_timestamp"])
-            lowest = int(np.maximum(told, piece.facts.lowest)[dated].min())
+            lowest = int(np.maximum(told, batches.facts.lowest)[dated].min())
             known = self._first_timestamp
             self._first_timestamp = lowest if known is None else min(known, lowest)
 
-    def _check_offsets(self, piece: DescribedBatches) -> None:
-        facts = piece.facts
+    def _check_offsets(self, batches: DescribedBatches) -> None:
+        facts = batches.facts
         before = np.concatenate([[max(self._tally.end_offset, self._row.base_offset) - 1], facts.last_offset[:-1]])
         wrong = np.flatnonzero((facts.first_offset <= before) | (facts.last_offset >= self._row.end_offset))
         if wrong.size:
             offset = int(facts.first_offset[wrong[0]])
             self.complain("a batch lies outside the offsets of its slice, or not after the batch before it", offset)
 
-    def _check_records(self, piece: DescribedBatches) -> None:
+    def _check_records(self, batches: DescribedBatches) -> None:
         """A batch may have the checksum and the digest that it should, and records that nobody can unpack."""
-        headers = piece.headers
+        headers = batches.headers
         counted = (headers["magic"] == NEWEST_MAGIC) & (headers["count"] > 0)
-        wrong = counted & ~headers.log_append & ~piece.facts.exact
+        wrong = counted & ~headers.log_append & ~batches.facts.exact
         unseen = np.flatnonzero(counted & headers.log_append)
         if unseen.size:
             from maxbrod.batch.timestamps import lowest_timestamps  # noqa: PLC0415 - compiled: loading it costs seconds
 
-            wrong[unseen] = ~lowest_timestamps(piece.data, headers.take(unseen), look_into_all=True)[1]
+            wrong[unseen] = ~lowest_timestamps(batches.data, headers.take(unseen), look_into_all=True)[1]
         for row in np.flatnonzero(wrong).tolist():
             batch = headers.take(slice(row, row + 1))
-            self.complain(_why(piece.data, batch), int(headers["base_offset"][row]))
+            self.complain(_why(batches.data, batch), int(headers["base_offset"][row]))
 
     def compare(self) -> None:
         row, tally = self._row, self._tally

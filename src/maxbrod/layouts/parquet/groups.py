@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.parquet.metadata import PAGE_BYTES_MAX, check_pages
 from maxbrod.layouts.parquet.objects import parquet_errors
-from maxbrod.layouts.parquet.pages import PAGE_BYTES_MAX, check_pages
 from maxbrod.layouts.parquet.schema import TOOL_COLUMNS
 from maxbrod.storage.interface import ByteRange
 

@@ -6,10 +6,104 @@ Nothing in it is believed: a field of another type is refused here, sizes are ch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.parquet.thrift import Struct, decode_struct
+from maxbrod.errors import CorruptDataError, TruncatedDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_TRUE, _FALSE = 1, 2
+_BYTE, _DOUBLE = 3, 7
+_INTEGERS: Final = frozenset({4, 5, 6})
+_BINARY, _LIST, _SET, _STRUCT = 8, 9, 10, 12
+_DEPTH_MAX: Final = 16
+_VARINT_BYTES_MAX: Final = 10
+
+Struct = dict[int, Any]
+
+
+def decode_struct(data: memoryview, at: int, depth: int = 0) -> tuple[Struct, int]:
+    """The fields of a struct that begins at `at`, and where it ends. CorruptDataError: it cannot be one."""
+    if depth > _DEPTH_MAX:
+        raise CorruptDataError("a struct is nested too deeply", position=at)
+    fields: Struct = {}
+    number = 0
+    while True:
+        byte, at = _byte(data, at)
+        if not byte:
+            return fields, at
+        step, kind = byte >> 4, byte & 0x0F
+        if step:
+            number += step
+        else:
+            number, at = _integer(data, at)
+        if kind in {_TRUE, _FALSE}:
+            fields[number] = kind == _TRUE
+        else:
+            fields[number], at = _value(data, at, kind, depth)
+
+
+def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
+    if kind in _INTEGERS:
+        return _integer(data, at)
+    if kind == _BINARY:
+        size, at = _varint(data, at)
+        return bytes(_cut(data, at, size)), at + size
+    if kind == _STRUCT:
+        return decode_struct(data, at, depth + 1)
+    if kind in {_LIST, _SET}:
+        return _list(data, at, depth)
+    if kind in {_TRUE, _FALSE, _BYTE}:  # within a list
+        return _byte(data, at)
+    if kind == _DOUBLE:
+        return bytes(_cut(data, at, 8)), at + 8
+    raise CorruptDataError(f"a field is of the unknown type {kind}", position=at)
+
+
+def _list(data: memoryview, at: int, depth: int) -> tuple[list[Any], int]:
+    byte, at = _byte(data, at)
+    count, kind = byte >> 4, byte & 0x0F
+    if count == 15:
+        count, at = _varint(data, at)
+    _cut(data, at, count)  # each has a byte at least
+    if depth > _DEPTH_MAX:
+        raise CorruptDataError("a list is nested too deeply", position=at)
+    values = []
+    for _ in range(count):
+        value, at = _value(data, at, kind, depth + 1)
+        values.append(value)
+    return values, at
+
+
+def _cut(data: memoryview, at: int, size: int) -> memoryview:
+    if size > len(data) - at:
+        raise TruncatedDataError(f"{size} bytes should begin where {len(data) - at} are left", position=at)
+    return data[at : at + size]
+
+
+def _byte(data: memoryview, at: int) -> tuple[int, int]:
+    if at >= len(data):
+        raise TruncatedDataError("a struct is cut", position=at)
+    return data[at], at + 1
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for index in range(_VARINT_BYTES_MAX):
+        byte, at = _byte(data, at)
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at
+    raise CorruptDataError("a number has too many bytes", position=at)
+
+
+def _integer(data: memoryview, at: int) -> tuple[int, int]:
+    """Zig-zag: the sign is the lowest bit."""
+    value, at = _varint(data, at)
+    return value >> 1 ^ -(value & 1), at
+
 
 _BYTE_ARRAY: Final = 6
 _DICTIONARIES: Final = frozenset({2, 8})
@@ -100,3 +194,30 @@ def _get(fields: Struct, number: int, kind: type[Kind]) -> Kind:
     if not isinstance(value, kind):
         raise CorruptDataError(f"field {number} of a footer is {type(value).__name__}, not {kind.__name__}")
     return value
+
+
+PAGE_BYTES_MAX: Final = 256 << 20
+"""A record lies within a page, so this is more than twice what brokers are ever set up to take."""
+_CLAIM_BYTES_FREE: Final = 1 << 20
+"""A footer may be wrong by this much, and twofold: not every writer counts alike."""
+_UNPACKED_BYTES: Final = 2
+_PACKED_BYTES: Final = 3
+
+
+def check_pages(chunk: memoryview, *, column: str, unpacked_bytes: int) -> None:
+    """CorruptDataError: a page claims to unpack to more than any page has, or than the footer promises of them all."""
+    most = min(PAGE_BYTES_MAX, max(_CLAIM_BYTES_FREE, 2 * unpacked_bytes))
+    for unpacked in _unpacked_sizes(chunk):
+        if not 0 <= unpacked <= most:
+            raise CorruptDataError(f"a page of {column} claims to unpack to {unpacked} bytes")
+
+
+def _unpacked_sizes(chunk: memoryview) -> Iterator[int]:
+    at = 0
+    while at < len(chunk):
+        header, at = decode_struct(chunk, at)
+        packed, unpacked = header.get(_PACKED_BYTES), header.get(_UNPACKED_BYTES)
+        if not isinstance(packed, int) or not isinstance(unpacked, int) or not 0 <= packed <= len(chunk) - at:
+            raise CorruptDataError(f"a page of {packed} bytes begins where {len(chunk) - at} are left", position=at)
+        yield unpacked
+        at += packed

@@ -8,28 +8,33 @@ one; where more had come meanwhile the two overlap, which every reader of this l
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from maxbrod.batch.columns import number_column
+from maxbrod.batch.columns import binary_column, headers_columns, number_column
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.parquet.conversion import to_file
 from maxbrod.layouts.parquet.footer import footer_of
-from maxbrod.layouts.parquet.names import REGION, SegmentName, region_folder
-from maxbrod.layouts.parquet.places import SegmentPlace, place_of
-from maxbrod.layouts.parquet.rolling import BYTES_MAX, RECORDS_MAX, SECONDS_MAX, Thresholds, roll
+from maxbrod.layouts.parquet.names import PREFIX, REGION, STREAMING, SegmentName, check_topic, region_folder
 from maxbrod.layouts.parquet.schema import FILE_SCHEMA, TOOL_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from maxbrod.layouts.foreign import Survey, WriteOptions
     from maxbrod.layouts.parquet.footer import Footer
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
+
 
 CODECS: Final[dict[str, range]] = {"snappy": range(0), "gzip": range(1, 10), "zstd": range(1, 23), "none": range(0)}
 """Those that the tool can read, with their levels. Others that Parquet knows make it crash."""
@@ -137,3 +142,135 @@ def _seconds(text: str | None) -> float:
         return SECONDS_MAX if text is None else float(text)
     except ValueError as error:
         raise UsageError(f"segment_seconds_max is no number: {text!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPlace:
+    """One level of one partition."""
+
+    folder: str
+    region: str
+    where: TopicPartition
+    level: int = STREAMING
+
+    def name(self, start: int, end: int) -> SegmentName:
+        return SegmentName(folder=self.folder, where=self.where, level=self.level, start=start, end=end)
+
+
+def place_of(where: TopicPartition, wanted: str | None, survey: Survey) -> SegmentPlace:
+    """UsageError: the wanted region is not that of the partition's records, or no region follows from anything."""
+    check_topic(where.topic)
+    folders: Mapping[str, str] = survey.details.get("regions", {})
+    region = _region(where, wanted, survey, tuple(folders))
+    return SegmentPlace(folder=_folder(region, folders), region=region, where=where)
+
+
+def _region(where: TopicPartition, wanted: str | None, survey: Survey, regions: tuple[str, ...]) -> str:
+    own = next((segment for segment in survey.segments if segment.where == where), None)
+    if own is not None:
+        region = str(own.details["region"])
+        if wanted not in {None, region}:
+            raise UsageError(
+                f"{where} is in the archive already, of region {region}",
+                object_name=own.path,
+                hint=f"say --layout-option region={region}, or write into another archive",
+            )
+        return region
+    if wanted is None and len(regions) > 1:
+        raise UsageError(
+            f"the archive has the regions {', '.join(regions)}",
+            hint="say which one is written to by --layout-option region=NAME",
+        )
+    return wanted or next(iter(regions), REGION)
+
+
+def _folder(region: str, folders: Mapping[str, str]) -> str:
+    if region in folders:
+        return folders[region]
+    if "" in folders.values():
+        raise UsageError(
+            f"the storage is the folder of another region than {region}", hint="open the folder above the regions"
+        )
+    prefixes = {folder.rpartition("/")[0] for folder in folders.values()} or {PREFIX}
+    prefix = prefixes.pop()
+    name = region_folder(region).rpartition("/")[2]
+    return f"{prefix}/{name}" if prefix else name
+
+
+BYTES_MAX: Final = 64 << 20
+"""The tool's own default is 100 MiB. A segment is built in memory, and several may be at once."""
+RECORDS_MAX: Final = 1_000_000
+SECONDS_MAX: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """A segment is complete when it has reached one of them. `seconds` counts from its first record's arrival."""
+
+    bytes_max: int = BYTES_MAX
+    records_max: int = RECORDS_MAX
+    seconds_max: float = SECONDS_MAX
+
+    def __post_init__(self) -> None:
+        if self.bytes_max < 1 or self.records_max < 1 or self.seconds_max <= 0:
+            raise UsageError(f"a segment cannot be limited to {self}")
+
+
+def roll(
+    records: Iterable[pa.RecordBatch],
+    thresholds: Thresholds,
+    *,
+    after: int = -1,
+    clock: Callable[[], float] = monotonic,
+) -> Iterator[list[pa.RecordBatch]]:
+    """The records of one segment after the other. UsageError: one does not come behind the last, or behind `after`."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = held_records = 0
+    began = clock()
+    for batch in records:
+        rest = _data(batch)
+        if rest.num_rows:
+            after = _check_order(rest, after)
+        while rest.num_rows:
+            began = began if held else clock()
+            sizes = np.cumsum(record_bytes(rest))
+            room = (thresholds.bytes_max - held_bytes, thresholds.records_max - held_records)
+            rows = min(int(np.searchsorted(sizes, room[0])) + 1, room[1], rest.num_rows)
+            held.append(rest.slice(0, rows))
+            held_bytes, held_records = held_bytes + int(sizes[rows - 1]), held_records + rows
+            rest = rest.slice(rows)
+            full = held_bytes >= thresholds.bytes_max or held_records >= thresholds.records_max
+            if full or clock() - began >= thresholds.seconds_max:
+                yield held
+                held, held_bytes, held_records = [], 0, 0
+    if held:
+        yield held
+
+
+def record_bytes(records: pa.RecordBatch) -> NDArray[np.int64]:
+    """The bytes of each record: key, value, and keys and values of its headers."""
+    sizes = np.zeros(records.num_rows, np.int64)
+    for name in ("key", "value"):
+        sizes += np.diff(binary_column(records.column(name)).ends)
+    ends, keys, values = headers_columns(records.column("headers"))
+    for column in (keys, values):
+        if column.valid.size:
+            sizes += np.diff(column.ends[ends])
+    return sizes
+
+
+def _data(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Without control records: no consumer ever sees them, so the tool never wrote one."""
+    control = batch.column("control")
+    return batch.filter(pc.invert(control)) if batch.num_rows and number_column(control).any() else batch
+
+
+def _check_order(batch: pa.RecordBatch, after: int) -> int:
+    offsets = number_column(batch.column("offset"))
+    if offsets[0] <= after or (np.diff(offsets) <= 0).any():
+        raise UsageError(
+            f"records from offset {int(offsets[0])} on do not follow offset {after} in order",
+            offset=int(offsets[0]),
+            hint="go on behind what the archive has",
+        )
+    return int(offsets[-1])

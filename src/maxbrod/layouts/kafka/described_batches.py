@@ -77,7 +77,7 @@ class DescribedBatches:
         return DescribedBatches(data=self.log.copy(), headers=moved, facts=self.facts, owned=True)
 
 
-def as_piece(
+def describe(
     data: NDArray[np.uint8],
     headers: BatchHeaders,
     *,
