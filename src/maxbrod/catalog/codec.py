@@ -21,7 +21,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
 
-from maxbrod.catalog.folding import DataFile
 from maxbrod.catalog.log import Log, checkpoint_name, damaged, entry_name
 from maxbrod.catalog.schema import SCHEMA, TABLE_PROPERTIES
 from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError
@@ -37,6 +36,15 @@ APPLICATION_ID: Final = "maxbrod"
 _LOG: Final = "_delta_log"
 _UNKNOWN: Final = re.compile(r"Unsupported|[Uu]nknown (?:reader|writer|table) feature")
 _NO_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """An active file of the table."""
+
+    path: str
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

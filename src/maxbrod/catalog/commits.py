@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import RemoveAction
 
-from maxbrod.catalog.codec import encode_commit, transaction_version
-from maxbrod.catalog.folding import DataFile, choose_folds
+from maxbrod.catalog.codec import DataFile, encode_commit, transaction_version
 from maxbrod.catalog.log import entry_name, log_path
 from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError, UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from maxbrod.catalog.codec import Table
     from maxbrod.catalog.files import DataFiles
     from maxbrod.catalog.log import Log
@@ -37,6 +38,12 @@ _STREAM_PREFIX: Final = "maxbrod-stream-"
 
 _IDENTITY: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind", "path", "position")
 """What makes a row to be replaced the same as one in the catalog."""
+
+FAN_IN: Final = 8
+TIER_ROWS: Final = (1 << 10, 1 << 13, 1 << 16)
+"""The row count below which a file belongs to each tier. A file of the last bound or more is never folded again."""
+FOLDED_ROWS_MAX: Final = (FAN_IN - 1) * sum(bound - 1 for bound in TIER_ROWS)
+"""The most rows that one commit folds: half a million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,33 @@ def plan_rewrite(files: DataFiles, added: pa.Table, replaced: pa.Table) -> Rewri
     if folded:
         tables.append(files.read(files.schema.names, files=folded))
     return Rewrite(pa.concat_tables(tables), [*touched, *folded])
+
+
+def choose_folds(files: Iterable[DataFile], rows: int) -> list[DataFile]:
+    """The data files that a commit of this many rows folds into the one that it writes.
+
+    Every commit writes a file, so without folding a year of minutes would leave half a million. A file belongs to a
+    tier by its number of rows, each tier `FAN_IN` times the one below. A commit that would fill its tier folds all of
+    it, which may lift it into the next. So fewer than `FAN_IN` files per tier stay open, a row is rewritten once per
+    tier (more often in the first, which is small), and the rows that one commit rewrites are bounded.
+    """
+    tiers: dict[int, list[DataFile]] = {}
+    for file in files:
+        tiers.setdefault(_tier(file.rows), []).append(file)
+    chosen: list[DataFile] = []
+    tier = _tier(rows)
+    while tier < len(TIER_ROWS):
+        members = tiers.pop(tier, [])
+        if len(members) + 1 < FAN_IN:
+            break
+        chosen += members
+        rows += sum(file.rows for file in members)
+        tier = _tier(rows)
+    return chosen
+
+
+def _tier(rows: int) -> int:
+    return next((tier for tier, bound in enumerate(TIER_ROWS) if rows < bound), len(TIER_ROWS))
 
 
 def widen(rows: pa.Table, schema: pa.Schema) -> pa.Table:

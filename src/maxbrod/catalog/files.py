@@ -26,8 +26,7 @@ from maxbrod.storage.names import check_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.catalog.codec import Table
-    from maxbrod.catalog.folding import DataFile
+    from maxbrod.catalog.codec import DataFile, Table
     from maxbrod.storage.interface import Storage
 
 _FILE_ROWS_MAX: Final = 1 << 18
