@@ -1,7 +1,8 @@
-"""Files that are not objects yet, and how one becomes an object: synced, linked, its folder synced.
+"""Drafts: files that are not objects yet, and how one becomes an object.
 
-The writer of a draft holds a lock on it for as long as it lives, so that what a `kill -9` left behind can be told
-from what is being written.
+The order is: sync the file, link it to its name, sync the folder. So a name never exists without its bytes, and an
+object that was reported as written survives a power failure. The writer of a draft holds a lock on it while it lives,
+which distinguishes a draft that a `kill -9` left behind from one that is being written.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 
 STALE_AFTER_S: Final = 3600.0
-"""Younger drafts are left alone: there is a moment between making a file and locking it."""
+"""Younger drafts are kept: there is a moment between the creation of a file and its lock."""
 
 
 class Draft:
-    """A file in a folder of drafts below a root. Folders are gone to afresh each time: links put there are refused."""
+    """A file in a folder of drafts below a root. Folders are opened again each time, so new links are refused."""
 
     def __init__(self, root: Root, folder: str, name: str, descriptor: int) -> None:
         self._root = root
@@ -41,7 +42,7 @@ class Draft:
     def open(cls, root: Root, folder: str, mode: int = 0o600) -> Draft:
         name = uuid.uuid4().hex
         while True:
-            # A process that ends removes the folder if it is empty, which it is until the file is there.
+            # A process that ends removes the folder if it is empty, as it is until this file exists. So try again.
             with suppress(FileNotFoundError), root.folder(folder, make=True) as drafts:
                 descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=drafts)
                 break
@@ -54,31 +55,32 @@ class Draft:
             view = view[os.write(self._descriptor, view) :]
 
     def publish(self, target: str) -> None:
-        """Give it its name; FileExistsError if that is taken. When this returns, a power failure cannot undo it."""
-        self._settle()
+        """Give the file its name; FileExistsError if it is taken. When this returns, a power failure cannot undo it."""
+        self._sync()
         above, _, last = target.rpartition("/")
         with self._root.folder(self._folder) as drafts, self._root.folder(above, make=True) as parent:
             os.link(self._name, last, src_dir_fd=drafts, dst_dir_fd=parent, follow_symlinks=False)
             try:
                 os.fsync(parent)
             except OSError:
+                # The caller is told that nothing was written, so nothing may be visible.
                 os.unlink(last, dir_fd=parent)
                 raise
 
-    def supplant(self, target: str) -> None:
-        """Give it its name, whoever has that now. The draft has no other name from then on."""
-        self._settle()
+    def replace(self, target: str) -> None:
+        """Give the file its name, replacing any file of that name. The draft has no other name afterwards."""
+        self._sync()
         above, _, last = target.rpartition("/")
         with self._root.folder(self._folder) as drafts, self._root.folder(above, make=True) as parent:
             os.replace(self._name, last, src_dir_fd=drafts, dst_dir_fd=parent)
             os.fsync(parent)
 
     def discard(self) -> None:
-        """Never raises. After `publish` only the first of the file's two names goes."""
+        """Remove the draft. Never raises. After `publish` this removes only the draft's name, not the object's."""
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
-        # A thread must not sync a number that belongs to another file by then.
+        # Wait for the sync in the background: after close, the descriptor's number may belong to another file.
         with suppress(OSError):
             self._writeback.settle()
         with suppress(OSError, MaxbrodError), self._root.folder(self._folder) as drafts:
@@ -86,13 +88,13 @@ class Draft:
         with suppress(OSError):
             os.close(descriptor)
 
-    def _settle(self) -> None:
+    def _sync(self) -> None:
         self._writeback.settle()
         os.fsync(self._descriptor)
 
 
 def remove_stale_drafts(root: Root, folder: str) -> None:
-    """Remove what writers left that died. Never raises: it is only space."""
+    """Remove drafts of dead writers. Never raises: they only take space."""
     with suppress(OSError, MaxbrodError), root.folder(folder) as drafts, os.scandir(drafts) as entries:
         for entry in entries:
             if time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_AFTER_S:
@@ -113,7 +115,7 @@ _FOLDERS: Final[set[Path]] = set()
 
 
 def tidy_at_exit(folder: Path) -> None:
-    """Leave no empty `folder` behind. One in which others write is not empty, or is made again by them."""
+    """Remove `folder` when the process ends, if it is empty. Other writers that need it create it again."""
     if not _FOLDERS:
         atexit.register(_tidy)
     _FOLDERS.add(folder)

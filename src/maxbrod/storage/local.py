@@ -1,7 +1,8 @@
 """Objects as files of a local directory, durable when an operation returns.
 
-A file is written under `RESERVED`, synced, then linked to its name: a link refuses a name that is taken, and appears
-whole or not at all, whatever dies. Nothing is retried: a disk that fails does not get better within a deadline.
+A file is written under `RESERVED`, synced, then linked to its name. A link fails if the name is taken, which makes
+`put` conditional, and it appears whole or not at all, whatever process dies. Nothing is retried: a failing disk does
+not recover within a deadline.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 class LocalStorage(Storage):
     def __init__(self, path: Path, *, url: str | None = None, shared: bool = False) -> None:
-        """`shared`: others may read and write as far as the umask lets them, instead of this user alone."""
+        """`shared`: other users may read and write as far as the umask allows; otherwise only this user."""
         super().__init__(url or str(path))
         self._root = Root(path, folder_mode=0o777 if shared else 0o700)
         self._file_mode = 0o666 if shared else 0o600
@@ -43,7 +44,7 @@ class LocalStorage(Storage):
             draft = self._draft()
             try:
                 draft.write(memoryview(data).cast("B"))
-                draft.supplant(path)
+                draft.replace(path)
             finally:
                 draft.discard()
 
@@ -77,29 +78,30 @@ class LocalStorage(Storage):
                 self._root.remove_file(name)
 
     def make_folder(self, folder: str) -> None:
-        """For clients that write into a folder by themselves: it gets the mode that ours have."""
+        """Create a folder with the mode of our own, for clients that write into it themselves."""
         with self._errors("create", folder), self._root.folder(check_folder(folder), make=True):
             pass
 
     def _listed(self, folder: str) -> Iterator[ObjectInfo]:
-        """Depth first."""
+        """The objects of a folder, depth first, which is the order of their names."""
         with (
             self._errors("list", folder),
             suppress(FileNotFoundError, NotADirectoryError),
             self._root.folder(folder) as descriptor,
         ):
             for entry in _sorted_entries(descriptor):
-                yield from self._told(entry, f"{folder}/{entry.name}" if folder else entry.name)
+                yield from self._entry(entry, f"{folder}/{entry.name}" if folder else entry.name)
 
-    def _told(self, entry: os.DirEntry[str], name: str) -> Iterator[ObjectInfo]:
+    def _entry(self, entry: os.DirEntry[str], name: str) -> Iterator[ObjectInfo]:
         if entry.is_dir(follow_symlinks=False):
             if name != RESERVED:
                 yield from self._listed(name)
         elif entry.is_file(follow_symlinks=False):
+            # Deleted since the folder was read: a listing need not show it.
             with suppress(FileNotFoundError):
                 yield _info(name, entry.stat(follow_symlinks=False))
         elif entry.is_symlink() and self._root.leads_out(name):
-            # Passing over it could make an archive look smaller than its owner believes it to be.
+            # Ignoring it could make an archive look smaller than its owner believes.
             raise refused_link(self.name_of(name))
 
     def _draft(self) -> Draft:
@@ -114,17 +116,17 @@ class LocalStorage(Storage):
         with _no_folder_is_no_object():
             return FileIO(self._root.open_file(path))
 
-    def _range(self, path: str, descriptor: int, wanted: ByteRange) -> memoryview:
-        there = os.fstat(descriptor).st_size - wanted.start
-        # Before memory is taken for it: the size may come from a catalog that anyone wrote.
-        if there < wanted.size:
-            raise too_short("get_ranges", self.name_of(path), there=max(there, 0), expected=wanted.size)
-        data = os.pread(descriptor, wanted.size, wanted.start)
-        # The kernel gives at most 2 GiB at once.
-        while len(data) < wanted.size:
-            more = os.pread(descriptor, wanted.size - len(data), wanted.start + len(data))
+    def _range(self, path: str, descriptor: int, part: ByteRange) -> memoryview:
+        there = os.fstat(descriptor).st_size - part.start
+        # Checked before memory is allocated: the size may come from a hostile catalog.
+        if there < part.size:
+            raise too_short("get_ranges", self.name_of(path), there=max(there, 0), expected=part.size)
+        data = os.pread(descriptor, part.size, part.start)
+        # The kernel returns at most 2 GiB at once.
+        while len(data) < part.size:
+            more = os.pread(descriptor, part.size - len(data), part.start + len(data))
             if not more:
-                raise too_short("get_ranges", self.name_of(path), there=len(data), expected=wanted.size)
+                raise too_short("get_ranges", self.name_of(path), there=len(data), expected=part.size)
             data += more
         return memoryview(data)
 
@@ -168,7 +170,7 @@ def _translated(operation: str, object_name: str) -> Iterator[None]:
 
 @contextmanager
 def _no_folder_is_no_object() -> Iterator[None]:
-    """Below what is a file there is nothing, here as in a cloud."""
+    """A name below a file is a missing object, as in a cloud, and not an error of its own."""
     try:
         yield
     except NotADirectoryError as error:
@@ -176,7 +178,7 @@ def _no_folder_is_no_object() -> Iterator[None]:
 
 
 def _sorted_entries(descriptor: int) -> list[os.DirEntry[str]]:
-    """A folder's entries. A folder among them sorts as its name with a slash, as in the names of objects below it."""
+    """A folder's entries in the order of object names: a subfolder sorts as its name with a slash."""
     with os.scandir(descriptor) as entries:
         return sorted(entries, key=lambda entry: os.fsencode(entry.name) + b"/" * entry.is_dir(follow_symlinks=False))
 

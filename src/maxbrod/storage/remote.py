@@ -1,7 +1,7 @@
-"""Objects in a cloud, through obstore: one client, our retries, our errors.
+"""Objects in a cloud, through obstore with our own retries and errors.
 
-Every object carries the random id of the write that made it. A write whose answer was lost is told from somebody
-else's by it; where a store drops such metadata, the bytes decide.
+Every object carries the random id of the write that created it as metadata. If the answer to a write is lost, the id
+tells our object from another writer's. If a store drops the metadata, the bytes are compared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 WRITE_ID: Final = "maxbrodwrite"  # Azure wants an identifier, and HTTP knows no capitals
 _READS: Final = 3
-"""How often bytes are asked for before an object counts as shorter than it should be."""
+"""Reads before an object counts as too short: a single short answer may be a broken connection."""
 
 
 class RemoteStorage(Storage):
@@ -69,7 +69,8 @@ class RemoteStorage(Storage):
                 in_doubt = True
                 raise
             except ObjectExistsError:
-                # Only after an answer was lost can the object be our own.
+                # The object can be our own only if the answer to an earlier attempt was lost. Without that condition a
+                # store that drops our metadata would make equal bytes of another writer look like ours.
                 if not (in_doubt and self._is_own(path, write_id, body)):
                     raise
 
@@ -124,9 +125,10 @@ class RemoteStorage(Storage):
             chunks = obstore.list(self._clients.once, prefix=prefix or None)
             return [_info(meta) for chunk in chunks for meta in chunk]
 
-        # Not every store that speaks S3 sorts as S3 does.
-        found = self._retried("list", folder, collect)
-        return iter(sorted((info for info in found if not _is_reserved(info)), key=lambda info: info.path.encode()))
+        # All pages are read before the first object is returned: a retry in between would repeat or skip objects. Not
+        # every S3-compatible store sorts as S3 does.
+        listed = self._retried("list", folder, collect)
+        return iter(sorted((info for info in listed if not _is_reserved(info)), key=lambda info: info.path.encode()))
 
     def delete(self, paths: Iterable[str]) -> None:
         names = [check_name(path) for path in paths]
@@ -135,15 +137,13 @@ class RemoteStorage(Storage):
         try:
             self._retried("delete", "", lambda: obstore.delete(self._clients.once, names))
         except ObjectNotFoundError:
-            # Some stores stop at the first name that is not there, and do not say which one it was.
+            # Some stores stop at the first missing name and do not report which one it was.
             for name in names:
                 self._delete_one(name)
 
     def _delete_one(self, name: str) -> None:
         with suppress(ObjectNotFoundError):
             self._retried("delete", name, lambda: obstore.delete(self._clients.once, name))
-
-    # How requests are made
 
     def _once(self, operation: str, path: str, action: Callable[[], T]) -> T:
         try:
@@ -157,12 +157,12 @@ class RemoteStorage(Storage):
     def _read(
         self, operation: str, path: str, action: Callable[[], Sequence[memoryview]], sizes: Sequence[int] | None
     ) -> Sequence[memoryview]:
-        """Bytes of the sizes that they must have. What is short once may be whole the next time."""
+        """Read until the answers have the expected sizes: a short answer may be complete the next time."""
         for _ in range(_READS):
-            found = self._retried(operation, path, action)
-            if sizes is None or [len(each) for each in found] == sizes:
-                return found
-        there = sum(map(len, found))
+            answers = self._retried(operation, path, action)
+            if sizes is None or [len(each) for each in answers] == sizes:
+                return answers
+        there = sum(map(len, answers))
         raise too_short(operation, self.name_of(path), there=there, expected=sum(sizes or ()))
 
     def _marked(self, write_id: str) -> dict[str, str]:
@@ -175,11 +175,13 @@ class RemoteStorage(Storage):
             return mark == write_id if mark is not None else self._once("get", path, found.bytes) == body
         except ObjectNotFoundError:
             raise UnavailableError(
-                "the object came and went while it was created", operation="put", object_name=self.name_of(path)
+                "the object appeared and disappeared while it was created",
+                operation="put",
+                object_name=self.name_of(path),
             ) from None
 
     def _landed(self, path: str, write_id: str) -> bool:
-        """Whether the object that is there, if any, came from this very write."""
+        """Whether this very write created the object, if there is one."""
         try:
             found = self._retried("create", path, lambda: obstore.get(self._clients.once, path, options={"head": True}))
         except ObjectNotFoundError:
@@ -190,7 +192,7 @@ class RemoteStorage(Storage):
         with suppress(ObjectNotFoundError):
             self.head(path)
             raise ObjectExistsError(
-                "there is such an object already",
+                "the object already exists",
                 operation="create",
                 object_name=self.name_of(path),
                 hint="objects are never overwritten",
@@ -207,11 +209,15 @@ def _is_reserved(info: ObjectInfo) -> bool:
 
 
 GAP_BYTES_MAX: Final = 1024 * 1024
-"""Reading this much for nothing takes about as long as asking once more."""
+"""Reading this many unneeded bytes takes about as long as another request."""
 
 
 def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
-    """Spans that cover every range that is not empty, in ascending order, further apart than the gap."""
+    """Spans that cover all non-empty ranges, in ascending order, more than GAP_BYTES_MAX apart.
+
+    One request fetches ranges that are close together. obstore can join ranges itself, but panics if an object is
+    too short: exactly the case that must be reported.
+    """
     spans: list[ByteRange] = []
     for each in sorted((each for each in ranges if each.size), key=lambda each: each.start):
         end = each.start + each.size
@@ -225,7 +231,7 @@ def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
 def cut_ranges(
     ranges: Sequence[ByteRange], spans: Sequence[ByteRange], answers: Sequence[memoryview]
 ) -> list[memoryview]:
-    """The bytes of each range, out of the answers for the spans that `join_ranges` made of them."""
+    """The bytes of each range, from the answers for the spans of `join_ranges`."""
     starts = [span.start for span in spans]
     pieces: list[memoryview] = []
     for each in ranges:

@@ -1,8 +1,8 @@
-"""A large object on its way into a cloud, in parts.
+"""Uploads a large object to a cloud in parts.
 
-What fits into one part is one conditional put. Anything larger is an upload that the store shows to nobody before it
-is complete, and that no store completes conditionally for obstore: its name is looked at before it starts.
-Holds at most `PARTS_IN_FLIGHT + 1` parts in memory.
+An object that fits into one part is one conditional put. A larger one is a multipart upload, which is invisible until
+it is complete. obstore cannot complete it conditionally, so the name is checked before it starts. Holds at most
+`PARTS_IN_FLIGHT + 1` parts in memory.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PARTS_IN_FLIGHT: Final = 4
 _PARTS_MAX: Final = 10_000  # S3's
 
 
-class _Aborted(Exception):  # noqa: N818 - raised by nobody
-    """What obstore is told that the block ended in."""
+class _Aborted(Exception):  # noqa: N818 - never raised
+    """The error that tells obstore to abort an upload."""
 
 
 class _Once(Protocol):
@@ -66,9 +66,9 @@ class Upload(Writer):
             )
         file = self._opened()
         for start in range(0, len(view), PART_BYTES):
-            # A copy: obstore keeps what it is given until its part is sent, and the caller may use the buffer again.
-            piece = bytes(view[start : start + PART_BYTES])
-            self._once(partial(file.write, piece))
+            # A copy: obstore keeps the buffer until its part is sent, and the caller may reuse it before.
+            part = bytes(view[start : start + PART_BYTES])
+            self._once(partial(file.write, part))
 
     def commit(self) -> None:
         if self._file is None:
@@ -77,12 +77,12 @@ class Upload(Writer):
         try:
             self._once(self._file.close)
         except MaxbrodError as error:
-            self._settle(error)
+            self._resolve(error)
 
     def abort(self) -> None:
         self._first = bytearray()
         if self._file is not None:
-            # To obstore, a block that ends in an error means: tell the store to forget the parts.
+            # If the block ends in an error, obstore aborts the upload, and the store deletes the parts.
             leave = partial(self._file.__exit__, _Aborted, _Aborted(), None)
             with suppress(MaxbrodError):
                 self._once(leave)
@@ -96,14 +96,14 @@ class Upload(Writer):
             self._first = bytearray()
         return self._file
 
-    def _settle(self, error: MaxbrodError) -> None:
-        """Completing failed, or seemed to: the object itself tells."""
+    def _resolve(self, error: MaxbrodError) -> None:
+        """Completing the upload failed, or its answer was lost: the object's write id shows which."""
         if self._landed():
             return
         if isinstance(error, ObjectNotFoundError):
-            # The store has forgotten the upload. It did so because it completed it, or because it lost it.
+            # The store no longer knows the upload: it has completed it, or lost it.
             raise UnavailableError(
-                "the upload ended in a way that cannot be learned",
+                "it is unknown whether the upload was completed",
                 operation=error.operation,
                 object_name=error.object_name,
                 hint="write the object again under another name",

@@ -157,7 +157,7 @@ def test_columns_of_other_types_are_refused(storage: Storage, table: pa.Table) -
         ({"endOffset": "٤٩"}, "no number"),
         ({"messageCount": ""}, "lacks the key messageCount"),
         ({"region": ""}, "lacks the key region"),
-        ({"messageCount": "51"}, "speaks of 51 records"),
+        ({"messageCount": "51"}, "claims 51 records"),
     ],
 )
 def test_a_footer_that_does_not_fit_is_told(storage: Storage, keys: dict[str, str], told: str) -> None:
@@ -227,7 +227,7 @@ def test_a_segment_that_is_gone_or_another_is_told_by_the_quick_check(storage: S
     storage.delete([survey.segments[0].path])
     storage.replace(survey.segments[1].path, DATA)
     messages = [fault.message for fault in LAYOUT.check(storage, survey, deep=False)]
-    assert messages[0] == "the object is gone"
+    assert messages[0] == "the object is missing"
     assert messages[1].startswith("the object has")
 
 

@@ -1,4 +1,4 @@
-"""Calls the kernels that records of our own do not need: for headers as the tool writes them."""
+"""Compiles the kernels that only files of the tool need: those for its headers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 
 def prepare(_storage: Storage) -> None:
-    """With the very types that real calls use."""
+    """Call the kernel with the types of real calls."""
     nothing = np.empty(0, np.int64)
     kernels.unwrap_java(sealed(np.empty(0, np.uint8)), nothing, nothing)

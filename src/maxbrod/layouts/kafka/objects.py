@@ -1,4 +1,4 @@
-"""The objects that one task writes: opened when their first batch arrives, durable at the end or forgotten."""
+"""The objects that one task writes: created when their first batch arrives, then committed or aborted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage, Writer
 
 PACK_BYTES_MAX: Final = 1 << 30
-"""A pack that has grown so large takes no further slice."""
+"""A pack of this size takes no further slice."""
 
 
 class SliceOwner(Protocol):
@@ -26,7 +26,7 @@ class OpenObject(NamedTuple):
 
 
 class Objects:
-    """All objects of a task: what is open, and how it ends."""
+    """All open objects of a task."""
 
     def __init__(self, storage: Storage, run_id: str) -> None:
         self._storage = storage
@@ -42,9 +42,9 @@ class Objects:
         return opened
 
     def pack(self, *, framed: bool, owner: SliceOwner) -> OpenObject:
-        """The pack that takes the next slice; a task has at most one of each kind at a time.
+        """The pack for the next slice; a task has at most one of each kind at a time.
 
-        Slices do not mix: whoever had one open in it ends that first.
+        Slices are contiguous: the previous owner's open slice is ended first.
         """
         before = self._owners.get(framed, owner)
         if before is not owner:
@@ -59,14 +59,14 @@ class Objects:
         return pack
 
     def commit(self, opened: OpenObject) -> None:
-        """Make it durable while others are written. One at a time; the error of one is raised by the next."""
+        """Make an object durable in the background, one at a time; the next commit raises the error of this one."""
         self._settle()
         self._open.remove(opened)
         self._commit = _Commit(opened)
         self._commit.start()
 
     def commit_all(self) -> None:
-        """When this returns all are durable. After one that failed the others are forgotten."""
+        """When this returns, all objects are durable. If one fails, the caller aborts the others."""
         while self._open:
             self.commit(self._open[0])
         self._settle()
@@ -92,7 +92,7 @@ class _Commit(threading.Thread):
     def run(self) -> None:
         try:
             self._opened.writer.commit()
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised by `settle`
             self._error = error
 
     def settle(self) -> None:

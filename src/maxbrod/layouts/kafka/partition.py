@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 SAMPLE_BYTES: Final = 1 << 20
-"""So much of a segment is compressed on trial."""
+"""How much of a segment is compressed on trial."""
 SAMPLE_LEVEL: Final = 1
 
 
@@ -48,7 +48,7 @@ class PartitionName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
-    """What every partition of a task has in common."""
+    """The settings that all partitions of a task share."""
 
     compression: Compression
     limits: SegmentLimits
@@ -58,7 +58,7 @@ class How:
 
 
 class PartitionWriter:
-    """Takes whole, checked batches in order of offsets. Nothing of it exists before the archive's block has ended."""
+    """Writes whole, checked batches in order of offsets. Nothing is visible before the archive's block has ended."""
 
     def __init__(self, name: PartitionName, objects: Objects, how: How, *, packed: bool) -> None:
         self._name = name
@@ -80,16 +80,16 @@ class PartitionWriter:
 
     @property
     def hole_offsets_min(self) -> int:
-        """A hole this wide is shown by the catalog, and therefore must lie between two batches."""
+        """A hole of this width gets a row in the catalog, and therefore must lie between two batches."""
         return self._how.limits.hole_offsets_min
 
     @property
     def slices(self) -> tuple[Slice, ...]:
-        """What is to be committed to the catalog, once the archive's block has ended well."""
+        """The slices to commit to the catalog after the archive's block has ended without an error."""
         return tuple(self._finished)
 
     def append(self, data: NDArray[np.uint8], headers: BatchHeaders, aborted: Iterable[tuple[int, int]] = ()) -> None:
-        """`data` may be used again when this returns. `aborted` is what the fetch answer said (producer, first)."""
+        """The caller may reuse `data` afterwards. `aborted`: the producer ids and first offsets of the fetch answer."""
         if not len(headers):
             return
         self._aborted.learn(aborted, int(headers["base_offset"][0]))
@@ -112,7 +112,7 @@ class PartitionWriter:
             yield describe(data, headers, exact=self._how.exact_timestamps, look=self._how.look)
 
     def _refuse_disorder(self, batches: DescribedBatches) -> None:
-        """Rows must tile, so an offset that comes twice is not written at all."""
+        """Rows must tile, so an offset that occurs twice is refused."""
         facts = batches.facts
         before = np.append(np.int64(self._last_offset), facts.last_offset[:-1])
         wrong = np.flatnonzero(facts.first_offset <= before)
@@ -122,12 +122,12 @@ class PartitionWriter:
                 operation="archive",
                 object_name=str(self._name),
                 offset=int(facts.first_offset[wrong[0]]),
-                hint="read the partition again; if it stays so, the broker's log is damaged there",
+                hint="read the partition again; if it persists, the broker's log is damaged there",
             )
         self._last_offset = int(facts.last_offset[-1])
 
     def _drain(self, *, last: bool) -> None:
-        """Write what waits, unless it takes more of it to decide how."""
+        """Write the waiting batches, unless more of them are needed to choose how to store them."""
         while self._waiting:
             if self._framed is None:
                 self._framed = self._choose_framed(last=last)
@@ -142,7 +142,7 @@ class PartitionWriter:
                     self._waiting.appendleft(batches.take(slice(count, None)))
 
     def _choose_framed(self, *, last: bool) -> bool | None:
-        """Whether the next segment goes into frames; None while there is too little of it to say."""
+        """Whether to store the next segment in frames; None while there is too little of it to decide."""
         mode = self._how.compression.mode
         if mode is not CompressionMode.AUTO:
             return mode is CompressionMode.ZSTD
@@ -186,7 +186,7 @@ class PartitionWriter:
             self._slice = None
 
     def make_way(self) -> None:
-        """Another partition needs the pack: end the slice there. What comes next will be another slice."""
+        """Another partition needs the pack: end the slice in it. Further batches start another slice."""
         self._end_slice()
         self._framed = None
 
@@ -200,15 +200,15 @@ class PartitionWriter:
 
 
 def shrinks_to_half(described: Iterable[DescribedBatches]) -> bool:
-    """Whether the first of these bytes compress to half or less. Batches that came compressed never do."""
+    """Whether the first SAMPLE_BYTES compress to half or less. Batches that are already compressed never do."""
     sample: list[Any] = []
-    wanted = SAMPLE_BYTES
+    left = SAMPLE_BYTES
     worth = False
     for batches in described:
-        sample.append(batches.log[:wanted])
+        sample.append(batches.log[:left])
         worth = worth or bool((batches.headers.codec == Codec.NONE).any())
-        wanted -= len(sample[-1])
-        if not wanted:
+        left -= len(sample[-1])
+        if not left:
             break
     if not worth:
         return False
@@ -217,16 +217,18 @@ def shrinks_to_half(described: Iterable[DescribedBatches]) -> bool:
 
 
 class AbortedTransactions:
+    """Aborted transactions of a partition while it is written: fetch answers name them, markers end them."""
+
     def __init__(self) -> None:
         self._ends: dict[tuple[int, int], int | None] = {}
         self._ended_by: dict[tuple[int, int], int] = {}
-        """The last offset at which it can have ended, of those that answers have ceased to name."""
+        """The last possible end offset of those that fetch answers no longer name."""
 
     def learn(self, aborted: Iterable[tuple[int, int]], base_offset: int) -> None:
-        """Producer id and first offset of each; every fetch answer repeats those that touch it.
+        """Record the producer id and first offset of each; every fetch answer repeats those that overlap it.
 
-        So one that the answer for `base_offset` no longer names has ended, also where its marker is never seen: it may
-        be damaged, or compacted away. Left open it would claim what its producer committed later.
+        So a transaction that the answer for `base_offset` no longer names has ended, even if its marker is never seen:
+        it may be damaged or compacted away. If it stayed open it would hide what its producer committed later.
         """
         named = set(aborted)
         for key in self._ends:
@@ -236,7 +238,7 @@ class AbortedTransactions:
             self._ends.setdefault(key, None)
 
     def end(self, batches: DescribedBatches) -> None:
-        """Take note of the abort markers of these batches; described come in order of offsets."""
+        """Record the abort markers of these batches. Batches must be added in order of offsets."""
         if not self._ends or not batches.headers.control.any():
             return
         markers = abort_markers(batches.data, batches.headers)
@@ -249,9 +251,9 @@ class AbortedTransactions:
                     self._ends[key] = found
 
     def touching(self, base_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """Those that reach into a range; one that has not ended in it goes on to its last offset.
+        """The transactions that overlap a range; one that has not ended extends to the range's last offset.
 
-        Ranges are asked for in order: what ended before one is forgotten.
+        Ranges must be requested in order: transactions that ended before one are dropped.
         """
         last_offsets = {key: self._last_offset(key) for key in self._ends}
         self._ends = {key: end for key, end in self._ends.items() if not _is_before(last_offsets[key], base_offset)}
@@ -277,7 +279,7 @@ def _is_before(end: int | None, base_offset: int) -> bool:
 
 
 def at_holes(batches: DescribedBatches, limits: SegmentLimits) -> Iterator[DescribedBatches]:
-    """The runs between wide holes."""
+    """Split batches at wide holes."""
     facts = batches.facts
     wide = facts.first_offset[1:] - facts.last_offset[:-1] > limits.hole_offsets_min
     if not wide.any():
@@ -289,7 +291,7 @@ def at_holes(batches: DescribedBatches, limits: SegmentLimits) -> Iterator[Descr
 
 
 def where_full(batches: DescribedBatches, limits: SegmentLimits, raw_bytes: int, records: int) -> int | None:
-    """How many batches go into a segment that holds `raw_bytes` and `records` already; None: all, with room left."""
+    """How many batches fit a segment that already has `raw_bytes` and `records`; None: all, and it is not yet full."""
     full = np.flatnonzero(np.cumsum(batches.headers.size) + raw_bytes >= limits.bytes_max)
     if limits.records_max is not None:
         counted = np.flatnonzero(np.cumsum(batches.facts.records) + records >= limits.records_max)

@@ -1,4 +1,4 @@
-"""One slice on its way into an object: its bytes, its digest, and what the catalog will say of it."""
+"""Writes one slice into an object, and collects its digest and what the catalog records of it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class SliceWriter:
-    """Appends to `out` from where that stands. While it is open nobody else may."""
+    """Appends to `out`. While the slice is open, nothing else may be written to `out`."""
 
     def __init__(self, out: OpenObject, level: int | None) -> None:
-        """`level` is zstd's, for a log in frames."""
+        """`level` is the zstd level of a log in frames; None: no frames."""
         self._out = out
         self._position = out.writer.size
         self._frames = None if level is None else FrameEncoder(level)

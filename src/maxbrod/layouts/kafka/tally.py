@@ -1,4 +1,4 @@
-"""Adds up what the catalog remembers of a slice, batch by batch."""
+"""Sums up what the catalog records of a slice, batch by batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tally:
         self.records += int(facts.records.sum())
         self.control_records += int(facts.records[headers.control].sum())
         np.add.at(self._codec_bytes, facts.codec, headers.size)
-        # A record without a time, as old ones are, is older than any.
+        # A record without a timestamp, as in magic 0, counts as older than any other.
         self._exact = self._exact and bool(((facts.exact & facts.dated) | (facts.records == 0)).all())
         if facts.dated.any():
             lowest, highest = int(facts.lowest[facts.dated].min()), int(facts.highest[facts.dated].max())

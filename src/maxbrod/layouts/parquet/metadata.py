@@ -1,6 +1,8 @@
-"""What the footer of a Parquet file says of its row groups: where the chunks of columns are, and how large.
+"""Reads the metadata of a Parquet file: its footer with the positions and sizes of column chunks, and page headers.
 
-Nothing in it is believed: a field of another type is refused here, sizes are checked by whoever goes by them.
+Both are structs in Thrift's compact protocol, decoded to dicts by field number. Arrow decodes them, too, but aborts the
+process if a damaged footer contradicts itself. So we read them here, and use Arrow only for rows, where it raises
+errors. Nothing is trusted: a field of another type is refused here, and sizes are checked before they are used.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ Struct = dict[int, Any]
 
 
 def decode_struct(data: memoryview, at: int, depth: int = 0) -> tuple[Struct, int]:
-    """The fields of a struct that begins at `at`, and where it ends. CorruptDataError: it cannot be one."""
+    """The fields of the struct at `at`, and its end. CorruptDataError: it is not a struct."""
     if depth > _DEPTH_MAX:
         raise CorruptDataError("a struct is nested too deeply", position=at)
     fields: Struct = {}
@@ -55,11 +57,11 @@ def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
         return decode_struct(data, at, depth + 1)
     if kind in {_LIST, _SET}:
         return _list(data, at, depth)
-    if kind in {_TRUE, _FALSE, _BYTE}:  # within a list
+    if kind in {_TRUE, _FALSE, _BYTE}:  # in a list
         return _byte(data, at)
     if kind == _DOUBLE:
         return bytes(_cut(data, at, 8)), at + 8
-    raise CorruptDataError(f"a field is of the unknown type {kind}", position=at)
+    raise CorruptDataError(f"a field has the unknown type {kind}", position=at)
 
 
 def _list(data: memoryview, at: int, depth: int) -> tuple[list[Any], int]:
@@ -67,7 +69,7 @@ def _list(data: memoryview, at: int, depth: int) -> tuple[list[Any], int]:
     count, kind = byte >> 4, byte & 0x0F
     if count == 15:
         count, at = _varint(data, at)
-    _cut(data, at, count)  # each has a byte at least
+    _cut(data, at, count)  # each has at least a byte
     if depth > _DEPTH_MAX:
         raise CorruptDataError("a list is nested too deeply", position=at)
     values = []
@@ -79,13 +81,13 @@ def _list(data: memoryview, at: int, depth: int) -> tuple[list[Any], int]:
 
 def _cut(data: memoryview, at: int, size: int) -> memoryview:
     if size > len(data) - at:
-        raise TruncatedDataError(f"{size} bytes should begin where {len(data) - at} are left", position=at)
+        raise TruncatedDataError(f"{size} bytes are expected where only {len(data) - at} are left", position=at)
     return data[at : at + size]
 
 
 def _byte(data: memoryview, at: int) -> tuple[int, int]:
     if at >= len(data):
-        raise TruncatedDataError("a struct is cut", position=at)
+        raise TruncatedDataError("a struct is cut off", position=at)
     return data[at], at + 1
 
 
@@ -118,15 +120,15 @@ class ColumnChunk:
     """The values of one column in one row group."""
 
     column: str
-    """Of a nested column the outermost name."""
+    """For a nested column, the outermost name."""
     start: int
     packed_bytes: int
     unpacked_bytes: int
     has_dictionary: bool
-    """Of bytes: long values may take little room."""
+    """A dictionary of bytes: long values may take little space."""
     is_packed: bool
     bounds: tuple[int, int] | None
-    """Lowest and highest value of a column of 64 bits, if the statistics tell."""
+    """The lowest and highest value of a column of 64 bits, if the statistics have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ class FileMetadata:
 
 
 def parse_metadata(footer: memoryview) -> FileMetadata:
-    """CorruptDataError: this is no footer of a Parquet file."""
+    """The metadata in a footer. CorruptDataError: it is not the footer of a Parquet file."""
     fields, _ = decode_struct(footer, 0)
     groups = tuple(_row_group(each) for each in _structs(fields, 4))
     columns = frozenset(chunk.column for group in groups for chunk in group.chunks)
@@ -172,8 +174,8 @@ def _chunk(fields: Struct) -> ColumnChunk:
     )
 
 
-def _bounds(statistics: Any) -> tuple[int, int] | None:  # noqa: ANN401 - whatever stands in the footer
-    """By the fields of today, or those that older writers fill in."""
+def _bounds(statistics: Any) -> tuple[int, int] | None:  # noqa: ANN401 - any field of the footer
+    """From the current fields, or those of older writers."""
     if isinstance(statistics, dict):
         for least, most in ((6, 5), (2, 1)):
             low, high = statistics.get(least), statistics.get(most)
@@ -185,7 +187,7 @@ def _bounds(statistics: Any) -> tuple[int, int] | None:  # noqa: ANN401 - whatev
 def _structs(fields: Struct, number: int) -> list[Struct]:
     found = _get(fields, number, list)
     if not all(isinstance(each, dict) for each in found):
-        raise CorruptDataError(f"field {number} of a footer is no list of structs")
+        raise CorruptDataError(f"field {number} of a footer is not a list of structs")
     return found
 
 
@@ -197,15 +199,18 @@ def _get(fields: Struct, number: int, kind: type[Kind]) -> Kind:
 
 
 PAGE_BYTES_MAX: Final = 256 << 20
-"""A record lies within a page, so this is more than twice what brokers are ever set up to take."""
+"""A record lies within a page. This is more than twice the largest message that brokers are configured for."""
 _CLAIM_BYTES_FREE: Final = 1 << 20
-"""A footer may be wrong by this much, and twofold: not every writer counts alike."""
+"""A footer may be wrong by this much, or by a factor of two: writers count differently."""
 _UNPACKED_BYTES: Final = 2
 _PACKED_BYTES: Final = 3
 
 
 def check_pages(chunk: memoryview, *, column: str, unpacked_bytes: int) -> None:
-    """CorruptDataError: a page claims to unpack to more than any page has, or than the footer promises of them all."""
+    """Check page headers before Arrow decompresses the pages: a few bytes may claim gigabytes.
+
+    CorruptDataError: a page claims to unpack to more than PAGE_BYTES_MAX, or than the footer allows for the chunk.
+    """
     most = min(PAGE_BYTES_MAX, max(_CLAIM_BYTES_FREE, 2 * unpacked_bytes))
     for unpacked in _unpacked_sizes(chunk):
         if not 0 <= unpacked <= most:

@@ -1,4 +1,4 @@
-"""An object of a storage as the seekable file that a Parquet reader wants, and the opened segment itself."""
+"""An object of a storage as a seekable file for a Parquet reader, and the opened segment."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import ByteRange, Storage
 
 BUFFER_BYTES: Final = 4 << 20
-"""What is asked of the storage at once, for each column that is being read."""
-_TAIL_BYTES: Final = 64 << 10  # a footer and more: Arrow's reader asks for as much first
+"""The size of one request to the storage, for each column that is being read."""
+_TAIL_BYTES: Final = 64 << 10  # usually the whole footer: Arrow's reader requests as much first
 _ENDING_BYTES: Final = 8  # the footer's length and the magic
 _MAGIC: Final = b"PAR1"
 _FOOTER_BYTES_MAX: Final = 64 << 20
@@ -29,7 +29,7 @@ _FOOTER_ITEMS_MAX: Final = 1 << 20
 
 
 class ObjectFile(io.RawIOBase):
-    """Reads ranges of one object whose size is known. What was fetched ahead, and the tail, is fetched once."""
+    """Reads ranges of one object of known size. The tail and prefetched ranges are fetched once."""
 
     def __init__(self, storage: Storage, path: str, size: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class ObjectFile(io.RawIOBase):
         self._ahead: list[tuple[int, memoryview]] = []
 
     def fetch(self, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
-        """Get these ranges at once and keep them until others are fetched."""
+        """Fetch these ranges at once and keep them until others are fetched."""
         for each in ranges:
             if each.start + each.size > self._size:
                 raise TruncatedDataError(f"a column should end at byte {each.start + each.size} of {self._size}")
@@ -89,7 +89,7 @@ class ObjectFile(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """A Parquet file whose footer has been read, and the object that its pages come from."""
+    """A Parquet file whose footer has been read, and the object that contains its pages."""
 
     parquet: pq.ParquetFile
     metadata: FileMetadata
@@ -102,14 +102,14 @@ class OpenSegment:
 
 
 def open_parquet(storage: Storage, path: str, size: int) -> OpenSegment:
-    """Pages will be checked if they carry a checksum."""
+    """Open a Parquet file. Pages with a checksum are verified when they are read."""
     with parquet_errors(storage.name_of(path)):
         file = ObjectFile(storage, path, size)
         metadata = parse_metadata(_footer(file, size))
         parquet = pq.ParquetFile(
             file,
             buffer_size=BUFFER_BYTES,
-            pre_buffer=False,  # page after page through the buffer: a whole row group may not fit into memory
+            pre_buffer=False,  # read page by page: a whole row group may not fit into memory
             page_checksum_verification=True,
             thrift_string_size_limit=_FOOTER_STRINGS_MAX,
             thrift_container_size_limit=_FOOTER_ITEMS_MAX,
@@ -119,7 +119,7 @@ def open_parquet(storage: Storage, path: str, size: int) -> OpenSegment:
 
 @contextmanager
 def parquet_errors(object_name: str, offset: int | None = None) -> Iterator[None]:
-    """Arrow's errors as ours. A storage's own errors come through Arrow as they were raised."""
+    """Translate Arrow's errors. A storage's own errors pass through Arrow unchanged."""
     try:
         with naming(object_name):
             yield
@@ -134,11 +134,13 @@ def parquet_errors(object_name: str, offset: int | None = None) -> Iterator[None
 
 
 def _footer(file: ObjectFile, size: int) -> memoryview:
-    """A cut file is the usual damage, and has an error of its own."""
+    """The footer's bytes. A truncated file is the usual damage, and gets its own error."""
     file.seek(max(0, size - _ENDING_BYTES))
     ending = file.read(_ENDING_BYTES)
     if size < _ENDING_BYTES + len(_MAGIC) or ending[4:] != _MAGIC:
-        raise TruncatedDataError(f"this is no whole Parquet file: its {size} bytes do not end with {_MAGIC.decode()}")
+        raise TruncatedDataError(
+            f"this is not a complete Parquet file: its {size} bytes do not end with {_MAGIC.decode()}"
+        )
     length = int.from_bytes(ending[:4], "little")
     if length > min(size - _ENDING_BYTES - len(_MAGIC), _FOOTER_BYTES_MAX):
         raise CorruptDataError(f"the footer claims {length} of the file's {size} bytes")

@@ -1,8 +1,8 @@
-"""Writes segments as the tool's strict reader takes them: plain values, data pages of version 1, required fields.
+"""Writes segments that the tool's strict reader accepts: plain values, data pages of version 1, required fields.
 
-A segment is written under its own name at once: a storage of ours shows an object whole or not at all, which is what
-the tool has its `temp/<uuid>` and move for. The name follows from the records, so that a repeated write finds the same
-one; where more had come meanwhile the two overlap, which every reader of this layout can deal with.
+A segment is written under its own name directly: our storages show an object whole or not at all, for which the tool
+needs `temp/<uuid>` and a move. The name follows from the records, so a repeated write has the same name. If more
+records have arrived in between, the two segments overlap, which every reader of this layout supports.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 CODECS: Final[dict[str, range]] = {"snappy": range(0), "gzip": range(1, 10), "zstd": range(1, 23), "none": range(0)}
-"""Those that the tool can read, with their levels. Others that Parquet knows make it crash."""
-_GZIP_LEVEL: Final = 6  # Arrow would take 9, which is ten times slower and saves nothing
+"""The codecs that the tool can read, with their levels. It crashes on Parquet's others."""
+_GZIP_LEVEL: Final = 6  # Arrow's default is 9, which is ten times slower and saves nothing
 _OPTIONS: Final = frozenset({"region", "segment_seconds_max"})
 _OURS: Final = [name for name in FILE_SCHEMA.names if name not in TOOL_COLUMNS]
 
@@ -46,7 +46,7 @@ _OURS: Final = [name for name in FILE_SCHEMA.names if name not in TOOL_COLUMNS]
 def write(
     storage: Storage, where: TopicPartition, records: Iterable[pa.RecordBatch], options: WriteOptions, survey: Survey
 ) -> list[ForeignSegment]:
-    """One object after the other, each visible when it is complete."""
+    """Write one object after the other, each visible when it is complete."""
     check_options(options)
     place, compression = place_of(where, options.extra.get("region"), survey), compression_of(options)
     after = survey.positions.get(where, 0) - 1
@@ -57,7 +57,7 @@ def write(
 
 
 def check_options(options: WriteOptions) -> None:
-    """UsageError: something in them cannot be."""
+    """UsageError: an option is invalid."""
     compression_of(options)
     _thresholds(options)
     region_folder(options.extra.get("region", REGION))
@@ -67,10 +67,10 @@ def check_options(options: WriteOptions) -> None:
 
 
 def compression_of(options: WriteOptions) -> dict[str, Any]:
-    """The codec and its level as Arrow's writer wants them."""
+    """The codec and its level, as arguments of Arrow's writer."""
     codec = options.codec or "snappy"
     if codec not in CODECS:
-        raise UsageError(f"the parquet layout has no codec {codec!r}", hint=f"choose of {', '.join(CODECS)}")
+        raise UsageError(f"the parquet layout has no codec {codec!r}", hint=f"choose one of {', '.join(CODECS)}")
     if options.level is not None and options.level not in CODECS[codec]:
         raise UsageError(f"{codec} has no level {options.level}")
     level = _GZIP_LEVEL if codec == "gzip" and options.level is None else options.level
@@ -79,14 +79,14 @@ def compression_of(options: WriteOptions) -> dict[str, Any]:
 
 @contextmanager
 def parquet_writer(sink: Any, compression: dict[str, Any]) -> Iterator[pq.ParquetWriter]:  # noqa: ANN401 - any file
-    """A writer of FILE_SCHEMA. Its footer's keys are added last, when the number of records is known."""
+    """A writer of FILE_SCHEMA. The footer's keys are added last, when the number of records is known."""
     with pq.ParquetWriter(
         sink,
         FILE_SCHEMA,
         version="1.0",
         data_page_version="1.0",
-        use_dictionary=_OURS,  # the tool's columns as it writes them itself: plain
-        store_schema=False,  # else Arrow's own key would stand beside the eight
+        use_dictionary=_OURS,  # the tool's own columns are plain
+        store_schema=False,  # otherwise Arrow adds a key of its own to the eight
         write_statistics=["timestamp", "timestamp_beyond_ms"],
         write_page_checksum=True,
         **compression,
@@ -95,7 +95,7 @@ def parquet_writer(sink: Any, compression: dict[str, Any]) -> Iterator[pq.Parque
 
 
 def described(name: SegmentName, footer: Footer, size: int, bounds: tuple[int | None, int | None]) -> ForeignSegment:
-    """A segment that was just written, as a survey would tell it."""
+    """A segment that has just been written, as a survey would return it."""
     return ForeignSegment(
         where=name.where,
         path=name.path,
@@ -141,7 +141,7 @@ def _seconds(text: str | None) -> float:
     try:
         return SECONDS_MAX if text is None else float(text)
     except ValueError as error:
-        raise UsageError(f"segment_seconds_max is no number: {text!r}") from error
+        raise UsageError(f"segment_seconds_max is not a number: {text!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,31 +157,34 @@ class SegmentPlace:
         return SegmentName(folder=self.folder, where=self.where, level=self.level, start=start, end=end)
 
 
-def place_of(where: TopicPartition, wanted: str | None, survey: Survey) -> SegmentPlace:
-    """UsageError: the wanted region is not that of the partition's records, or no region follows from anything."""
+def place_of(where: TopicPartition, requested: str | None, survey: Survey) -> SegmentPlace:
+    """The folder and region for new segments: those of the archive, or `requested`.
+
+    UsageError: the partition's records are in another region, or the region is ambiguous.
+    """
     check_topic(where.topic)
     folders: Mapping[str, str] = survey.details.get("regions", {})
-    region = _region(where, wanted, survey, tuple(folders))
+    region = _region(where, requested, survey, tuple(folders))
     return SegmentPlace(folder=_folder(region, folders), region=region, where=where)
 
 
-def _region(where: TopicPartition, wanted: str | None, survey: Survey, regions: tuple[str, ...]) -> str:
+def _region(where: TopicPartition, requested: str | None, survey: Survey, regions: tuple[str, ...]) -> str:
     own = next((segment for segment in survey.segments if segment.where == where), None)
     if own is not None:
         region = str(own.details["region"])
-        if wanted not in {None, region}:
+        if requested not in {None, region}:
             raise UsageError(
-                f"{where} is in the archive already, of region {region}",
+                f"{where} is already in the archive, of region {region}",
                 object_name=own.path,
-                hint=f"say --layout-option region={region}, or write into another archive",
+                hint=f"use --layout-option region={region}, or write into another archive",
             )
         return region
-    if wanted is None and len(regions) > 1:
+    if requested is None and len(regions) > 1:
         raise UsageError(
             f"the archive has the regions {', '.join(regions)}",
-            hint="say which one is written to by --layout-option region=NAME",
+            hint="choose the one to write to with --layout-option region=NAME",
         )
-    return wanted or next(iter(regions), REGION)
+    return requested or next(iter(regions), REGION)
 
 
 def _folder(region: str, folders: Mapping[str, str]) -> str:
@@ -198,14 +201,14 @@ def _folder(region: str, folders: Mapping[str, str]) -> str:
 
 
 BYTES_MAX: Final = 64 << 20
-"""The tool's own default is 100 MiB. A segment is built in memory, and several may be at once."""
+"""The tool's default is 100 MiB. Segments are built in memory, several at a time."""
 RECORDS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """A segment is complete when it has reached one of them. `seconds` counts from its first record's arrival."""
+    """A segment is complete when it reaches one of them. `seconds_max` counts from the arrival of its first record."""
 
     bytes_max: int = BYTES_MAX
     records_max: int = RECORDS_MAX
@@ -223,7 +226,11 @@ def roll(
     after: int = -1,
     clock: Callable[[], float] = monotonic,
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The records of one segment after the other. UsageError: one does not come behind the last, or behind `after`."""
+    """The records of one segment after the other, split by bytes, number and time.
+
+    The bytes are those of keys, values and headers before encoding and compression, as the tool counts them. A segment
+    has at least one record, however large. UsageError: offsets do not rise from above `after`.
+    """
     held: list[pa.RecordBatch] = []
     held_bytes = held_records = 0
     began = clock()
@@ -248,7 +255,7 @@ def roll(
 
 
 def record_bytes(records: pa.RecordBatch) -> NDArray[np.int64]:
-    """The bytes of each record: key, value, and keys and values of its headers."""
+    """The size of each record: key, value, and keys and values of its headers."""
     sizes = np.zeros(records.num_rows, np.int64)
     for name in ("key", "value"):
         sizes += np.diff(binary_column(records.column(name)).ends)
@@ -260,7 +267,7 @@ def record_bytes(records: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def _data(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Without control records: no consumer ever sees them, so the tool never wrote one."""
+    """The batch without control records: consumers never see them, so the tool never writes them."""
     control = batch.column("control")
     return batch.filter(pc.invert(control)) if batch.num_rows and number_column(control).any() else batch
 
@@ -271,6 +278,6 @@ def _check_order(batch: pa.RecordBatch, after: int) -> int:
         raise UsageError(
             f"records from offset {int(offsets[0])} on do not follow offset {after} in order",
             offset=int(offsets[0]),
-            hint="go on behind what the archive has",
+            hint="continue after the last offset in the archive",
         )
     return int(offsets[-1])
