@@ -38,7 +38,7 @@ def test_every_verb_says_that_a_catalog_is_lost_and_none_makes_another(
         assert run([*verb, *written.arguments, "--json"]) == EXIT_CORRUPT, verb
         told = json.loads(capsys.readouterr().out)
         assert "the catalog of the archive is missing" in told["message"]
-        assert "back nothing up" in told["hint"]
+        assert "do not back up" in told["hint"]
         assert told["retryable"] is False
     assert run([*BACKING_UP, *written.arguments]) == EXIT_CORRUPT
     assert sorted(written.folder.rglob("*")) == before

@@ -15,7 +15,7 @@ _LEVELS: Final = {"deflate": (0, 9), "bzip2": (1, 9), "xz": (0, 9), "zstandard":
 _SCHEMAS: Final = ("full", "seed")
 _SEED_LOSSES: Final = (
     Loss(
-        what="null values: they are restored as empty ones, so that tombstones are lost", real=True, field="value_null"
+        what="null values: they are restored as empty ones, so that no tombstone is left", real=True, field="value_null"
     ),
     Loss(
         what="headers: their order, all but the last of a name, nulls, and names that are not UTF-8",
