@@ -27,7 +27,10 @@ TABLE_FOLDER: Final = "catalog/segments"
 LOG_FOLDER: Final = f"{TABLE_FOLDER}/_delta_log"
 RETENTION_MS: Final = 24 * 3600 * 1000
 """How long unused log entries and data files are kept for readers in progress; `schema` tells other engines."""
-BRING_BACK: Final = "restore the folder 'catalog' from a copy or from older object versions; do not back up into this archive until then"
+BRING_BACK: Final = (
+    "restore the folder 'catalog' from a copy or from older object versions; do not back up into this archive "
+    "until then"
+)
 
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")

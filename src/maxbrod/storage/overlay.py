@@ -69,7 +69,7 @@ class OverlaidStorage(Storage):
     def _target(self, path: str) -> str:
         if self._read_only:
             raise RefusedError(
-                "this place is read-only: nothing can be stored there",
+                "this place is read-only and never written: nothing can be stored there",
                 object_name=self.url,
                 hint="back it up into an archive first (maxbrod backup --from-logdir), and work from that",
             )

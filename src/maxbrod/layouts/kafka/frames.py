@@ -85,7 +85,7 @@ class FrameDecoder:
             self._room -= content
             if self._room < 0:
                 raise CorruptDataError(
-                    f"its frames hold more than the {self._written} bytes that were written", position=self._done + at
+                    f"its frames hold more bytes, but {self._written} were written", position=self._done + at
                 )
             yield _decode_frame(data[at : at + size], content, self._done + at)
             at += size
@@ -115,7 +115,7 @@ def measure_frame(data: memoryview, at: int, done: int = 0) -> tuple[int, int] |
         return None
     content = int.from_bytes(data[content_at : content_at + content_bytes], "little") + 256 * (content_bytes == 2)
     if content > CONTENT_BYTES_MAX:
-        raise CorruptDataError(f"a zstd frame claims to hold {content} bytes", position=done + at)
+        raise CorruptDataError(f"a zstd frame claims that it holds {content} bytes", position=done + at)
     end = _skip_blocks(data, content_at + content_bytes, done)
     if end is None:
         return None

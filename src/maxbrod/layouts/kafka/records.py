@@ -57,7 +57,7 @@ def refuse_falling(offsets: NDArray[np.int64], name: str) -> None:
     wrong = np.flatnonzero(np.diff(offsets) <= 0)
     if wrong.size:
         raise RefusedError(
-            f"a record after offset {int(offsets[wrong[0]])} does not have a higher offset",
+            f"a record follows offset {int(offsets[wrong[0]])} without a higher one: offsets must rise",
             operation="archive",
             object_name=name,
             offset=int(offsets[wrong[0] + 1]),
