@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from deltalake.transaction import CommitProperties, PostCommitHookProperties, Tr
 from maxbrod.catalog.log import Log, checkpoint_name, damaged, entry_name
 from maxbrod.catalog.schema import SCHEMA, TABLE_PROPERTIES
 from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -104,12 +104,12 @@ def encode_commit(
     """
     with _folder(table.log) as folder:
         delta = DeltaTable(str(folder))
-        now_ms = time.time_ns() // 1_000_000
+        now = now_ms()
         versions = {APPLICATION_ID: (delta.transaction_version(APPLICATION_ID) or 0) + 1, **transactions}
         properties = CommitProperties(
             custom_metadata=dict(metadata),
             max_commit_retries=0,
-            app_transactions=[Transaction(application, version, now_ms) for application, version in versions.items()],
+            app_transactions=[Transaction(application, version, now) for application, version in versions.items()],
         )
         delta.create_write_transaction(
             actions, "append", table.schema, commit_properties=properties, post_commithook_properties=_NO_UPKEEP

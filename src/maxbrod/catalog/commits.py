@@ -7,7 +7,6 @@ Delta tables see the same conflict.
 
 from __future__ import annotations
 
-import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from deltalake.transaction import RemoveAction
 from maxbrod.catalog.codec import DataFile, encode_commit, transaction_version
 from maxbrod.catalog.log import entry_name, log_path
 from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError, UnavailableError
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,9 +156,9 @@ def write_commit(
 
     Files come first: an entry must never name a file that is not durable. `batch` is committed with the rows.
     """
-    now_ms, version = time.time_ns() // 1_000_000, table.log.version + 1
-    adds = files.write(rewrite.rows, written_at=now_ms)
-    removes = [RemoveAction(file.path, True, now_ms, size=file.bytes, partition_values={}) for file in rewrite.removed]
+    now, version = now_ms(), table.log.version + 1
+    adds = files.write(rewrite.rows, written_at=now)
+    removes = [RemoveAction(file.path, True, now, size=file.bytes, partition_values={}) for file in rewrite.removed]
     entry, committed = encode_commit(
         table,
         [*adds, *removes],

@@ -6,7 +6,6 @@ No reader uses a file that no commit names.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +20,9 @@ from maxbrod.catalog.log import BRING_BACK, LOG_FOLDER, RETENTION_MS, TABLE_FOLD
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER
 from maxbrod.catalog.validity import find_fault, refused_row
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, TruncatedDataError, UsageError
+from maxbrod.model import now_ms
 from maxbrod.storage.names import check_name
+from maxbrod.storage.object_file import ObjectFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +100,7 @@ class DataFiles:
         except TruncatedDataError as error:
             error.hint = BRING_BACK
             raise
-        return _FORMAT.make_fragment(pa.PythonFile(_Ranges(self._storage, path, file.bytes), mode="r"))
+        return _FORMAT.make_fragment(pa.PythonFile(ObjectFile(self._storage, path, file.bytes), mode="r"))
 
     def write(self, rows: pa.Table, *, written_at: int) -> list[AddAction]:
         """Write rows in `SORT_ORDER`, usually as one file; the actions that a commit adds them with."""
@@ -133,7 +134,7 @@ class DataFiles:
 
         Younger ones may belong to a commit in progress, or to a reader of an older version.
         """
-        before_ms = time.time_ns() // 1_000_000 - RETENTION_MS
+        before_ms = now_ms() - RETENTION_MS
         named = {file.path for file in self.active} | set(self._log.removed_since(before_ms))
         files = ((info.path.removeprefix(f"{TABLE_FOLDER}/"), info) for info in self._storage.list(TABLE_FOLDER))
         return [
@@ -172,39 +173,6 @@ class DataFiles:
             return check_name(f"{TABLE_FOLDER}/{path}")
         except UsageError as error:
             raise damaged(self._storage.name_of(LOG_FOLDER), error) from None
-
-
-class _Ranges:
-    """An object as a file for Arrow; each read is one request."""
-
-    def __init__(self, storage: Storage, path: str, size: int) -> None:
-        self._storage = storage
-        self._path = path
-        self._size = size
-        self._at = 0
-        self.closed = False
-
-    def read(self, size: int = -1) -> memoryview:
-        left = max(self._size - self._at, 0)
-        count = left if size < 0 else min(size, left)
-        self._at += count
-        return self._storage.get_range(self._path, self._at - count, count)
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        self._at = (0, self._at, self._size)[whence] + position
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def _missing(error: ObjectNotFoundError) -> CorruptDataError:

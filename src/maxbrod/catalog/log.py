@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -117,7 +117,7 @@ def put_checkpoint(storage: Storage, log: Log, checkpoint: bytes, pointer: bytes
 
 def _expired(storage: Storage) -> list[str]:
     """Entries older than a day that precede a checkpoint older than a day."""
-    before_ms = time.time_ns() // 1_000_000 - RETENTION_MS
+    before_ms = now_ms() - RETENTION_MS
     old = [(_name_of(info), info) for info in storage.list(LOG_FOLDER) if info.modified_ms < before_ms]
     checkpoints = [int(matched[1]) for name, _ in old if (matched := _CHECKPOINT.fullmatch(name)) and not matched[2]]
     first = max(checkpoints, default=0)

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import obstore
 from obstore.exceptions import BaseError
 
-from maxbrod.errors import ObjectExistsError, ObjectNotFoundError, UnavailableError
+from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UnavailableError, UsageError
 from maxbrod.storage.failures import too_short, translate
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.names import RESERVED, check_folder, check_name
-from maxbrod.storage.upload import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from obstore import ObjectMeta
+    from obstore import ObjectMeta, WritableFile
 
     from maxbrod.storage.retrying import RetryPolicy
     from maxbrod.storage.stores import Clients
@@ -33,6 +32,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WRITE_ID: Final = "maxbrodwrite"  # Azure wants an identifier, and HTTP knows no capitals
+GAP_BYTES_MAX: Final = 1024 * 1024
+"""Reading this many unneeded bytes takes about as long as another request."""
+PART_BYTES: Final = 8 * 1024 * 1024
+PARTS_IN_FLIGHT: Final = 4
+_PARTS_MAX: Final = 10_000  # S3's
 _READS: Final = 3
 """Reads before an object counts as too short: a single short answer may be a broken connection."""
 
@@ -64,7 +68,7 @@ class RemoteStorage(Storage):
         def attempt() -> None:
             nonlocal in_doubt
             try:
-                self._once("put", path, create)
+                self.run_once("put", path, create)
             except UnavailableError:
                 in_doubt = True
                 raise
@@ -85,16 +89,7 @@ class RemoteStorage(Storage):
         self._retried("replace", path, put)
 
     def create(self, path: str) -> Writer:
-        write_id = uuid.uuid4().hex
-        start = partial(obstore.open_writer, self._clients.patient, check_name(path), attributes=self._marked(write_id))
-        return Upload(
-            self.name_of(path),
-            start=start,
-            put_whole=partial(self.put, path),
-            refuse_taken=partial(self._refuse_taken, path),
-            landed=lambda: self._landed(path, write_id),
-            once=partial(self._once, "create", path),
-        )
+        return Upload(self, check_name(path))
 
     def get(self, path: str, *, size: int | None = None) -> memoryview:
         check_name(path)
@@ -145,14 +140,14 @@ class RemoteStorage(Storage):
         with suppress(ObjectNotFoundError):
             self._retried("delete", name, lambda: obstore.delete(self._clients.once, name))
 
-    def _once(self, operation: str, path: str, action: Callable[[], T]) -> T:
+    def run_once(self, operation: str, path: str, action: Callable[[], T]) -> T:
         try:
             return action()
         except (BaseError, OSError, ValueError, NotImplementedError) as error:
             raise translate(error, operation, self.name_of(path)) from None
 
     def _retried(self, operation: str, path: str, action: Callable[[], T]) -> T:
-        return self._retries.run(lambda: self._once(operation, path, action))
+        return self._retries.run(lambda: self.run_once(operation, path, action))
 
     def _read(
         self, operation: str, path: str, action: Callable[[], Sequence[memoryview]], sizes: Sequence[int] | None
@@ -170,9 +165,9 @@ class RemoteStorage(Storage):
 
     def _is_own(self, path: str, write_id: str, body: memoryview) -> bool:
         try:
-            found = self._once("get", path, lambda: obstore.get(self._clients.once, path))
+            found = self.run_once("get", path, lambda: obstore.get(self._clients.once, path))
             mark = found.attributes.get(WRITE_ID)
-            return mark == write_id if mark is not None else self._once("get", path, found.bytes) == body
+            return mark == write_id if mark is not None else self.run_once("get", path, found.bytes) == body
         except ObjectNotFoundError:
             raise UnavailableError(
                 "the object appeared and disappeared while it was created",
@@ -180,7 +175,16 @@ class RemoteStorage(Storage):
                 object_name=self.name_of(path),
             ) from None
 
-    def _landed(self, path: str, write_id: str) -> bool:
+    def start_upload(self, path: str, write_id: str) -> WritableFile:
+        return obstore.open_writer(
+            self._clients.patient,
+            path,
+            attributes=self._marked(write_id),
+            buffer_size=PART_BYTES,
+            max_concurrency=PARTS_IN_FLIGHT,
+        )
+
+    def has_landed(self, path: str, write_id: str) -> bool:
         """Whether this very write created the object, if there is one."""
         try:
             found = self._retried("create", path, lambda: obstore.get(self._clients.once, path, options={"head": True}))
@@ -188,7 +192,7 @@ class RemoteStorage(Storage):
             return False
         return found.attributes.get(WRITE_ID) == write_id
 
-    def _refuse_taken(self, path: str) -> None:
+    def refuse_taken(self, path: str) -> None:
         with suppress(ObjectNotFoundError):
             self.head(path)
             raise ObjectExistsError(
@@ -206,10 +210,6 @@ def _info(meta: ObjectMeta) -> ObjectInfo:
 
 def _is_reserved(info: ObjectInfo) -> bool:
     return info.path.startswith(f"{RESERVED}/")
-
-
-GAP_BYTES_MAX: Final = 1024 * 1024
-"""Reading this many unneeded bytes takes about as long as another request."""
 
 
 def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
@@ -242,3 +242,83 @@ def cut_ranges(
         position = each.start - starts[span]
         pieces.append(answers[span][position : position + each.size])
     return pieces
+
+
+class _Aborted(Exception):  # noqa: N818 - never raised
+    """The error that tells obstore to abort an upload."""
+
+
+class Upload(Writer):
+    """A large object in parts.
+
+    An object that fits into one part is one conditional put. A larger one is a multipart upload, which is invisible
+    until it is complete. obstore cannot complete it conditionally, so the name is checked before it starts. Holds at
+    most `PARTS_IN_FLIGHT + 1` parts in memory.
+    """
+
+    def __init__(self, storage: RemoteStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._write_id = uuid.uuid4().hex
+        self._first = bytearray()
+        self._file: WritableFile | None = None
+
+    def write(self, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        self.size += len(view)
+        if self._file is None and len(self._first) + len(view) <= PART_BYTES:
+            self._first += view
+            return
+        if self.size > PART_BYTES * _PARTS_MAX:
+            raise UsageError(
+                f"an object of more than {PART_BYTES * _PARTS_MAX} bytes cannot be written",
+                object_name=self._storage.name_of(self._path),
+            )
+        file = self._opened()
+        for start in range(0, len(view), PART_BYTES):
+            # A copy: obstore keeps the buffer until its part is sent, and the caller may reuse it before.
+            part = bytes(view[start : start + PART_BYTES])
+            self._run(partial(file.write, part))
+
+    def commit(self) -> None:
+        if self._file is None:
+            self._storage.put(self._path, self._first)
+            return
+        try:
+            self._run(self._file.close)
+        except MaxbrodError as error:
+            self._resolve(error)
+
+    def abort(self) -> None:
+        self._first = bytearray()
+        if self._file is not None:
+            # If the block ends in an error, obstore aborts the upload, and the store deletes the parts.
+            leave = partial(self._file.__exit__, _Aborted, _Aborted(), None)
+            with suppress(MaxbrodError):
+                self._run(leave)
+
+    def _opened(self) -> WritableFile:
+        if self._file is None:
+            self._storage.refuse_taken(self._path)
+            file = self._run(partial(self._storage.start_upload, self._path, self._write_id))
+            self._file = file
+            self._run(lambda: file.write(self._first))
+            self._first = bytearray()
+        return self._file
+
+    def _resolve(self, error: MaxbrodError) -> None:
+        """Completing the upload failed, or its answer was lost: the object's write id shows which."""
+        if self._storage.has_landed(self._path, self._write_id):
+            return
+        if isinstance(error, ObjectNotFoundError):
+            # The store no longer knows the upload: it has completed it, or lost it.
+            raise UnavailableError(
+                "it is unknown whether the upload was completed",
+                operation=error.operation,
+                object_name=error.object_name,
+                hint="write the object again under another name",
+            )
+        raise error
+
+    def _run(self, action: Callable[[], T]) -> T:
+        return self._storage.run_once("create", self._path, action)
