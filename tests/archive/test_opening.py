@@ -61,7 +61,7 @@ def test_a_lost_catalog_is_called_lost_and_nothing_is_backed_up_over_it(path: st
         with pytest.raises(CorruptDataError, match="the catalog of the archive is missing") as caught:
             verb()
         assert path in str(caught.value)
-        assert "back nothing up" in (caught.value.hint or "")
+        assert "do not back up" in (caught.value.hint or "")
     assert [found.path for found in storage.list()] == [path]
 
 

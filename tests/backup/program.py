@@ -21,8 +21,7 @@ from maxbrod.catalog import catalog as catalog_module
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.storage.local import _LocalWriter
-from maxbrod.storage.remote import RemoteStorage
-from maxbrod.storage.upload import Upload
+from maxbrod.storage.remote import RemoteStorage, Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable

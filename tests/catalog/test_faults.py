@@ -206,7 +206,7 @@ def test_damage_in_the_catalog_is_told_with_the_name_of_the_object(copied: Archi
     named = f"{0:020}.json" if which == "checkpoint" and damage == "missing" else victim.name
     assert named in (caught.value.object_name or "")
     assert not caught.value.retryable
-    assert "back nothing up" in (caught.value.hint or "")
+    assert "do not back up" in (caught.value.hint or "")
 
 
 def test_a_log_that_names_files_elsewhere_is_damage(copied: Archive) -> None:

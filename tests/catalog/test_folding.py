@@ -7,7 +7,8 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.catalog.folding import FAN_IN, FOLDED_ROWS_MAX, TIER_ROWS, DataFile, choose_folds
+from maxbrod.catalog.codec import DataFile
+from maxbrod.catalog.commits import FAN_IN, FOLDED_ROWS_MAX, TIER_ROWS, choose_folds
 
 OPEN_MAX = (FAN_IN - 1) * len(TIER_ROWS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.examples import INT64_MAX, gap, rows, run, segment
-from maxbrod.catalog.rows import decode_rows, encode_rows
-from maxbrod.catalog.schema import SCHEMA
+from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows
+from maxbrod.catalog.schema import SCHEMA, Kind, fields_of
 from maxbrod.catalog.validity import check_rows
 from maxbrod.errors import RefusedError, UnsupportedFormatError
 from maxbrod.model import GapReason
@@ -45,6 +46,11 @@ def test_columns_of_a_newer_release_are_passed_over() -> None:
     assert decode_rows(table) == [gap(0, 1)]
 
 
+@pytest.mark.parametrize(("cls", "kind"), [(Segment, Kind.DATA), (Gap, Kind.GAP)])
+def test_a_row_has_the_fields_that_the_columns_of_its_kind_declare(cls: type[Row], kind: Kind) -> None:
+    assert {each.name for each in fields(cls)} == set(fields_of(kind))
+
+
 @pytest.mark.parametrize(("column", "value"), [("kind", "rumour"), ("reason", "boredom")])
 def test_an_unknown_kind_or_reason_is_refused_when_read(column: str, value: str) -> None:
     table = encode_rows([gap(7, 8)])
@@ -59,14 +65,14 @@ def test_an_unknown_kind_or_reason_is_refused_when_read(column: str, value: str)
     [
         (segment(5, 5), "end_offset 5 is not above"),
         (segment(6, 5), "end_offset 5 is not above"),
-        (segment(-1, 5), "base_offset -1 is no offset"),
-        (gap(0, 5, partition=-1), "partition -1 is no partition"),
-        (gap(0, 5, topic_id=None), "topic_id None is no topic's id"),
+        (segment(-1, 5), "base_offset -1 is not an offset"),
+        (gap(0, 5, partition=-1), "partition -1 is not a partition"),
+        (gap(0, 5, topic_id=None), "topic_id None is not a topic id"),
         (segment(0, 5, path=None), "path None names no object"),
-        (segment(0, 5, position=-1), "position -1 is no position"),
-        (segment(0, 5, bytes=0), "bytes 0 is no size"),
-        (gap(0, 5, reason="boredom"), "reason 'boredom' is no reason"),
-        (run("r", written_at=None), "written_at None is no time"),
+        (segment(0, 5, position=-1), "position -1 is not a position"),
+        (segment(0, 5, bytes=0), "bytes 0 is not a size"),
+        (gap(0, 5, reason="boredom"), "reason 'boredom' is not a known reason"),
+        (run("r", written_at=None), "written_at None is not a time"),
     ],
 )
 def test_a_row_that_no_reader_could_use_is_refused_before_it_is_written(row: Row, complaint: str) -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from catalog.examples import run, segment
 from maxbrod.archive.run_names import find_run
-from maxbrod.catalog.queries import find_last_snapshot, find_runs
-from maxbrod.catalog.rows import Run, encode_rows
-from maxbrod.catalog.surveyed import _Rows
+from maxbrod.catalog.rows import Run
+from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,27 +42,25 @@ def test_runs_keep_their_order_when_their_rows_are_folded_into_one_file(folder: 
 
 
 def test_runs_of_before_commits_were_recorded_come_first_by_their_clocks() -> None:
-    rows = _Rows(
-        encode_rows(
-            [
-                Run(run_id="d", started_at=0, finished_at=1, written_at=1, snapshot="d", commit=7),
-                Run(run_id="c", started_at=0, finished_at=2, written_at=2, snapshot="c", commit=6),
-                at("b", 9_000),
-                at("a", 8_000),
-            ]
-        )
+    catalog = SurveyedCatalog(
+        "in memory",
+        [
+            Run(run_id="d", started_at=0, finished_at=1, written_at=1, snapshot="d", commit=7),
+            Run(run_id="c", started_at=0, finished_at=2, written_at=2, snapshot="c", commit=6),
+            at("b", 9_000),
+            at("a", 8_000),
+        ],
     )
-    assert [each.run_id for each in find_runs(rows)] == ["a", "b", "c", "d"]
-    assert find_last_snapshot(rows) == "d"
+    assert [each.run_id for each in catalog.runs()] == ["a", "b", "c", "d"]
+    assert catalog.last_snapshot() == "d"
 
 
 def test_what_a_run_says_of_itself_cannot_pass_for_its_commit() -> None:
     liar = run("liar", statistics={"a": '{"commit": 99,', "commit": 99})
-    rows = _Rows(
-        encode_rows([liar, Run(run_id="z", started_at=0, finished_at=0, written_at=0, snapshot="z", commit=1)])
-    )
-    assert find_last_snapshot(rows) == "z"
-    assert find_runs(rows)[-1].run_id == "z"
+    last = Run(run_id="z", started_at=0, finished_at=0, written_at=0, snapshot="z", commit=1)
+    catalog = SurveyedCatalog("in memory", [liar, last])
+    assert catalog.last_snapshot() == "z"
+    assert catalog.runs()[-1].run_id == "z"
 
 
 def test_no_run_is_the_latest_of_none() -> None:

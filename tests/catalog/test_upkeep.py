@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.examples import run, segment
-from maxbrod.catalog.folding import FAN_IN
+from maxbrod.catalog.commits import FAN_IN
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.errors import RefusedError
 

@@ -38,7 +38,7 @@ def test_every_verb_says_that_a_catalog_is_lost_and_none_makes_another(
         assert run([*verb, *written.arguments, "--json"]) == EXIT_CORRUPT, verb
         told = json.loads(capsys.readouterr().out)
         assert "the catalog of the archive is missing" in told["message"]
-        assert "back nothing up" in told["hint"]
+        assert "do not back up" in told["hint"]
         assert told["retryable"] is False
     assert run([*BACKING_UP, *written.arguments]) == EXIT_CORRUPT
     assert sorted(written.folder.rglob("*")) == before
@@ -66,7 +66,7 @@ def test_a_url_with_a_slip_is_bad_usage_and_no_folder(
 def test_whoever_looks_is_told_that_the_store_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(retrying, "TELL_FIRST_S", 0.0)
+    monkeypatch.setattr(retrying, "WARN_FIRST_S", 0.0)
     keys = {"access_key_id": "a", "secret_access_key": "b", "region": "r"}
     storage = {"s3": {"endpoint": "http://127.0.0.1:1", **keys}, "deadline_s": 0.5}
     config = tmp_path / "maxbrod.yaml"

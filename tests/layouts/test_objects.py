@@ -25,7 +25,7 @@ from maxbrod.layouts.kafka.verifying import verify_slice
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
-from maxbrod.storage.drafts import Draft
+from maxbrod.storage.local import Draft
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ from native_logs import data_batch
 from maxbrod.batch.headers import walk
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.layouts.kafka.writing import ArchiveWriter
-from maxbrod.storage.drafts import Draft
+from maxbrod.storage.local import Draft
 from maxbrod.storage.opening import open_storage
 with ArchiveWriter(open_storage(sys.argv[1]), run_id="r", limits=SegmentLimits(records_max=3)) as writer:
     for packed in (True, False):
@@ -192,7 +192,7 @@ from maxbrod.batch.headers import walk
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.reading import read_log, read_logs
 from maxbrod.layouts.kafka.writing import ArchiveWriter
-from maxbrod.storage.drafts import Draft
+from maxbrod.storage.local import Draft
 from maxbrod.storage.opening import open_storage
 storage = open_storage(sys.argv[1])
 batch = np.frombuffer(bytes.fromhex(sys.argv[2]), np.uint8)

@@ -58,7 +58,7 @@ def partitions(draw: st.DrawFn) -> list[Given]:
 def test_records_come_back_as_they_went_in(
     log: list[Given], cut: int, codec: Codec, portion_bytes: int, batch_bytes_max: int
 ) -> None:
-    with fresh_storage() as storage, patch.object(records_module, "_PORTION_BYTES", portion_bytes):
+    with fresh_storage() as storage, patch.object(records_module, "_PART_BYTES", portion_bytes):
         with ArchiveWriter(storage, run_id="r", limits=SegmentLimits(hole_offsets_min=100)) as archive:
             writer = archive.partition(**NAME, packed=False)
             for part in (log[:cut], log[cut:]):

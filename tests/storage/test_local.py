@@ -17,7 +17,7 @@ import pytest
 
 from maxbrod.config import StorageConfig
 from maxbrod.errors import AccessDeniedError, ObjectExistsError, StorageFullError, UsageError
-from maxbrod.storage import drafts
+from maxbrod.storage import local
 from maxbrod.storage.beneath import Root
 from maxbrod.storage.names import RESERVED
 from maxbrod.storage.opening import open_storage
@@ -55,7 +55,7 @@ def test_what_a_killed_writer_left_goes_when_it_is_old_and_its_writer_is_dead(tm
     (living,) = (tmp_path / ".maxbrod-tmp").iterdir()
     for name in ("dead", "young"):
         (tmp_path / ".maxbrod-tmp" / name).write_bytes(b"half")
-    long_ago = time.time() - drafts.STALE_AFTER_S - 60
+    long_ago = time.time() - local.STALE_AFTER_S - 60
     for path in (living, tmp_path / ".maxbrod-tmp" / "dead"):
         os.utime(path, (long_ago, long_ago))
 

@@ -64,7 +64,7 @@ def test_a_folder_that_others_could_reach_is_refused(
         folder.symlink_to(tmp_path / "elsewhere")
     else:
         folder.touch(mode=0o700)
-    with pytest.raises(RefusedError, match="not this user's alone"):
+    with pytest.raises(RefusedError, match="not private to this user"):
         open_storage("memory://x")
 
 

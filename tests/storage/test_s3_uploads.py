@@ -22,7 +22,7 @@ from maxbrod.sandbox.proxy import (
     Throttle,
 )
 from maxbrod.sandbox.waiting import wait_for
-from maxbrod.storage.upload import PART_BYTES
+from maxbrod.storage.remote import PART_BYTES
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.proxy import Fault, FaultProxy

@@ -1,5 +1,5 @@
-"""The catalog of an archive: a Delta table whose rows say which offsets are archived, where, and which are explained.
+"""The catalog of an archive: a Delta table whose rows say which offsets are archived, where, and why others are not.
 
-`rows`, `tiling` and `folding` are pure; `table`, `files`, `commits` and `catalog` touch storage, through delta-rs
-only. Nothing here reads or writes a segment. docs/format.md describes the table.
+`schema`, `rows`, `validity` and `tiling` are pure; `table`, `files`, `commits` and `catalog` use a storage. Nothing
+here reads or writes a segment. docs/format.md describes the table.
 """

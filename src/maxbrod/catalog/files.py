@@ -1,12 +1,11 @@
-"""The Parquet files of the catalog's table: written under names never used before, read with pushdown, swept away.
+"""The Parquet files of the catalog's table: written under new names, read with pushdown, swept when unused.
 
-A file that no commit names does not exist for any reader.
+No reader uses a file that no commit names.
 """
 
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
@@ -21,20 +20,21 @@ from maxbrod.catalog.log import BRING_BACK, LOG_FOLDER, RETENTION_MS, TABLE_FOLD
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER
 from maxbrod.catalog.validity import find_fault, refused_row
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, TruncatedDataError, UsageError
+from maxbrod.model import now_ms
 from maxbrod.storage.names import check_name
+from maxbrod.storage.object_file import ObjectFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.catalog.codec import Table
-    from maxbrod.catalog.folding import DataFile
+    from maxbrod.catalog.codec import DataFile, Table
     from maxbrod.storage.interface import Storage
 
 _FILE_ROWS_MAX: Final = 1 << 18
 _GROUP_ROWS: Final = 1 << 14
-"""Small row groups: a query for one partition reads the few that can hold it."""
+"""Small row groups: a query for one partition reads only the few that may contain it."""
 _WHOLE_BYTES_MAX: Final = 1 << 20
-"""Smaller files are read at once: one request instead of one for the footer and one for the pages."""
+"""Smaller files are read whole: one request instead of one for the footer and one for the pages."""
 _READERS: Final = 8
 
 _FORMAT: Final = ds.ParquetFileFormat(
@@ -43,14 +43,14 @@ _FORMAT: Final = ds.ParquetFileFormat(
 
 
 class DataFiles:
-    """The files of one table, as of the version that was loaded."""
+    """The files of one table at the version that was loaded."""
 
     def __init__(self, storage: Storage, table: Table) -> None:
         self._storage: Final = storage
         self._log: Final = table.log
         self.active: Final = list(table.files)
         self.schema: Final = table.schema
-        # An archive of an older minor version has nulls where it has no column.
+        # Columns that the archive's older minor version lacks are read as nulls.
         added = [field for field in SCHEMA if field.name in ADDED_COLUMNS and field.name not in self.schema.names]
         self._readable: Final = pa.schema([*self.schema, *added])
 
@@ -60,25 +60,25 @@ class DataFiles:
         condition: ds.Expression | None = None,
         files: Sequence[DataFile] | None = None,
     ) -> pa.Table:
-        """Rows of some or all files. Row groups whose statistics rule the condition out are not read.
+        """Rows of some or all files. Row groups whose statistics exclude the condition are not read.
 
-        CorruptDataError: a row makes no sense, see `validity`.
+        CorruptDataError: a row is invalid, see `validity`.
         """
         chosen = self.active if files is None else files
         try:
             rows = self._scan(chosen, columns if "kind" in columns else [*columns, "kind"], condition)
             fault = find_fault(rows)
             if fault is not None:
-                # The same rows in the same order, with all that tells which one it is.
+                # The same rows in the same order, with all columns, to identify the row.
                 raise refused_row(fault, self._scan(chosen, self._readable.names, condition))
             return rows.select(list(columns))
         except (OSError, pa.ArrowException) as error:
-            # Arrow does not say in which file; a storage's own errors pass through it as they are.
+            # Arrow does not say in which file, so look for it. A storage's own errors pass through Arrow unchanged.
             for file in chosen:
                 try:
                     self._scan([file], columns, condition)
-                except (OSError, pa.ArrowException) as found:
-                    raise damaged(self._name_of(file.path), found) from None
+                except (OSError, pa.ArrowException) as cause:
+                    raise damaged(self._name_of(file.path), cause) from None
             raise damaged(self._storage.name_of(TABLE_FOLDER), error) from None
 
     def _scan(self, files: Sequence[DataFile], columns: Sequence[str], condition: ds.Expression | None) -> pa.Table:
@@ -100,10 +100,10 @@ class DataFiles:
         except TruncatedDataError as error:
             error.hint = BRING_BACK
             raise
-        return _FORMAT.make_fragment(pa.PythonFile(_Ranges(self._storage, path, file.bytes), mode="r"))
+        return _FORMAT.make_fragment(pa.PythonFile(ObjectFile(self._storage, path, file.bytes), mode="r"))
 
     def write(self, rows: pa.Table, *, written_at: int) -> list[AddAction]:
-        """Write rows in `SORT_ORDER`, usually as one file; what a commit needs to name them."""
+        """Write rows in `SORT_ORDER`, usually as one file; the actions that a commit adds them with."""
         rows = rows.sort_by(SORT_ORDER)
         return [
             self._write_file(rows.slice(start, _FILE_ROWS_MAX), written_at)
@@ -130,13 +130,16 @@ class DataFiles:
         self._storage.delete([self._path_of(path) for path in paths])
 
     def unused(self) -> list[str]:
-        """Files of more than a day ago that no version of the last day names: out of use, or left by a crash."""
-        before_ms = time.time_ns() // 1_000_000 - RETENTION_MS
+        """Files older than a day that no version of the last day names: out of use, or left by a crash.
+
+        Younger ones may belong to a commit in progress, or to a reader of an older version.
+        """
+        before_ms = now_ms() - RETENTION_MS
         named = {file.path for file in self.active} | set(self._log.removed_since(before_ms))
-        found = ((info.path.removeprefix(f"{TABLE_FOLDER}/"), info) for info in self._storage.list(TABLE_FOLDER))
+        files = ((info.path.removeprefix(f"{TABLE_FOLDER}/"), info) for info in self._storage.list(TABLE_FOLDER))
         return [
             name
-            for name, info in found
+            for name, info in files
             if name.endswith(".parquet")
             and not info.path.startswith(LOG_FOLDER)
             and name not in named
@@ -144,11 +147,11 @@ class DataFiles:
         ]
 
     def removed_since(self, since_ms: int) -> list[str]:
-        """Files that commits took out of use since then, as far back as Delta's log reaches."""
+        """Files that commits have removed since then, as far back as Delta's log reaches."""
         return self._log.removed_since(since_ms)
 
     def read_if_there(self, path: str, column: str) -> list[object]:
-        """One column of a file that may have been swept away."""
+        """One column of a file; empty if the file has been swept."""
         try:
             data = self._storage.get(self._path_of(path))
         except ObjectNotFoundError:
@@ -165,44 +168,11 @@ class DataFiles:
         return self._storage.name_of(f"{TABLE_FOLDER}/{path}")
 
     def _path_of(self, path: str) -> str:
-        """A log may be damaged or hostile: what it names stays below the archive."""
+        """The path in the archive. A log may be damaged or hostile: a name that leads out of the archive is refused."""
         try:
             return check_name(f"{TABLE_FOLDER}/{path}")
         except UsageError as error:
             raise damaged(self._storage.name_of(LOG_FOLDER), error) from None
-
-
-class _Ranges:
-    """An object as the file that Arrow reads from, one request for each read."""
-
-    def __init__(self, storage: Storage, path: str, size: int) -> None:
-        self._storage = storage
-        self._path = path
-        self._size = size
-        self._at = 0
-        self.closed = False
-
-    def read(self, size: int = -1) -> memoryview:
-        left = max(self._size - self._at, 0)
-        count = left if size < 0 else min(size, left)
-        self._at += count
-        return self._storage.get_range(self._path, self._at - count, count)
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        self._at = (0, self._at, self._size)[whence] + position
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def _missing(error: ObjectNotFoundError) -> CorruptDataError:
@@ -215,7 +185,7 @@ def _missing(error: ObjectNotFoundError) -> CorruptDataError:
 
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:
-    """What Delta's readers skip files by."""
+    """Delta's statistics, by which readers skip files."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):

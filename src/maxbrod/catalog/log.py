@@ -1,14 +1,13 @@
-"""Delta's log as objects of a storage: found, read, added to, cleaned up. What an entry means is for `codec` to say.
+"""Delta's log as objects of a storage: listing, reading, checkpointing and cleaning up. `codec` interprets the entries.
 
-Everything goes through the archive's own `Storage`, so the catalog has the same retries, the same deadline, the same
-certificates and the same errors as every other object.
+All access goes through the archive's own `Storage`, so the catalog has the same retries, deadline, certificates and
+errors as every other object.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 TABLE_FOLDER: Final = "catalog/segments"
 LOG_FOLDER: Final = f"{TABLE_FOLDER}/_delta_log"
 RETENTION_MS: Final = 24 * 3600 * 1000
-"""How long log entries and data files outlive their use, for readers under way; `schema` tells other engines."""
+"""How long unused log entries and data files are kept for readers in progress; `schema` tells other engines."""
 BRING_BACK: Final = (
-    "bring the folder 'catalog' back from a copy or from older object versions; until then back nothing up into this "
-    "archive"
+    "restore the folder 'catalog' from a copy or from older object versions; do not back up into this archive "
+    "until then"
 )
 
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 _LAST_CHECKPOINT: Final = "_last_checkpoint"
-_LOOKS: Final = 3
-"""Listings before an entry counts as missing: another writer may add and clean up while one lists."""
+_LISTINGS: Final = 3
+"""Listings before an entry counts as missing: another writer may add and clean up entries during a listing."""
 _READERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What makes one version of the table: the newest checkpoint, if there is one, its entry and every one after it."""
+    """The objects of one version of the table: the newest checkpoint, if any, its entry and all later entries."""
 
     version: int
     files: Mapping[str, bytes]
@@ -51,7 +51,7 @@ class Log:
         return Log(self.version + 1, {**self.files, entry_name(self.version + 1): entry})
 
     def removed_since(self, since_ms: int) -> list[str]:
-        """Data files that went out of use since then. A checkpoint forgets them after a day."""
+        """Data files that have been removed since then. A checkpoint drops them after a day."""
         actions = (action["remove"] for name, data in self.files.items() for action in _removals(name, data))
         return [action["path"] for action in actions if (action.get("deletionTimestamp") or 0) >= since_ms]
 
@@ -69,20 +69,21 @@ def log_path(name: str) -> str:
 
 
 def read_log(storage: Storage) -> Log | None:
-    """The newest version; None: there is no table. CorruptDataError names the object that is damaged or missing."""
-    for look in range(_LOOKS):
-        found = {_name_of(info): info for info in storage.list(LOG_FOLDER)}
+    """The newest version; None if there is no table. CorruptDataError names the object that is damaged or missing."""
+    for attempt in range(_LISTINGS):
+        listed = {_name_of(info): info for info in storage.list(LOG_FOLDER)}
         versions = [
-            int(matched[1]) for name in found if (matched := _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name))
+            int(matched[1]) for name in listed if (matched := _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name))
         ]
         if not versions:
             return None
-        wanted, missing = _choose(found, max(versions))
-        last = look == _LOOKS - 1
+        chosen, missing = _choose(listed, max(versions))
+        last = attempt == _LISTINGS - 1
         if missing is None:
             try:
-                return Log(max(versions), _read(storage, [found[name] for name in wanted]))
+                return Log(max(versions), _read(storage, [listed[name] for name in chosen]))
             except ObjectNotFoundError:
+                # Cleaned up after the listing: a newer checkpoint has replaced it.
                 if last:
                     raise
         elif last:
@@ -104,18 +105,19 @@ def has_entry(storage: Storage, version: int) -> bool:
 
 
 def put_checkpoint(storage: Storage, log: Log, checkpoint: bytes, pointer: bytes) -> Log:
-    """Put the checkpoint of a version beside its entry, remove entries that nobody needs; the log that reads it."""
+    """Put the checkpoint of a version beside its entry and delete expired entries; the shortened log."""
     name = checkpoint_name(log.version)
+    # The checkpoint before the pointer, and both before entries are deleted: a crash in between leaves a complete log.
     storage.put(log_path(name), checkpoint)
     storage.replace(log_path(_LAST_CHECKPOINT), pointer)
     storage.delete(_expired(storage))
-    # delta-rs looks at the entry of the version that it commits onto, though the checkpoint says the same.
+    # delta-rs reads the entry of the version that it commits onto, although the checkpoint contains it.
     return Log(log.version, {name: checkpoint, entry_name(log.version): log.files[entry_name(log.version)]})
 
 
 def _expired(storage: Storage) -> list[str]:
-    """Entries of more than a day ago that stand before a checkpoint of more than a day ago."""
-    before_ms = time.time_ns() // 1_000_000 - RETENTION_MS
+    """Entries older than a day that precede a checkpoint older than a day."""
+    before_ms = now_ms() - RETENTION_MS
     old = [(_name_of(info), info) for info in storage.list(LOG_FOLDER) if info.modified_ms < before_ms]
     checkpoints = [int(matched[1]) for name, _ in old if (matched := _CHECKPOINT.fullmatch(name)) and not matched[2]]
     first = max(checkpoints, default=0)
@@ -126,21 +128,21 @@ def _expired(storage: Storage) -> list[str]:
     ]
 
 
-def _choose(found: Mapping[str, ObjectInfo], version: int) -> tuple[list[str], str | None]:
-    """The names that make this version, and the first of them that is not there."""
+def _choose(listed: Mapping[str, ObjectInfo], version: int) -> tuple[list[str], str | None]:
+    """The names of the objects of this version, and the first of them that is missing."""
     checkpoints: dict[int, list[str]] = {}
-    for name in found:
+    for name in listed:
         if matched := _CHECKPOINT.fullmatch(name):
             parts = checkpoints.setdefault(int(matched[1]), [])
-            # One in a single part makes the others of its version superfluous.
+            # A checkpoint in a single part supersedes the parts of a multi-part one of the same version.
             parts[:] = [name] if matched[2] is None else [*parts, name]
     whole = [each for each, names in checkpoints.items() if _is_whole(names)]
     start = max(whole, default=-1)
-    first = start if entry_name(start) in found else start + 1
+    first = start if entry_name(start) in listed else start + 1
     chosen = list(checkpoints.get(start, ()))
-    # A name may claim any version: nothing here grows beyond what is there.
+    # A hostile name may claim any version: stop at the first missing entry, so that the list stays bounded.
     for each in range(first, version + 1):
-        if entry_name(each) not in found:
+        if entry_name(each) not in listed:
             return chosen, entry_name(each)
         chosen.append(entry_name(each))
     return chosen, None
@@ -162,18 +164,18 @@ def _read(storage: Storage, infos: list[ObjectInfo]) -> dict[str, bytes]:
 
 
 def _check(name: str, data: bytes, *, object_name: str) -> None:
-    """Refuse what is no entry and no checkpoint, here where its name is known."""
+    """Refuse an object that is neither an entry nor a checkpoint, here where its name is known."""
     try:
         if _ENTRY.fullmatch(name) is None:
             pq.read_metadata(pa.BufferReader(data))
         elif not (actions := list(_actions(data))) or not all(isinstance(action, dict) for action in actions):
-            raise ValueError("it holds no actions")
+            raise ValueError("it contains no actions")
     except (ValueError, OSError, pa.ArrowException) as error:
         raise damaged(object_name, error) from None
 
 
 def damaged(object_name: str, error: Exception) -> CorruptDataError:
-    """An object of the catalog is not what it should be."""
+    """The error for a damaged object of the catalog."""
     lines = str(error).strip().splitlines()
     return CorruptDataError(
         f"an object of the catalog is damaged: {lines[0] if lines else type(error).__name__}",

@@ -1,7 +1,6 @@
-"""Opens an archive for writing: its objects and its catalog together, made where there is nothing yet.
+"""Opens an archive for writing: its storage and its catalog, which is created in an empty place.
 
-Makes sure of what every commit rests on: a store that keeps conditional puts, and a place that is an archive already
-or empty.
+Checks the preconditions of every commit: the store honours conditional puts, and the place is an archive or empty.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def open_writable(url: str, options: StorageConfig, *, single_writer: bool = False) -> tuple[Storage, Catalog]:
-    """RefusedError: the store ignores conditional puts and `single_writer` does not vouch that nobody else writes, or
-    there are objects of others. CorruptDataError: this is an archive that lost its catalog.
+    """RefusedError: the store ignores conditional puts and `single_writer` does not promise that nobody else writes, or
+    there are foreign objects. CorruptDataError: this is an archive that has lost its catalog.
     """
     storage = open_storage(url, options)
     catalog = Catalog.find(storage)
@@ -32,7 +31,7 @@ def open_writable(url: str, options: StorageConfig, *, single_writer: bool = Fal
             "the store ignores conditional puts: two writers would overwrite each other's commits",
             operation="open for writing",
             object_name=storage.url,
-            hint="use another store, or make sure that nobody else ever writes to this archive and say --single-writer",
+            hint="use another store, or make sure that nobody else writes to this archive and pass --single-writer",
         )
     return storage, catalog or _created(storage)
 
@@ -41,20 +40,20 @@ def _created(storage: Storage) -> Catalog:
     try:
         return Catalog.create(storage)
     except RefusedError:
-        # Somebody else was faster; from here on it is like any other archive.
+        # Another writer has created it first.
         return Catalog.open(storage)
 
 
 def _refuse_foreign_objects(storage: Storage) -> None:
-    """A catalog beside objects that it does not name would make garbage of them, and `gc` would delete them."""
+    """Objects beside a new catalog would be garbage that no row names, and `gc` would delete them."""
     error = no_archive(storage)
     if isinstance(error, CorruptDataError):
         raise error
-    for found in storage.list():
-        if not is_leftover(found.path):
+    for info in storage.list():
+        if not is_leftover(info.path):
             raise RefusedError(
                 "there are objects here, but no catalog of an archive",
                 operation="open for writing",
-                object_name=storage.name_of(found.path),
+                object_name=storage.name_of(info.path),
                 hint="name an empty place",
             )

@@ -1,15 +1,18 @@
-"""What the catalog is asked: conditions that are pushed down to its files, and answers made of few columns."""
+"""Queries on the catalog: conditions that are pushed down to its files, and answers made from few columns."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from maxbrod.catalog.replaced import as_it_was
+from maxbrod.catalog.replaced import REVISION_COLUMNS, as_it_was, count_revisions, revive
 from maxbrod.catalog.rows import RUN_COMMIT, Gap, Run, decode_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.model import PartitionId
@@ -24,7 +27,7 @@ _AS_OF_END: Final = "as_of_end"
 
 
 class Readable(Protocol):
-    """The rows of a catalog, wherever they are."""
+    """The rows of a catalog, in files or in memory."""
 
     def read(self, columns: Sequence[str], condition: ds.Expression | None = None) -> pa.Table: ...
 
@@ -37,128 +40,141 @@ class ArchivedRange:
     first_offset: int
     end_offset: int
     last_leader_epoch: int | None
-    """Of the last archived batch; None while there are only gaps."""
+    """That of the last archived batch; None while there are only gaps."""
 
 
-def find_positions(files: Readable) -> dict[PartitionId, ArchivedRange]:
-    """Of every partition that has a row."""
-    columns = ["topic", "topic_id", "partition", "base_offset", "end_offset", "last_leader_epoch"]
-    rows = files.read(columns, _present())
-    # Leader epochs only rise along a log, so the highest is the last.
-    extents = rows.group_by(["topic_id", "partition"]).aggregate(
-        [("topic", "max"), ("base_offset", "min"), ("end_offset", "max"), ("last_leader_epoch", "max")]
-    )
-    return {
-        PartitionId(topic_id=row["topic_id"], partition=row["partition"]): ArchivedRange(
-            topic=row["topic_max"],
-            first_offset=row["base_offset_min"],
-            end_offset=row["end_offset_max"],
-            last_leader_epoch=row["last_leader_epoch_max"],
+class Queries(ABC):
+    """The queries that every catalog answers, wherever its rows are."""
+
+    @abstractmethod
+    def _files(self) -> Readable: ...
+
+    def positions(self) -> dict[PartitionId, ArchivedRange]:
+        """How far each partition is archived, for every partition that has a row."""
+        columns = ["topic", "topic_id", "partition", "base_offset", "end_offset", "last_leader_epoch"]
+        rows = self._files().read(columns, _present())
+        # Leader epochs only rise along a log, so the highest is the last.
+        ranges = rows.group_by(["topic_id", "partition"]).aggregate(
+            [("topic", "max"), ("base_offset", "min"), ("end_offset", "max"), ("last_leader_epoch", "max")]
         )
-        for row in extents.to_pylist()
-    }
+        return {
+            PartitionId(topic_id=row["topic_id"], partition=row["partition"]): ArchivedRange(
+                topic=row["topic_max"],
+                first_offset=row["base_offset_min"],
+                end_offset=row["end_offset_max"],
+                last_leader_epoch=row["last_leader_epoch_max"],
+            )
+            for row in ranges.to_pylist()
+        }
 
+    def runs(self) -> list[Run]:
+        """Every run, in the order of commits. Runs without a recorded commit come first, ordered by their clocks."""
+        rows = decode_rows(self._files().read(SCHEMA.names, pc.field("kind") == Kind.RUN))
+        return sorted((row for row in rows if isinstance(row, Run)), key=_run_order)
 
-def find_runs(files: Readable) -> list[Run]:
-    """Every run, in the order of commits. Runs of before that was recorded come first, as their clocks have it."""
-    rows = decode_rows(files.read(SCHEMA.names, pc.field("kind") == Kind.RUN))
-    return sorted((row for row in rows if isinstance(row, Run)), key=_run_order)
+    def last_snapshot(self) -> str | None:
+        """The snapshot of the last run that recorded one. A stream may have many runs, so none is decoded."""
+        condition = (pc.field("kind") == Kind.RUN) & pc.field("path").is_valid()
+        runs = self._files().read(["path", "written_at", "run_id", "details"], condition)
+        commits = pc.struct_field(pc.extract_regex(runs["details"], RUN_COMMIT), "commit")
+        numbered = runs.append_column("commit", pc.fill_null(commits.cast(pa.int64()), -1))
+        order = [(name, "descending") for name in ("commit", "written_at", "run_id")]
+        paths: list[str] = numbered.sort_by(order).slice(0, 1)["path"].to_pylist()
+        return paths[0] if paths else None
+
+    def gaps(self, reasons: Collection[GapReason]) -> list[Gap]:
+        """Every gap that has one of these reasons, by topic id, partition and offset."""
+        names = pa.array(sorted(map(str, reasons)), pa.string())
+        condition = (pc.field("kind") == Kind.GAP) & pc.field("reason").isin(names)
+        rows = decode_rows(self._files().read(SCHEMA.names, condition).sort_by(SORT_ORDER))
+        return [row for row in rows if isinstance(row, Gap)]
+
+    def rows(
+        self,
+        *,
+        topic: str | None = None,
+        topic_id: str | None = None,
+        partition: int | None = None,
+        offsets: tuple[int, int] | None = None,
+        timestamps: tuple[int, int] | None = None,
+        as_of: Mapping[PartitionId, int] | None = None,
+        revisions: Revisions | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Rows of data and gaps, by topic id, partition and offset; `rows.decode_rows` makes values of them.
+
+        `offsets` is [first, end): rows that overlap it are returned whole. `timestamps` is first and last in
+        milliseconds: rows that cannot hold a record of that time are left out. That is certain for rows that end before
+        it, and for rows that begin after it if their lowest timestamp is exact.
+        `as_of` gives the end offset of each partition as a run's snapshot recorded it: partitions that it does
+        not name did not exist then, and the last row of each may reach beyond its end. `revisions` is how often rows
+        of each partition had been replaced by then, also from a snapshot, and selects the rows of that time; without
+        it the current rows are returned.
+        """
+        files = self._files()
+        places = [
+            pc.field(name) == value
+            for name, value in (("topic", topic), ("topic_id", topic_id), ("partition", partition))
+            if value is not None
+        ]
+        if as_of is not None:
+            places.append(pc.field("topic_id").isin(pa.array(sorted({each.topic_id for each in as_of}), pa.string())))
+        bounds = _bounds(offsets, timestamps)
+        names = list(SCHEMA.names if columns is None else columns)
+        needed = list(dict.fromkeys([*names, *(name for name, _ in SORT_ORDER), "end_offset"]))
+        rows = files.read(needed, _all([_present(), *places, *bounds]))
+        if revisions is not None:
+            # Without `bounds`: a row within them may have replaced one outside them.
+            replaced = _find_replaced(files, SCHEMA.names, *places)
+            if replaced.num_rows:
+                rows = as_it_was(rows, replaced, revisions, chosen=_all(bounds) if bounds else None)
+        if as_of is not None:
+            rows = _until(rows, as_of)
+        return rows.sort_by(SORT_ORDER).select(names)
+
+    def replaced(self) -> pa.Table:
+        """Rows of data and gaps that later rows replaced, as they were, in no order."""
+        return revive(_find_replaced(self._files(), SCHEMA.names))
+
+    def revisions(self) -> dict[PartitionId, int]:
+        """How often rows of each partition have been replaced; only partitions with replaced rows are named."""
+        return count_revisions(_find_replaced(self._files(), REVISION_COLUMNS))
+
+    def paths(self) -> set[str]:
+        """Every object that some row names: data, also if it was replaced, and snapshots."""
+        paths: list[str | None] = self._files().read(["path"])["path"].unique().to_pylist()
+        return {path for path in paths if path is not None}
 
 
 def _run_order(run: Run) -> tuple[int, int, str]:
     return -1 if run.commit is None else run.commit, run.finished_at, run.run_id
 
 
-def find_last_snapshot(files: Readable) -> str | None:
-    """Of the run that was committed last; runs of a stream may be many, so that none is made a value of."""
-    condition = (pc.field("kind") == Kind.RUN) & pc.field("path").is_valid()
-    runs = files.read(["path", "written_at", "run_id", "details"], condition)
-    found_commits = pc.struct_field(pc.extract_regex(runs["details"], RUN_COMMIT), "commit")
-    commits = pc.fill_null(found_commits.cast(pa.int64()), -1)
-    order = [(name, "descending") for name in ("commit", "written_at", "run_id")]
-    newest = runs.append_column("commit", commits).sort_by(order).slice(0, 1)
-    found: list[str] = newest["path"].to_pylist()
-    return found[0] if found else None
-
-
-def find_gaps(files: Readable, reasons: Collection[GapReason]) -> list[Gap]:
-    """Gaps of these reasons, by topic id, partition and offset."""
-    wanted = pa.array(sorted(map(str, reasons)), pa.string())
-    condition = (pc.field("kind") == Kind.GAP) & pc.field("reason").isin(wanted)
-    rows = decode_rows(files.read(SCHEMA.names, condition).sort_by(SORT_ORDER))
-    return [row for row in rows if isinstance(row, Gap)]
-
-
-def find_replaced(files: Readable, columns: Sequence[str], condition: ds.Expression | None = None) -> pa.Table:
-    """Rows of kind replaced, as they stand."""
-    wanted = pc.field("kind") == Kind.REPLACED
-    return files.read(columns, wanted if condition is None else wanted & condition)
-
-
-def find_paths(files: Readable) -> set[str]:
-    """Of every object that some row names, whatever its kind."""
-    paths: list[str | None] = files.read(["path"])["path"].unique().to_pylist()
-    return {path for path in paths if path is not None}
-
-
-def find_rows(
-    files: Readable,
-    *,
-    topic: str | None,
-    topic_id: str | None,
-    partition: int | None,
-    offsets: tuple[int, int] | None,
-    timestamps: tuple[int, int] | None,
-    as_of: Mapping[PartitionId, int] | None,
-    revisions: Revisions | None,
-    columns: Sequence[str] | None,
-) -> pa.Table:
-    """See `Catalog.rows`."""
-    places = [
-        pc.field(name) == value
-        for name, value in (("topic", topic), ("topic_id", topic_id), ("partition", partition))
-        if value is not None
-    ]
-    if as_of is not None:
-        places.append(pc.field("topic_id").isin(pa.array(sorted({each.topic_id for each in as_of}), pa.string())))
-    bounds = _bounds(offsets, timestamps)
-    wanted = list(SCHEMA.names if columns is None else columns)
-    needed = list(dict.fromkeys([*wanted, *(name for name, _ in SORT_ORDER), "end_offset"]))
-    rows = files.read(needed, _all([_present(), *places, *bounds]))
-    if revisions is not None:
-        # Whatever they bound: a row that is asked for may have taken the place of one that is not.
-        replaced = find_replaced(files, SCHEMA.names, _all(places) if places else None)
-        if replaced.num_rows:
-            rows = as_it_was(rows, replaced, revisions, chosen=_all(bounds) if bounds else None)
-    if as_of is not None:
-        rows = _until(rows, as_of)
-    return rows.sort_by(SORT_ORDER).select(wanted)
+def _find_replaced(files: Readable, columns: Sequence[str], *conditions: ds.Expression) -> pa.Table:
+    return files.read(columns, _all([pc.field("kind") == Kind.REPLACED, *conditions]))
 
 
 def _present() -> ds.Expression:
-    """Data and gaps. A row of no kind that is known is not passed over: whoever reads it refuses it."""
+    """Data and gaps. A row of an unknown kind is included, so that its reader refuses it."""
     return ~pc.field("kind").isin(pa.array([str(Kind.RUN), str(Kind.REPLACED)], pa.string()))
 
 
 def _all(conditions: Sequence[ds.Expression]) -> ds.Expression:
-    found = conditions[0]
-    for each in conditions[1:]:
-        found &= each
-    return found
+    return reduce(and_, conditions)
 
 
 def _bounds(offsets: tuple[int, int] | None, timestamps: tuple[int, int] | None) -> list[ds.Expression]:
-    found = []
+    bounds = []
     if offsets is not None:
-        found.append((pc.field("end_offset") > offsets[0]) & (pc.field("base_offset") < offsets[1]))
+        bounds.append((pc.field("end_offset") > offsets[0]) & (pc.field("base_offset") < offsets[1]))
     if timestamps is not None:
-        found.append(_may_overlap_time(*timestamps))
-    return found
+        bounds.append(_may_overlap_time(*timestamps))
+    return bounds
 
 
 def _may_overlap_time(first: int, last: int) -> ds.Expression:
-    # A row without times (a gap, or batches without records) cannot be ruled out, so it stays. Neither can one that
-    # begins after `last`, unless its lowest timestamp is exact: a batch's first record may stand for older ones.
+    # A row without times (a gap, or batches without records) cannot be excluded. Neither can a row that begins after
+    # `last`, unless its lowest timestamp is exact: it may be that of a batch's first record, and others may be older.
     if first > last:
         return pc.scalar(False)
     unknown = pc.field("max_timestamp").is_null()
@@ -167,9 +183,9 @@ def _may_overlap_time(first: int, last: int) -> ds.Expression:
 
 
 def _until(rows: pa.Table, ends: Mapping[PartitionId, int]) -> pa.Table:
-    """Rows that begin before their partition's end; none of partitions without one.
+    """Rows that begin before their partition's end; no rows of partitions without one.
 
-    A lookup by position instead of a join: Arrow's joins refuse columns of lists.
+    Joins row numbers instead of rows: Arrow's joins do not support columns of lists.
     """
     keys = pa.table(
         {

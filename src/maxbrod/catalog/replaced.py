@@ -1,19 +1,20 @@
-"""Rows that others have taken the place of: kept, so that `as of` an older run finds what that run left.
+"""Replaced rows: kept, so that queries as of an older run return what that run left.
 
-Each time that rows of a partition are replaced, because its log was truncated or a gap was mended, is a *revision* of
-the partition, counted from 1. Replaced rows stay in the catalog with the revision that put them out of use, and a run's
-snapshot says how many there had been by then. That is all it takes, whatever any clock says: see `as_it_was`.
+Each replacement of rows of a partition, because its log was truncated or a gap was filled, is a *revision* of the
+partition, counted from 1. Replaced rows stay in the catalog with the revision that replaced them, and a run's snapshot
+records how many revisions there were. No clock is needed: see `as_it_was`.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from maxbrod.catalog.schema import Kind
 from maxbrod.errors import UnsupportedFormatError
@@ -25,26 +26,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Revisions: TypeAlias = "Mapping[PartitionId, int]"
-"""How often rows of a partition have been replaced; 0 of partitions that it does not name."""
+"""How often rows of a partition have been replaced; 0 for partitions that it does not name."""
 REVISION_COLUMNS: Final = ("topic_id", "partition", "details")
 _PLACE: Final = ("topic_id", "partition", "base_offset", "end_offset")
 
 
+class _Details(BaseModel):
+    """What a replaced row was, and which revision replaced it."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    kind: Literal["data", "gap"]
+    revision: PositiveInt
+
+
 def retire(rows: pa.Table, revisions: Revisions) -> pa.Table:
-    """Rows of kind data and gap as replaced ones; `revisions` are those before, and each gets the next."""
+    """Rows of kind data and gap as rows of kind replaced; `revisions` are the current ones, each row gets the next."""
     details = [
         json.dumps({"kind": kind, "revision": revisions.get(place, 0) + 1}, sort_keys=True)
         for place, kind in zip(_places(rows), rows["kind"].to_pylist(), strict=True)
     ]
-    changed = {"kind": [str(Kind.REPLACED)] * rows.num_rows, "details": details}
-    for name, values in changed.items():
-        column = rows.schema.get_field_index(name)
-        rows = rows.set_column(column, rows.schema.field(column), pa.array(values, pa.string()))
-    return rows
+    return _with(rows, kind=[str(Kind.REPLACED)] * rows.num_rows, details=details)
 
 
 def count_revisions(replaced: pa.Table) -> dict[PartitionId, int]:
-    """From rows of kind replaced, with `REVISION_COLUMNS`."""
+    """The revisions of each partition, from rows of kind replaced with `REVISION_COLUMNS`."""
     found: dict[PartitionId, int] = {}
     for place, revision in zip(_places(replaced), _numbers(replaced), strict=True):
         found[place] = max(found.get(place, 0), revision)
@@ -52,28 +58,32 @@ def count_revisions(replaced: pa.Table) -> dict[PartitionId, int]:
 
 
 def after_replacing(revisions: Revisions, rows: Iterable[Any]) -> dict[PartitionId, int]:
-    """What `revisions` become when these rows of kind data and gap are replaced in one commit."""
+    """The revisions after one commit that replaces these rows of kind data and gap."""
     touched = {PartitionId(topic_id=row.topic_id, partition=row.partition) for row in rows}
     return {**revisions, **{each: revisions.get(each, 0) + 1 for each in touched}}
 
 
 def revive(replaced: pa.Table) -> pa.Table:
-    """Rows of kind replaced as what they were."""
-    kinds = [str(_told(text)["kind"]) for text in replaced["details"].to_pylist()]
-    for name, values in (("kind", kinds), ("details", [None] * len(kinds))):
-        column = replaced.schema.get_field_index(name)
-        replaced = replaced.set_column(column, replaced.schema.field(column), pa.array(values, pa.string()))
-    return replaced
+    """Rows of kind replaced with their former kind."""
+    kinds = [_details(text).kind for text in replaced["details"].to_pylist()]
+    return _with(replaced, kind=kinds, details=[None] * len(kinds))
+
+
+def _with(rows: pa.Table, **columns: Sequence[str | None]) -> pa.Table:
+    for name, values in columns.items():
+        column = rows.schema.get_field_index(name)
+        rows = rows.set_column(column, rows.schema.field(column), pa.array(values, pa.string()))
+    return rows
 
 
 def as_it_was(
     live: pa.Table, replaced: pa.Table, revisions: Revisions, *, chosen: ds.Expression | None = None
 ) -> pa.Table:
-    """The rows that there were when rows had been replaced so often. `replaced` has all columns.
+    """The rows at the time of these revisions. `replaced` has all columns.
 
-    `live` may be some of the rows only: `chosen` is what they were chosen by.
-    What a later revision replaced was there then, unless something between the two had taken its offsets: that came
-    and went later. Of what is there now, the same holds.
+    `live` may be only some of the current rows: `chosen` is the condition that selected them. A row that a later
+    revision replaced existed then, unless a revision in between had already replaced its offsets: then the row was both
+    added and replaced later. The same holds for the current rows.
     """
     numbers = np.array(_numbers(replaced), np.int64)
     places = _places(replaced)
@@ -82,7 +92,7 @@ def as_it_was(
     if not later.size:
         return live
     spans = _spans(replaced, [places[row] for row in later], later, numbers)
-    kept = [row for row in later.tolist() if not _is_taken(spans[places[row]], replaced, row, int(numbers[row]))]
+    kept = [row for row in later.tolist() if not _came_later(spans[places[row]], replaced, row, int(numbers[row]))]
     found = revive(replaced.take(pa.array(kept, pa.int64())))
     if chosen is not None:
         found = ds.dataset(found).to_table(filter=chosen)
@@ -92,7 +102,7 @@ def as_it_was(
 def _spans(
     replaced: pa.Table, places: Sequence[PartitionId], rows: NDArray[np.intp], numbers: NDArray[np.int64]
 ) -> dict[PartitionId, list[tuple[int, int, int]]]:
-    """By partition: which revision replaced which offsets."""
+    """For each partition, which revision replaced which offsets."""
     base, end = (replaced[name].to_pylist() for name in ("base_offset", "end_offset"))
     found: dict[PartitionId, list[tuple[int, int, int]]] = {}
     for place, row in zip(places, rows.tolist(), strict=True):
@@ -100,7 +110,7 @@ def _spans(
     return found
 
 
-def _is_taken(spans: Sequence[tuple[int, int, int]], rows: pa.Table, row: int, revision: int) -> bool:
+def _came_later(spans: Sequence[tuple[int, int, int]], rows: pa.Table, row: int, revision: int) -> bool:
     base, end = rows["base_offset"][row].as_py(), rows["end_offset"][row].as_py()
     return any(number < revision and first < end and base < last for number, first, last in spans)
 
@@ -123,18 +133,15 @@ def _places(rows: pa.Table) -> list[PartitionId]:
 
 
 def _numbers(replaced: pa.Table) -> list[int]:
-    return [_told(text)["revision"] for text in replaced["details"].to_pylist()]
+    return [_details(text).revision for text in replaced["details"].to_pylist()]
 
 
-def _told(text: str | None) -> dict[str, Any]:
+def _details(text: str | None) -> _Details:
     try:
-        told = json.loads(text or "")
-        if type(told["revision"]) is int and told["revision"] > 0 and told["kind"] in {Kind.DATA, Kind.GAP}:
-            return dict(told)
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise UnsupportedFormatError(
-        f"a replaced row of the catalog does not say what it was, or when it was replaced: {text!r}",
-        operation="read the catalog",
-        hint="the catalog was written by a newer release of maxbrod, or by another program",
-    )
+        return _Details.model_validate_json(text or "")
+    except ValidationError:
+        raise UnsupportedFormatError(
+            f"a replaced row of the catalog lacks its former kind or its revision: {text!r}",
+            operation="read the catalog",
+            hint="the catalog was written by a newer release of maxbrod, or by another program",
+        ) from None

@@ -1,18 +1,20 @@
-"""The rows of the catalog as frozen values, and as Arrow: both ways, nothing lost.
+"""The rows of the catalog as frozen values, and as Arrow: both ways, without loss. No I/O.
 
-Fields are named after columns. Offsets are 64 bits, ends are exclusive, times are milliseconds since 1970. No I/O.
+A field has the name of its column (see `schema.COLUMNS`). Offsets are 64 bits, ends are exclusive, times are
+milliseconds since 1970.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from maxbrod import strict_json
-from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.catalog.schema import SCHEMA, Kind, fields_of
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import AbortedTransaction, GapReason
@@ -44,13 +46,13 @@ class Segment:
     digest: str
     level: int = 0
     reason: GapReason | None = None
-    """Why there are fewer records than offsets; None where there are not."""
+    """Why there are fewer records than offsets; None if there are not."""
     details: str | None = None
-    """Of a segment in an archive of another layout; never in our own catalogs."""
+    """How to read a segment of another layout; never set in our own catalogs."""
     min_timestamp_exact: bool = False
-    """Whether no record is older than `min_timestamp`; else a batch's first record may stand for the others."""
+    """Whether no record is older than `min_timestamp`; otherwise it may be that of a batch's first record."""
     control_records: int | None = None
-    """How many of `records` are markers of transactions; None where nobody has counted them."""
+    """How many of `records` are transaction markers; None if they were not counted."""
     run_id: str
     written_at: int
 
@@ -71,7 +73,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of a command that changed the archive. `statistics` is whatever JSON the command wants remembered."""
+    """One run of a command that changed the archive. `statistics` is any JSON that the command wants to keep."""
 
     run_id: str
     started_at: int
@@ -80,38 +82,41 @@ class Run:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     written_at: int
     commit: int | None = field(default=None, compare=False)
-    """The version of the catalog that the row came with, which orders runs whatever their clocks said. The catalog sets
-    it; None in rows of before, and in those that are not committed."""
+    """The version of the catalog that added the row. It orders runs regardless of clocks. The catalog sets it; None in
+    rows of older releases and in rows that are not committed."""
 
 
 Row: TypeAlias = Segment | Gap | Run
 _DEPTH_MAX: Final = 32
-"""Of what a run remembers: deeper than any command nests, and less than any reader of it can bear."""
+"""The nesting of a run's details: deeper than any command nests, and less than any JSON parser supports."""
 COMMIT: Final = "commit"
-"""In `details` of a run. Of its keys the first in order, so that `RUN_COMMIT` finds it without reading the JSON."""
+"""A key in `details` of a run. It sorts first, so that `RUN_COMMIT` finds it without parsing the JSON."""
 RUN_COMMIT: Final = r'^\{"commit": (?P<commit>[0-9]{1,18}),'
 SLICE_FIELDS: Final = tuple(
     each.name for each in fields(Slice) if each.name in {known.name for known in fields(Segment)}
 )
-"""What a row remembers of a slice."""
+"""What a row records of a slice."""
+_SEGMENT, _GAP = fields_of(Kind.DATA), fields_of(Kind.GAP)
+
+
+class _RunDetails(BaseModel):
+    """What a run has besides columns. Keys that this release does not know are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    started_at: int
+    finished_at: int
+    statistics: dict[str, Any]
+    commit: int | None = None
 
 
 def slice_of(row: Segment) -> Slice:
-    """What the layout needs to read it."""
+    """What the layout needs to read the segment."""
     return Slice(**{name: getattr(row, name) for name in SLICE_FIELDS})
 
 
-_SHARED: Final = ("run_id", "written_at")
-_RANGE: Final = ("topic", "topic_id", "partition", "base_offset", "end_offset", *_SHARED)
-_SLICE: Final = (
-    *("path", "position", "bytes", "raw_bytes", "codec", "records", "min_timestamp", "max_timestamp"),
-    *("first_leader_epoch", "last_leader_epoch", "digest", "level", "reason", "details"),
-    *("min_timestamp_exact", "control_records"),
-)
-
-
 def encode_rows(rows: Iterable[Row]) -> pa.Table:
-    """A table of `SCHEMA`; what a kind of row does not have is null."""
+    """A table of `SCHEMA`; columns that a kind of row does not have are null."""
     return pa.Table.from_pylist([_encode(row) for row in rows], schema=SCHEMA)
 
 
@@ -123,19 +128,12 @@ def decode_rows(table: pa.Table) -> list[Row]:
 def _encode(row: Row) -> dict[str, Any]:
     match row:
         case Segment():
-            aborted = [
-                {
-                    "producer_id": each.producer_id,
-                    "first_offset": each.first_offset,
-                    "last_offset": each.last_offset,
-                }
-                for each in row.aborted
-            ]
-            return {"kind": Kind.DATA, **_values(row, _RANGE), **_values(row, _SLICE), "aborted": aborted}
+            values = {name: getattr(row, name) for name in _SEGMENT}
+            return {**values, "kind": Kind.DATA, "aborted": [asdict(each) for each in row.aborted]}
         case Gap():
-            return {"kind": Kind.GAP, **_values(row, _RANGE), "reason": row.reason}
+            return {"kind": Kind.GAP, **{name: getattr(row, name) for name in _GAP}}
         case Run():
-            details = {
+            details: dict[str, Any] = {
                 "started_at": row.started_at,
                 "finished_at": row.finished_at,
                 "statistics": dict(row.statistics),
@@ -143,53 +141,45 @@ def _encode(row: Row) -> dict[str, Any]:
             if row.commit is not None:
                 details[COMMIT] = row.commit
             text = json.dumps(details, sort_keys=True, allow_nan=False)
-            return {"kind": Kind.RUN, **_values(row, _SHARED), "path": row.snapshot, "details": text}
-
-
-def _values(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in names}
+            shared = {"run_id": row.run_id, "written_at": row.written_at}
+            return {"kind": Kind.RUN, **shared, "path": row.snapshot, "details": text}
 
 
 def _decode(values: dict[str, Any]) -> Row:
-    def take(names: tuple[str, ...]) -> dict[str, Any]:
-        return {name: values[name] for name in names}
-
     match values["kind"]:
         case Kind.DATA:
-            aborted = tuple(AbortedTransaction(**each) for each in values["aborted"] or ())
-            reason = None if values["reason"] is None else _reason(values)
-            # Null where nobody has looked.
-            known = {"reason": reason, "min_timestamp_exact": bool(values["min_timestamp_exact"])}
-            return Segment(**take(_RANGE), **{**take(_SLICE), **known}, aborted=aborted)
+            known = {name: values[name] for name in _SEGMENT}
+            known["aborted"] = tuple(AbortedTransaction(**each) for each in values["aborted"] or ())
+            known["reason"] = None if values["reason"] is None else _reason(values)
+            # Null in rows of older releases, which did not look.
+            known["min_timestamp_exact"] = bool(values["min_timestamp_exact"])
+            return Segment(**known)
         case Kind.GAP:
-            return Gap(**take(_RANGE), reason=_reason(values))
+            return Gap(**{**{name: values[name] for name in _GAP}, "reason": _reason(values)})
         case Kind.RUN:
-            return Run(**take(_SHARED), snapshot=values["path"], **_details(values))
+            return Run(
+                run_id=values["run_id"],
+                written_at=values["written_at"],
+                snapshot=values["path"],
+                **_run_details(values),
+            )
         case unknown:
             raise _unknown("kind", unknown, values)
 
 
-def _details(values: dict[str, Any]) -> dict[str, Any]:
-    """What a run has besides columns. Fields that are not known are passed over."""
+def _run_details(values: dict[str, Any]) -> dict[str, Any]:
     try:
         found = strict_json.parse(values["details"], depth_max=_DEPTH_MAX)
-        known = {name: found[name] for name in ("started_at", "finished_at", "statistics")}
-        known[COMMIT] = found.get(COMMIT)
-        if not isinstance(known["statistics"], dict):
-            raise TypeError("statistics is no object")
-        for name in ("started_at", "finished_at"):
-            if type(known[name]) is not int:
-                raise TypeError(f"{name} is no time")
-        if known[COMMIT] is not None and type(known[COMMIT]) is not int:
-            raise TypeError(f"{COMMIT} is no version")
-    except (ValueError, TypeError, KeyError) as error:
+        return _RunDetails.model_validate(found).model_dump()
+    except (ValueError, TypeError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else None
+        why = str(error) if first is None else f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise CorruptDataError(
-            f"a row of the catalog makes no sense: its details are not those of a run: {error}",
+            f"a row of the catalog is invalid: its details are not those of a run: {why}",
             operation="read the catalog",
             object_name=f"run {values['run_id']!a}",
-            hint="the catalog is damaged; bring back its folder 'catalog' from a copy or from older object versions",
+            hint="the catalog is damaged; restore its folder 'catalog' from a copy or from older object versions",
         ) from error
-    return known
 
 
 def _reason(values: dict[str, Any]) -> GapReason:
@@ -201,7 +191,7 @@ def _reason(values: dict[str, Any]) -> GapReason:
 
 def _unknown(column: str, value: object, values: dict[str, Any]) -> UnsupportedFormatError:
     return UnsupportedFormatError(
-        f"a row of the catalog has {column} {value!r}",
+        f"a row of the catalog has the unknown {column} {value!r}",
         operation="read the catalog",
         object_name=f"{values['topic']}-{values['partition']}",
         offset=values["base_offset"],

@@ -7,5 +7,5 @@ import time
 
 
 def new_run_id() -> str:
-    """In the order of time, and never the same twice."""
+    """A unique id. Ids sort by time."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"

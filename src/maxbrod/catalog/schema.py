@@ -1,89 +1,271 @@
-"""The catalog's columns as data, and the version of the format.
+"""The columns of the catalog, and the version of the format.
 
-A release reads every archive of its own major version. A minor version may add columns, which older releases carry
-along and do not interpret; whatever changes the meaning of a row needs a new major version.
+A column is declared once, in `COLUMNS`: its type, the kinds of rows that have it, and the rules that its values obey.
+The Arrow schema, the mapping of `rows` and the checks of `validity` follow from the declaration.
+
+A release reads every archive of its own major version. A minor version may add columns, which older releases copy
+without interpreting them. A change to the meaning of a row needs a new major version.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    Holds = Callable[[Any, pa.Table], Any]
+    """From a column and the table that it belongs to, a mask of the rows for which the rule holds."""
 
 FORMAT_PROPERTY: Final = "maxbrod.format"
 FORMAT_MAJOR: Final = 1
 FORMAT_VERSION: Final = f"{FORMAT_MAJOR}.1"
+INT64_MAX: Final = 2**63 - 1
 
 
 class Kind(StrEnum):
-    """What a row says about its offsets. A run has none."""
+    """What a row says about its offsets. A run has no offsets."""
 
     DATA = "data"
     GAP = "gap"
     RUN = "run"
     REPLACED = "replaced"
-    """Data or a gap that is so no more: only `as of` an older run asks for it. See `replaced`."""
+    """Data or a gap that a later commit replaced. Only queries as of an older run return it. See `replaced`."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What must hold for a column in rows of these kinds; None: in those that the column is declared for."""
+
+    complaint: str
+    holds: Holds
+    kinds: Sequence[Kind] | None = None
+    also: Sequence[str] = ()
+    """The other columns that `holds` reads."""
+    native: bool = False
+    """Applies only to archives of our own layout."""
+
+
+class Column:
+    def __init__(self, name: str, kind: pa.DataType, rows: Sequence[Kind], *rules: Rule, added: bool = False) -> None:
+        """`rows`: the kinds of rows that have the column. `added`: a minor version after 1.0 introduced it."""
+        self.name: Final = name
+        self.type: Final = kind
+        self.rows: Final = rows
+        self.rules: Final = rules
+        self.added: Final = added
+
+
+# Predicates of rules, all of them vectorised.
+
+
+def _given(values: Any, _: pa.Table) -> Any:  # noqa: ANN401 - Arrow arrays
+    return pc.is_valid(values)
+
+
+def _at_least(least: int) -> Holds:
+    return lambda values, _: pc.greater_equal(values, least)
+
+
+def _one_of(names: type[StrEnum]) -> Holds:
+    known = pa.array([str(each) for each in names], pa.string())
+    return lambda values, _: pc.is_in(values, value_set=known)
+
+
+def _or_null(holds: Holds) -> Holds:
+    return lambda values, table: pc.or_kleene(pc.is_null(values), holds(values, table))
+
+
+def _name(values: Any, _: pa.Table) -> Any:  # noqa: ANN401 - Arrow arrays
+    """Printable and safe in a path. Many rows share a name, so each distinct one is checked once."""
+    unique = pc.drop_null(pc.unique(values))
+    size = pc.binary_length(unique)
+    fits = pc.and_(pc.greater(size, 0), pc.less_equal(size, _NAME_BYTES_MAX))
+    wrong = unique.filter(pc.invert(pc.and_(fits, pc.invert(pc.match_substring_regex(unique, _UNPRINTABLE)))))
+    known = pc.is_valid(values)
+    return pc.and_(known, pc.invert(pc.is_in(values, value_set=wrong))) if len(wrong) else known
+
+
+def _inside(paths: Any, _: pa.Table) -> Any:  # noqa: ANN401 - Arrow arrays
+    size = pc.binary_length(paths)
+    holds = pc.and_(pc.less_equal(size, _NAME_BYTES_MAX), pc.invert(pc.match_substring_regex(paths, _OUTSIDE)))
+    if (pc.max(size).as_py() or 0) > _PART_BYTES_MAX:
+        holds = pc.and_(holds, pc.invert(pc.match_substring_regex(paths, f"[^/]{{{_PART_BYTES_MAX + 1}}}")))
+    return holds
+
+
+def _whole_transactions(values: Any, table: pa.Table) -> Any:  # noqa: ANN401 - Arrow arrays
+    """No null inside. Rows are examined one by one only if some list has a null: lists are few and short."""
+    column = values.combine_chunks()
+    entries = pc.list_flatten(column)
+    fields = [pc.struct_field(entries, name) for name in ("producer_id", "first_offset", "last_offset")]
+    if not any(each.null_count for each in (entries, *fields)):
+        return pa.chunked_array([pa.repeat(pa.scalar(True), table.num_rows)])
+    whole = [
+        each is None or all(entry is not None and None not in entry.values() for entry in each)
+        for each in column.to_pylist()
+    ]
+    return pa.chunked_array([pa.array(whole, pa.bool_())])
+
+
+_NAME_BYTES_MAX: Final = 1024
+_PART_BYTES_MAX: Final = 255
+_OUTSIDE: Final = r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f\\]|^\.maxbrod-tmp/"
+"""The rule of `storage.names`: no part of a name is empty, `.` or `..`."""
+_UNPRINTABLE: Final = r"[\x00-\x1f\x7f/\\]"
 
 ABORTED_TYPE: Final = pa.list_(
     pa.struct([("producer_id", pa.int64()), ("first_offset", pa.int64()), ("last_offset", pa.int64())])
 )
+_TEXT, _INT32, _INT64 = pa.string(), pa.int32(), pa.int64()
+_ALL: Final = tuple(Kind)
+_LIVE: Final = (Kind.DATA, Kind.GAP)
+_RANGED: Final = (*_LIVE, Kind.REPLACED)
+_DATA: Final = (Kind.DATA,)
+_EPOCH: Final = Rule(complaint="is not an epoch", holds=_given)
 
-SCHEMA: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("topic_id", pa.string()),
-        ("partition", pa.int32()),
-        ("base_offset", pa.int64()),
-        ("end_offset", pa.int64()),
-        ("kind", pa.string()),
-        ("reason", pa.string()),
-        ("path", pa.string()),
-        ("position", pa.int64()),
-        ("bytes", pa.int64()),
-        ("raw_bytes", pa.int64()),
-        ("codec", pa.string()),
-        ("records", pa.int64()),
-        ("min_timestamp", pa.int64()),
-        ("max_timestamp", pa.int64()),
-        ("first_leader_epoch", pa.int32()),
-        ("last_leader_epoch", pa.int32()),
-        ("aborted", ABORTED_TYPE),
-        ("digest", pa.string()),
-        ("level", pa.int32()),
-        ("run_id", pa.string()),
-        ("written_at", pa.int64()),
-        ("details", pa.string()),
-        ("min_timestamp_exact", pa.bool_()),
-        ("control_records", pa.int64()),
-    ]
+COLUMNS: Final = (
+    Column("topic", _TEXT, _RANGED, Rule(complaint="is not a topic name", holds=_name)),
+    Column("topic_id", _TEXT, _RANGED, Rule(complaint="is not a topic id", holds=_name)),
+    Column("partition", _INT32, _RANGED, Rule(complaint="is not a partition", holds=_at_least(0))),
+    Column("base_offset", _INT64, _RANGED, Rule(complaint="is not an offset", holds=_at_least(0))),
+    Column(
+        "end_offset",
+        _INT64,
+        _RANGED,
+        Rule(
+            complaint="is not above base_offset",
+            holds=lambda ends, table: pc.greater(ends, table["base_offset"]),
+            also=("base_offset",),
+        ),
+    ),
+    Column("kind", _TEXT, _ALL, Rule(complaint="is unknown", holds=_one_of(Kind))),
+    Column(
+        "reason",
+        _TEXT,
+        _LIVE,
+        Rule(complaint="is not a known reason", holds=_one_of(GapReason), kinds=(Kind.GAP,)),
+        Rule(
+            complaint="is not a known reason",
+            holds=_or_null(_one_of(GapReason)),
+            kinds=(Kind.DATA, Kind.REPLACED),
+        ),
+    ),
+    Column(
+        "path",
+        _TEXT,
+        (Kind.DATA, Kind.RUN),
+        Rule(complaint="names no object", holds=_given, kinds=_DATA),
+        Rule(complaint="names no object of the archive", holds=_or_null(_inside), kinds=_ALL),
+    ),
+    Column(
+        "position",
+        _INT64,
+        _DATA,
+        Rule(complaint="is not a position in an object", holds=_at_least(0)),
+        Rule(
+            complaint="is beyond any object",
+            holds=lambda starts, table: pc.less_equal(
+                starts, pc.subtract(INT64_MAX, pc.max_element_wise(table["bytes"], 0))
+            ),
+            also=("bytes",),
+        ),
+    ),
+    Column(
+        "bytes",
+        _INT64,
+        _DATA,
+        Rule(complaint="is not a size", holds=_at_least(1), native=True),
+        Rule(complaint="is not a size", holds=_at_least(0)),
+    ),
+    Column("raw_bytes", _INT64, _DATA, Rule(complaint="is not a size", holds=_at_least(0))),
+    Column("codec", _TEXT, _DATA, Rule(complaint="names no codec", holds=_given)),
+    Column(
+        "records",
+        _INT64,
+        _DATA,
+        Rule(complaint="is not a count", holds=_at_least(0)),
+        Rule(
+            complaint="is more than its number of offsets",
+            holds=lambda records, table: pc.less_equal(records, pc.subtract(table["end_offset"], table["base_offset"])),
+            also=("base_offset", "end_offset"),
+        ),
+    ),
+    Column("min_timestamp", _INT64, _DATA),
+    Column("max_timestamp", _INT64, _DATA),
+    Column("first_leader_epoch", _INT32, _DATA, _EPOCH),
+    Column("last_leader_epoch", _INT32, _DATA, _EPOCH),
+    Column(
+        "aborted",
+        ABORTED_TYPE,
+        _DATA,
+        Rule(complaint="has a transaction without its numbers", holds=_whole_transactions),
+    ),
+    Column("digest", _TEXT, _DATA, Rule(complaint="is not a digest", holds=_given)),
+    Column("level", _INT32, _DATA, Rule(complaint="is not a level", holds=_given)),
+    Column("run_id", _TEXT, _ALL, Rule(complaint="names no run", holds=_name)),
+    Column("written_at", _INT64, _ALL, Rule(complaint="is not a time", holds=_given)),
+    Column(
+        "details",
+        _TEXT,
+        (Kind.DATA, Kind.RUN, Kind.REPLACED),
+        Rule(complaint="is missing", holds=_given, kinds=(Kind.RUN, Kind.REPLACED)),
+        Rule(
+            complaint="is only for archives of other layouts",
+            holds=lambda details, _: pc.is_null(details),
+            kinds=_LIVE,
+            native=True,
+        ),
+    ),
+    Column("min_timestamp_exact", pa.bool_(), _DATA, added=True),
+    Column(
+        "control_records",
+        _INT64,
+        _DATA,
+        Rule(
+            complaint="is not a count, or is more than its records",
+            holds=_or_null(
+                lambda markers, table: pc.and_(pc.greater_equal(markers, 0), pc.less_equal(markers, table["records"]))
+            ),
+            also=("records",),
+        ),
+        added=True,
+    ),
 )
 
-ADDED_COLUMNS: Final = frozenset({"min_timestamp_exact", "control_records"})
-"""By minor versions after 1.0: null in every row of an archive that was created before."""
+SCHEMA: Final = pa.schema([(column.name, column.type) for column in COLUMNS])
+ADDED_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.added)
+"""Null in every row of an archive that was created before the column was added."""
 
 SORT_ORDER: Final = [("topic_id", "ascending"), ("partition", "ascending"), ("base_offset", "ascending")]
-"""Of the rows in each data file, so that the rows of one partition stand together. Runs, without a topic, are last."""
+"""The order of rows in a data file: the rows of a partition are adjacent. Runs have no topic and come last."""
 
 TABLE_PROPERTIES: Final = {
     FORMAT_PROPERTY: FORMAT_VERSION,
     "delta.checkpointInterval": "10",
-    # As of a run is answered from its snapshot, never by Delta's time travel: the log is kept for readers under way.
+    # Queries as of a run use its snapshot, never Delta's time travel. The log is kept only for readers in progress.
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
     "delta.enableExpiredLogCleanup": "true",
 }
 
 
+def fields_of(kind: Kind) -> tuple[str, ...]:
+    """The columns that a row of this kind has, besides `kind` itself."""
+    return tuple(column.name for column in COLUMNS if kind in column.rows and column.name != "kind")
+
+
 def check_format(properties: Mapping[str, str | None], schema: pa.Schema, *, name: str) -> None:
-    """Refuse a table that this release cannot be sure to understand."""
+    """Refuse a table that this release may not understand."""
     version = properties.get(FORMAT_PROPERTY)
     parts = re.fullmatch(r"(\d+)\.(\d+)", version or "")
     if parts is None:
@@ -95,31 +277,31 @@ def check_format(properties: Mapping[str, str | None], schema: pa.Schema, *, nam
         )
     if int(parts[1]) != FORMAT_MAJOR:
         raise UnsupportedFormatError(
-            f"the archive has format {version}, this release knows {FORMAT_MAJOR}.x",
+            f"the archive has format {version}, this release reads {FORMAT_MAJOR}.x",
             operation="open the catalog",
             object_name=name,
             hint="use the release of maxbrod that wrote it, or a newer one",
         )
-    missing = [column for column in SCHEMA.names if column not in schema.names and column not in ADDED_COLUMNS]
+    missing = [column.name for column in COLUMNS if column.name not in schema.names and not column.added]
     if missing:
         raise UnsupportedFormatError(
             f"the catalog has no column {', '.join(missing)}", operation="open the catalog", object_name=name
         )
     for field in SCHEMA:
-        if field.name in schema.names and not _alike(schema.field(field.name).type, field.type):
+        if field.name in schema.names and not _is_same_type(schema.field(field.name).type, field.type):
             raise CorruptDataError(
                 f"the catalog's column {field.name} is of type {schema.field(field.name).type}, not {field.type}",
                 operation="open the catalog",
                 object_name=name,
-                hint="another program wrote it; bring back the folder 'catalog' from a copy or older object versions",
+                hint="another program wrote it; restore the folder 'catalog' from a copy or from older object versions",
             )
 
 
-def _alike(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """The names inside of lists differ between those who write Delta tables."""
-    if pa.types.is_list(wanted):
-        return pa.types.is_list(found) and _alike(found.value_type, wanted.value_type)
-    if pa.types.is_struct(wanted):
-        same = pa.types.is_struct(found) and [each.name for each in found] == [each.name for each in wanted]
-        return same and all(_alike(one.type, other.type) for one, other in zip(found, wanted, strict=True))
-    return bool(found == wanted)
+def _is_same_type(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Ignores the names of list items, which differ between writers of Delta tables."""
+    if pa.types.is_list(expected):
+        return pa.types.is_list(found) and _is_same_type(found.value_type, expected.value_type)
+    if pa.types.is_struct(expected):
+        same = pa.types.is_struct(found) and [each.name for each in found] == [each.name for each in expected]
+        return same and all(_is_same_type(one.type, other.type) for one, other in zip(found, expected, strict=True))
+    return bool(found == expected)

@@ -1,4 +1,4 @@
-"""The catalog of an archive in another tool's layout: rows made of a survey, held in memory, never written."""
+"""The catalog of an archive in another tool's layout: rows made from a survey, held in memory, never written."""
 
 from __future__ import annotations
 
@@ -7,90 +7,43 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from maxbrod.catalog import queries
+from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.rows import encode_rows
 from maxbrod.catalog.validity import find_fault, refused_row
 from maxbrod.errors import CorruptDataError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.catalog.replaced import Revisions
-    from maxbrod.catalog.rows import Gap, Row, Run
-    from maxbrod.model import GapReason, PartitionId
+    from maxbrod.catalog.rows import Row
 
 
 _NO_ROW: Final = (pa.ArrowException, OverflowError, TypeError, ValueError, KeyError)
-_HINT: Final = "the files of the other tool are damaged or not what they claim; 'maxbrod check' looks at each of them"
+_HINT: Final = (
+    "the files of the other tool are damaged or not what they claim to be; 'maxbrod check' examines each of them"
+)
 
 
-class SurveyedCatalog:
-    """Answers what a `Catalog` answers. There is one version of it: that of the survey."""
+class SurveyedCatalog(Queries):
+    """Answers the same queries as a `Catalog`. It has one version and no replaced rows: other tools record none."""
 
     version: Final = 0
 
     def __init__(self, url: str, rows: Iterable[Row]) -> None:
         self.url: Final = url
-        self._rows = _Rows(_encoded(rows))
+        self._rows: Final = _Rows(_encoded(rows))
 
     def __repr__(self) -> str:
         return f"SurveyedCatalog({self.url!r})"
 
+    def _files(self) -> _Rows:
+        return self._rows
+
     def refresh(self) -> None:
-        """A survey is made anew by opening the archive again."""
-
-    def positions(self) -> dict[PartitionId, ArchivedRange]:
-        """How far each partition is archived."""
-        return queries.find_positions(self._rows)
-
-    def runs(self) -> list[Run]:
-        """The one that stands for all that were."""
-        return queries.find_runs(self._rows)
-
-    def gaps(self, reasons: Collection[GapReason]) -> list[Gap]:
-        """Every gap that has one of these reasons."""
-        return queries.find_gaps(self._rows, reasons)
-
-    def rows(
-        self,
-        *,
-        topic: str | None = None,
-        topic_id: str | None = None,
-        partition: int | None = None,
-        offsets: tuple[int, int] | None = None,
-        timestamps: tuple[int, int] | None = None,
-        as_of: Mapping[PartitionId, int] | None = None,
-        revisions: Revisions | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> pa.Table:
-        """See `Catalog.rows`."""
-        return queries.find_rows(
-            self._rows,
-            topic=topic,
-            topic_id=topic_id,
-            partition=partition,
-            offsets=offsets,
-            timestamps=timestamps,
-            as_of=as_of,
-            revisions=revisions,
-            columns=columns,
-        )
-
-    def replaced(self) -> pa.Table:
-        """None."""
-        return encode_rows(())
-
-    def revisions(self) -> dict[PartitionId, int]:
-        """None: what there was before, other tools do not tell."""
-        return {}
-
-    def paths(self) -> set[str]:
-        """Every object that some row names."""
-        return queries.find_paths(self._rows)
+        """Does nothing: to repeat a survey, open the archive again."""
 
     def recent_paths(self, since_ms: int) -> set[str]:
-        """None: what another tool has put out of use, nobody here knows."""
+        """Empty: which objects another tool has stopped using is unknown."""
         del since_ms
         return set()
 
@@ -108,12 +61,12 @@ class SurveyedCatalog:
             "this archive is in the layout of another tool, and has no catalog to commit to",
             operation="commit to the catalog",
             object_name=self.url,
-            hint="'maxbrod convert' makes an archive of it that can be written to",
+            hint="'maxbrod convert' makes a writable archive of it",
         )
 
 
 class _Rows:
-    """A table that is read as the files of a catalog are."""
+    """A table in memory that is read like the files of a catalog."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -123,18 +76,18 @@ class _Rows:
 
 
 def _encoded(rows: Iterable[Row]) -> pa.Table:
-    """CorruptDataError: what the other tool's files say makes no row."""
-    told = list(rows)
+    """CorruptDataError: what the other tool's files say is not a valid row."""
+    rows = list(rows)
     try:
-        table = encode_rows(told)
+        table = encode_rows(rows)
     except _NO_ROW:
-        # Which one it is matters only now.
-        for row in told:
+        # Find the row only now that it matters.
+        for row in rows:
             try:
                 encode_rows([row])
             except _NO_ROW as error:
                 raise CorruptDataError(
-                    f"what is said of a segment cannot be true: {error}",
+                    f"the description of a segment is invalid: {error}",
                     operation="read the archive",
                     object_name=getattr(row, "path", None),
                     hint=_HINT,

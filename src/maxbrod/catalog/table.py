@@ -1,4 +1,4 @@
-"""Creates the catalog's Delta table, loads it, keeps its log short, and says why there is none."""
+"""Creates the catalog's Delta table, loads it, keeps its log short, and explains why there is none."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _PROBES: Final = "probes/"
 _OBJECTS: Final = ("catalog", "snapshots", "packs", "segments")
-"""Folders that only an archive has; the one with the fewest objects comes first."""
+"""Folders that only an archive has, the one with the fewest objects first."""
 
 _CHECKPOINT_EVERY: Final = int(TABLE_PROPERTIES["delta.checkpointInterval"])
 
 
 def create_table(storage: Storage) -> Table:
-    """A new catalog without rows; refused where there is one."""
+    """A new catalog without rows. RefusedError: there is one already."""
     if read_log(storage) is not None:
         raise _exists(storage)
     entry = first_entry()
@@ -36,7 +36,7 @@ def create_table(storage: Storage) -> Table:
 
 
 def load_table(storage: Storage) -> Table | None:
-    """The newest version, refused if its format is not ours; None: there is none."""
+    """The newest version, refused if this release does not support its format; None if there is none."""
     log = read_log(storage)
     return None if log is None else _decode(storage, log)
 
@@ -48,7 +48,7 @@ def _decode(storage: Storage, log: Log) -> Table:
 
 
 def keep_short(storage: Storage, table: Table) -> Table:
-    """Put a checkpoint where one is due, and clean the log up; the same table. Never raises: the commit is done."""
+    """Write a checkpoint if one is due, and clean up the log; the same table. Never raises: the commit is done."""
     if table.log.version % _CHECKPOINT_EVERY == 0:
         with suppress(MaxbrodError, DeltaError):
             return replace(table, log=put_checkpoint(storage, table.log, *encode_checkpoint(table.log)))
@@ -57,12 +57,12 @@ def keep_short(storage: Storage, table: Table) -> Table:
 
 def _exists(storage: Storage) -> RefusedError:
     return RefusedError(
-        "there is an archive already", operation="create the catalog", object_name=storage.url, hint="open it instead"
+        "there is already an archive", operation="create the catalog", object_name=storage.url, hint="open it instead"
     )
 
 
 def no_archive(storage: Storage) -> MaxbrodError:
-    """Why there is no catalog to open: nothing was ever backed up here, or the catalog was lost."""
+    """The error for a missing catalog: nothing was ever backed up here, or the catalog was lost."""
     found = next((each for folder in _OBJECTS for each in storage.list(folder) if not is_leftover(each.path)), None)
     if found is None:
         return UsageError(
@@ -72,7 +72,7 @@ def no_archive(storage: Storage) -> MaxbrodError:
             hint="check the URL; a first backup creates the archive",
         )
     return CorruptDataError(
-        f"the catalog of the archive is missing, but its objects are there, such as {found.path}",
+        f"the catalog of the archive is missing, but its objects exist, such as {found.path}",
         operation="open the catalog",
         object_name=storage.name_of(LOG_FOLDER),
         hint=BRING_BACK,
@@ -80,5 +80,5 @@ def no_archive(storage: Storage) -> MaxbrodError:
 
 
 def is_leftover(path: str) -> bool:
-    """Of a first opening that was killed: a probe, or an entry of Delta's log that never got its name."""
+    """Whether a first opening that was killed left this: a probe, or a log entry that never got its name."""
     return path.startswith(_PROBES) or (path.startswith(f"{LOG_FOLDER}/") and not path.endswith((".json", ".parquet")))

@@ -1,7 +1,7 @@
-"""Proves that rows cover each partition's offsets once: no hole, no overlap. Pure, and vectorised over all rows.
+"""Proves that rows cover each partition's offsets exactly once: no hole, no overlap. Pure and vectorised.
 
-The proof is one sort and one running maximum. A row that starts after everything before it has ended leaves a hole;
-one that starts before that overlaps. A million rows take about a second.
+The proof is one sort and one running maximum. A row that starts above the highest end before it leaves a hole; one that
+starts below it overlaps. A million rows take about a second.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TILING_COLUMNS: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind")
-"""All that tiling reads of a row."""
+"""The columns that tiling reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncoveredRange:
-    """Offsets that no row covers. `before` and `after` are the rows on either side, None at an end of the range."""
+    """Offsets that no row covers. `before` and `after` are the adjacent rows, None at an end of the range."""
 
     partition: PartitionId
     first_offset: int
@@ -38,7 +38,7 @@ class UncoveredRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Offsets that two rows cover: `rows` are their numbers in the table that was given."""
+    """Offsets that two rows cover. `rows` are their numbers in the given table."""
 
     partition: PartitionId
     first_offset: int
@@ -48,7 +48,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiling:
-    """What is wrong, in the order of partition and offset; nothing, if the rows tile their partitions."""
+    """The faults, by partition and offset; none if the rows tile their partitions."""
 
     holes: tuple[UncoveredRange, ...]
     overlaps: tuple[Overlap, ...]
@@ -70,16 +70,16 @@ class _Sorted:
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where each partition begins."""
+        """The position of each partition's first row."""
         return np.searchsorted(self.group, np.arange(len(self.ids)))
 
 
 def find_tiling_faults(table: pa.Table, expected: Mapping[PartitionId, tuple[int, int]] | None = None) -> Tiling:
-    """Check the rows of any number of partitions, in any order; rows of kind run are passed over.
+    """Check the rows of any number of partitions, in any order; rows of kind run are ignored.
 
-    `expected` says which offsets [first, end) of which partitions must be covered. A partition that it does not name
-    must be covered from its first row to its last. Offsets beyond what is expected are allowed, but only once.
-    Every row must have base_offset < end_offset, which `Catalog.commit` sees to.
+    `expected` gives the offsets [first, end) of each partition that must be covered. A partition that it does not name
+    must be covered from its first row to its last. Offsets beyond the expected ones may be covered, but only once.
+    Every row must have base_offset < end_offset, which `Catalog.commit` enforces.
     """
     expected = expected or {}
     rows = _sort(table)
@@ -121,9 +121,9 @@ def _numpy(column: Any) -> NDArray[Any]:  # noqa: ANN401 - an Arrow array
 
 
 def _running_end(rows: _Sorted) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each row, the highest end of its partition up to and with it, and which place in the order has that end.
+    """For each row, the highest end in its partition up to and including it, and the position of the row with that end.
 
-    Ends use all 64 bits, so partitions are kept apart by the rank of the end instead of by adding to it.
+    Ends use all 64 bits, so partitions are separated by the rank of the end instead of by adding to it.
     """
     count = len(rows.end)
     by_end = np.argsort(rows.end, kind="stable")
@@ -135,7 +135,7 @@ def _running_end(rows: _Sorted) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _follows(rows: _Sorted) -> NDArray[np.int64]:
-    """The places of rows that have a row of the same partition before them."""
+    """The positions of rows that follow a row of the same partition."""
     return np.flatnonzero(rows.group[1:] == rows.group[:-1]) + 1
 
 
@@ -181,7 +181,7 @@ def _outer_holes(
     holder: NDArray[np.int64],
     expected: Mapping[PartitionId, tuple[int, int]],
 ) -> list[UncoveredRange]:
-    """What is expected before the first row of a partition, and after all of its rows."""
+    """Expected offsets before the first row of a partition, and after all of its rows."""
     if not expected:
         return []
     starts = rows.starts
@@ -206,7 +206,7 @@ def _outer_holes(
 
 
 def _absent(expected: Mapping[PartitionId, tuple[int, int]], present: set[PartitionId]) -> tuple[UncoveredRange, ...]:
-    """Partitions of which there is no row at all."""
+    """Expected partitions without any row."""
     return tuple(
         UncoveredRange(partition=partition, first_offset=first, end_offset=end, before=None, after=None)
         for partition, (first, end) in sorted(expected.items())

@@ -1,4 +1,4 @@
-"""Where objects are kept: a URL becomes a `Storage`, and nothing else in maxbrod knows a cloud.
+"""Storage of objects: a URL becomes a `Storage`. Nothing else in maxbrod accesses a cloud.
 
-`opening.open_storage` is the way in, `interface` is the contract, `probe` finds stores that do not keep it.
+`opening.open_storage` is the entry point, `interface` the contract; `probe` detects stores that break it.
 """

@@ -1,8 +1,8 @@
-"""Files and folders below a root, opened one part of the name after the other, and never through a symbolic link.
+"""Files and folders below a root, opened one path component at a time and never through a symbolic link.
 
-Whoever can write into an archive, or hands one over, could lead a reader or a deletion elsewhere by a link. The kernel
-decides at each part (O_NOFOLLOW), so that a link put in between a look and the use is met as well. The root itself may
-be a link: that is the choice of whoever named it.
+Anyone who can write into an archive, or supplies one, could use a link to redirect a read or a deletion to other files.
+The kernel checks each component as it opens it (O_NOFOLLOW), so a link that is created between a check and the use is
+refused as well. The root itself may be a link: whoever named it chose that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LINK_HINT: Final = (
-    "maxbrod follows no links below the folder that it is given; put the files themselves there, or mount their disk"
+    "maxbrod follows no links below the given folder; put the files themselves there, or mount their disk"
 )
 _PASS: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,7 +33,7 @@ def refused_link(name: str) -> RefusedError:
 
 
 class Root:
-    """One folder, and what is below it. Names are `/`-separated and checked by the caller (`names.check_name`)."""
+    """A folder and everything below it. Names are `/`-separated and checked by the caller (`names.check_name`)."""
 
     def __init__(self, path: Path, *, folder_mode: int = 0o700) -> None:
         self.path = path
@@ -41,14 +41,15 @@ class Root:
 
     @contextmanager
     def folder(self, name: str, *, make: bool = False) -> Iterator[int]:
-        """A descriptor of the folder, to be used as `dir_fd`, listed or synced; FileNotFoundError if there is none.
+        """A descriptor of the folder, to use as `dir_fd`, to list or to sync; FileNotFoundError if there is none.
 
-        `make`: it is made, with those above it, each durable in its parent; others may be making the same ones.
+        `make` creates it and its parents, each durable in its own parent; other processes may be doing the same.
         """
         if make:
             make_folder(self.path, self._folder_mode)
         parts = name.split("/") if name else []
-        # Only the last one is read: a folder on the way may be one that this user can pass but not list.
+        # Only the last folder is opened for reading: the user may be allowed to traverse the others but not to list
+        # them.
         descriptor = os.open(self.path, (_PASS if parts else _LIST) & ~os.O_NOFOLLOW)
         try:
             for depth, part in enumerate(parts, 1):
@@ -61,7 +62,7 @@ class Root:
             os.close(descriptor)
 
     def open_file(self, name: str) -> int:
-        """A descriptor of a regular file, for reading; FileNotFoundError if there is none."""
+        """A descriptor of a regular file, open for reading; FileNotFoundError if there is none."""
         above, _, last = name.rpartition("/")
         with self.folder(above) as parent:
             return self._open_regular(parent, last, name)
@@ -70,11 +71,11 @@ class Root:
         above, _, last = name.rpartition("/")
         with self.folder(above) as parent:
             found = os.stat(last, dir_fd=parent, follow_symlinks=False)
-        self._refuse_odd(found, name)
+        self._require_regular(found, name)
         return found
 
     def remove_file(self, name: str) -> None:
-        """Remove a regular file, or a link itself; FileNotFoundError if there is none."""
+        """Remove a regular file, or a link but not its target; FileNotFoundError if there is none."""
         above, _, last = name.rpartition("/")
         with self.folder(above) as parent:
             found = os.stat(last, dir_fd=parent, follow_symlinks=False)
@@ -82,9 +83,9 @@ class Root:
                 os.unlink(last, dir_fd=parent)
 
     def leads_out(self, name: str) -> bool:
-        """Whether a link leads to something that is there and not below this root.
+        """Whether a link leads to something that exists outside this root.
 
-        One that leads nowhere, or to what is below the root anyway, names nothing of its own.
+        A dangling link, or one to something below the root, hides no data.
         """
         try:
             target = (self.path / name).resolve(strict=True)
@@ -93,7 +94,7 @@ class Root:
         return not target.is_relative_to(self.path.resolve())
 
     def _open_regular(self, parent: int, last: str, name: str) -> int:
-        # A pipe that nobody writes to would block the opening for good.
+        # O_NONBLOCK: opening a pipe without a writer would block forever.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(last, flags, dir_fd=parent)
@@ -102,14 +103,14 @@ class Root:
                 raise refused_link(str(self.path / name)) from None
             raise
         try:
-            self._refuse_odd(os.fstat(descriptor), name)
+            self._require_regular(os.fstat(descriptor), name)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
-    def _refuse_odd(self, found: os.stat_result, name: str) -> None:
-        """A folder is no object, here as in a cloud; neither is a pipe or a device."""
+    def _require_regular(self, found: os.stat_result, name: str) -> None:
+        """Refuse a link. Folders, pipes and devices are not objects and count as missing."""
         if stat.S_ISLNK(found.st_mode):
             raise refused_link(str(self.path / name))
         if not stat.S_ISREG(found.st_mode):
@@ -124,7 +125,7 @@ class Root:
             self._make(parent, part)
             return self._step(parent, part, flags, name, make=False)
         except OSError as error:
-            # Linux says ENOTDIR of a link where a folder was asked for, others say ELOOP.
+            # For a link instead of a folder, Linux reports ENOTDIR and other systems ELOOP.
             if error.errno in {errno.ENOTDIR, errno.ELOOP} and _is_link(part, parent):
                 raise refused_link(str(self.path / name)) from None
             raise
@@ -132,6 +133,8 @@ class Root:
     def _make(self, parent: int, part: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(part, self._folder_mode, dir_fd=parent)
+        # Without this a power failure could lose the folder, and with it the files that are synced inside it. `parent`
+        # may be an O_PATH descriptor, which cannot be synced.
         readable = os.open(".", _LIST, dir_fd=parent)
         try:
             os.fsync(readable)
@@ -146,7 +149,7 @@ def _is_link(name: str, parent: int) -> bool:
 
 
 def refuse_links(folder: Path) -> None:
-    """RefusedError if the folder, or anything below it, is a symbolic link; one that is not there has none.
+    """RefusedError if the folder or anything below it is a symbolic link; a missing folder has none.
 
     For clients that open paths themselves and follow links.
     """
@@ -161,7 +164,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def make_folder(folder: Path, mode: int = 0o700) -> None:
-    """Make a folder and those above it, each durable in its parent; others may be making the same ones."""
+    """Create a folder and its parents, each durable in its own parent; other processes may be doing the same."""
     if folder.is_dir():
         return
     make_folder(folder.parent, mode)

@@ -1,8 +1,8 @@
-"""Turns what obstore raises into our errors.
+"""Translates errors of obstore and of the file system into ours.
 
-obstore's text holds the request's URL (for Azure, signed), the server's answer (for S3, the access key) and a dump of
-Rust structures. None of it is passed on: only the host, the HTTP status, the store's error code, the region that
-it names, and how the connection failed.
+obstore's message contains the request's URL (for Azure, signed), the server's answer (for S3, the access key) and a
+dump of Rust structures. Our errors keep only the host, the HTTP status, the store's error code, the region that it
+names, and how the connection failed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONNECTION: Final = re.compile(r"HttpError \{\s*kind: (\w+)")
 _GARBLED: Final = re.compile(r"Got invalid \w+(?: \w+)? response|Error getting \w+ response body")
 _NO_CREDENTIALS: Final = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|/metadata/identity/")
 _HOST: Final = re.compile(r"\bhttps?://([A-Za-z0-9.\-]+(?::\d{1,5})?|\[[0-9a-fA-F:]+\](?::\d{1,5})?)(?=[/?\s,])")
-"""Of the request's URL nothing but this is passed on: a query may be a signature."""
+"""The only part of the request's URL that our errors keep: a query may be a signature."""
 _REGION: Final = re.compile(r"<Region>([a-z0-9-]{1,32})</Region>")
 _NO_BUCKET: Final = re.compile(r"<Code>(?:NoSuchBucket|ContainerNotFound)</Code>|The specified bucket does not exist")
 _REDIRECTED: Final = re.compile(r"[Rr]eceived redirect without LOCATION")
@@ -40,12 +40,10 @@ _PLAINTEXT_TO_TLS: Final = re.compile(r"HTTP request to an HTTPS server|plain HT
 _NO_TLS: Final = re.compile(r"InvalidMessage\(\s*InvalidContentType")
 _CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
 
-_LOCAL_HINT: Final = "look at the owner and the mode of the directory, and whether its file system has hard links"
+_LOCAL_HINT: Final = "check the owner and the mode of the directory, and whether its file system supports hard links"
 _NAME_HINT: Final = "in a directory, an object and a folder cannot have the same name"
 _RIGHTS_HINT: Final = "docs/storage.md lists the permissions that maxbrod needs"
-_KEYS_HINT: Final = (
-    "look at the keys in the configuration and the environment; docs/storage.md says where they come from"
-)
+_KEYS_HINT: Final = "check the keys in the configuration and the environment; docs/storage.md says where they come from"
 _WRONG_KEY: Final = ("the secret key is not the one of this access key", _KEYS_HINT)
 _UNKNOWN_KEY: Final = ("the storage does not know this access key", _KEYS_HINT)
 _DENIALS: Final = {
@@ -55,14 +53,14 @@ _DENIALS: Final = {
     "XAdminUserNotFound": _UNKNOWN_KEY,
     "ExpiredToken": ("the session token has expired", "get a new one"),
     "InvalidToken": ("the session token is not valid", "get a new one"),
-    "RequestTimeTooSkewed": ("the clock of this machine is wrong", "set it; S3 takes no request that is 15 min off"),
+    "RequestTimeTooSkewed": ("the clock of this machine is wrong", "set it; S3 refuses requests that are 15 min off"),
     "InvalidObjectState": (
         "the object is in the storage class GLACIER",
         "have S3 restore it first, then try again",
     ),
     "KMS.DisabledException": ("the KMS key is disabled", "enable it, or name another one in s3.kms_key_id"),
 }
-"""What the store's code means, and the way out."""
+"""The meaning of a store's error code, and a hint."""
 _ACTIONS: Final = {
     "put": "s3:PutObject",
     "replace": "s3:PutObject",
@@ -73,7 +71,7 @@ _ACTIONS: Final = {
     "list": "s3:ListBucket",
     "delete": "s3:DeleteObject",
 }
-# The request came, but not in one piece, or met another one on the same name.
+# The request arrived incomplete, or conflicted with another one on the same name.
 _TRANSIENT_CODES: Final = frozenset(
     {"RequestTimeout", "XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody", "ConditionalRequestConflict"}
 )
@@ -87,18 +85,18 @@ _WAYS: Final = {
 
 
 def translate(error: Exception, operation: str, object_name: str) -> MaxbrodError:
-    """The error to raise instead, `from None`, so that no traceback shows the other."""
+    """Our error for one of obstore. Raise it `from None`, so that no traceback shows obstore's message."""
     text = str(error)
     status = int(found[1]) if (found := _STATUS.search(text)) else None
     code = found[1] if (found := _CODE.search(text)) else None
-    told = _Told(error=error, text=text, status=status, code=code, operation=operation, object_name=object_name)
-    ours = _denied(told) or _misdirected(told) or _transient(told) or _final(told)
+    failure = _Failure(error=error, text=text, status=status, code=code, operation=operation, object_name=object_name)
+    ours = _denied(failure) or _misdirected(failure) or _transient(failure) or _final(failure)
     ours.operation, ours.object_name = operation, object_name
     return ours
 
 
 def translate_os(error: OSError, operation: str, object_name: str) -> MaxbrodError:
-    """The same for a local directory."""
+    """Our error for one of a local file system."""
     ours = _from_errno(error)
     ours.operation, ours.object_name = operation, object_name
     return ours
@@ -119,7 +117,7 @@ def _from_errno(error: OSError) -> MaxbrodError:
         case errno.ENOENT:
             return ObjectNotFoundError("there is no such object")
         case errno.EEXIST:
-            return ObjectExistsError("there is such an object already", hint="objects are never overwritten")
+            return ObjectExistsError("the object already exists", hint="objects are never overwritten")
         case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
             return StorageFullError(f"the disk is full: {reason}", hint="make room, then try again")
         case errno.EACCES | errno.EPERM | errno.EROFS:
@@ -127,14 +125,14 @@ def _from_errno(error: OSError) -> MaxbrodError:
         case errno.ELOOP:
             return RefusedError("this is a symbolic link, which maxbrod does not follow here")
         case errno.ENOTDIR | errno.EISDIR | errno.ENAMETOOLONG:
-            return UsageError(f"the file system cannot have such a name here: {reason}", hint=_NAME_HINT)
+            return UsageError(f"the file system does not allow such a name here: {reason}", hint=_NAME_HINT)
         case _:
             return MaxbrodError(f"the file system failed: {reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """What obstore raised, taken apart."""
+class _Failure:
+    """The parts of an error of obstore."""
 
     error: Exception
     text: str
@@ -150,7 +148,7 @@ class _Told:
 
     @property
     def way(self) -> str | None:
-        """How the connection failed, in the HTTP client's word; empty where it does not say."""
+        """How the connection failed, in the HTTP client's word; empty if it does not say."""
         connection = _CONNECTION.search(self.text)
         if connection is None:
             return "" if "HTTP error" in self.text else None
@@ -166,82 +164,84 @@ class _Told:
         return self.object_name.partition("://")[2].partition("/")[0]
 
 
-def _denied(told: _Told) -> MaxbrodError | None:
-    if _NO_CREDENTIALS.search(told.text):
-        # A machine that has a role may be asked too often; one that has none refuses or has no such address.
-        busy = told.status in _BUSY or told.way == "Timeout"
+def _denied(failure: _Failure) -> MaxbrodError | None:
+    if _NO_CREDENTIALS.search(failure.text):
+        # The metadata service of a machine with a role may be overloaded; without a role it refuses or does not exist.
+        busy = failure.status in _BUSY or failure.way == "Timeout"
         return (UnavailableError if busy else AccessDeniedError)(
             "no credentials were found for the storage, and the machine has no role that gives some",
             hint="give them in the configuration or the environment; docs/storage.md says how",
         )
-    if told.code in _DENIALS:
-        message, hint = _DENIALS[told.code]
-        return AccessDeniedError(f"{message}{told.said}", hint=hint)
-    if isinstance(told.error, PermissionDeniedError | UnauthenticatedError) or told.status in {401, 403}:
-        action = _ACTIONS.get(told.operation) if told.object_name.startswith("s3://") else None
-        lacking = f"the credentials may lack {action} on {told.bucket}; " if action else "the credentials may lack it; "
-        return AccessDeniedError(f"the storage does not allow it{told.said}", hint=lacking + _RIGHTS_HINT)
+    if failure.code in _DENIALS:
+        message, hint = _DENIALS[failure.code]
+        return AccessDeniedError(f"{message}{failure.said}", hint=hint)
+    if isinstance(failure.error, PermissionDeniedError | UnauthenticatedError) or failure.status in {401, 403}:
+        action = _ACTIONS.get(failure.operation) if failure.object_name.startswith("s3://") else None
+        lacking = (
+            f"the credentials may lack {action} on {failure.bucket}; " if action else "the credentials may lack it; "
+        )
+        return AccessDeniedError(f"the storage does not allow it{failure.said}", hint=lacking + _RIGHTS_HINT)
     return None
 
 
-def _misdirected(told: _Told) -> MaxbrodError | None:
-    """What no retry can help: another name, another protocol or another authority is needed."""
-    if _PLAINTEXT_TO_TLS.search(told.text):
-        return UsageError(f"{told.store} speaks TLS only", hint="write the endpoint with https://")
-    if told.way is None or told.status is not None:
+def _misdirected(failure: _Failure) -> MaxbrodError | None:
+    """Errors that need another name, protocol or certificate authority: no retry helps."""
+    if _PLAINTEXT_TO_TLS.search(failure.text):
+        return UsageError(f"{failure.store} speaks TLS only", hint="write the endpoint with https://")
+    if failure.way is None or failure.status is not None:
         return None
-    if found := _CERTIFICATE.search(told.text):
+    if found := _CERTIFICATE.search(failure.text):
         unknown = found[1] in {"UnknownIssuer", "Other"}
         reason = "no known authority has signed it" if unknown else found[1]
         return UsageError(
-            f"the certificate of {told.store} is not trusted: {reason}",
+            f"the certificate of {failure.store} is not trusted: {reason}",
             hint="storage.ca_file must hold the authority that signed it"
             if unknown
             else "the endpoint's host must be one that the certificate was issued for, and it must be valid now",
         )
-    if _NO_TLS.search(told.text):
-        return UsageError(f"{told.store} does not speak TLS", hint="write the endpoint with http://")
+    if _NO_TLS.search(failure.text):
+        return UsageError(f"{failure.store} does not speak TLS", hint="write the endpoint with http://")
     return None
 
 
-def _transient(told: _Told) -> MaxbrodError | None:
-    hint = "try again; if it stays so, look at the storage and the network"
-    if told.code in _TRANSIENT_CODES or told.status in _BUSY:
-        return UnavailableError(f"{told.store} failed to answer{told.said}", hint=hint)
-    if told.status is not None:
+def _transient(failure: _Failure) -> MaxbrodError | None:
+    hint = "try again; if it persists, check the storage and the network"
+    if failure.code in _TRANSIENT_CODES or failure.status in _BUSY:
+        return UnavailableError(f"{failure.store} failed to answer{failure.said}", hint=hint)
+    if failure.status is not None:
         return None
-    if told.way is not None:
-        if "dns error" in told.text:
-            # A typing error looks like a name server that is away, and a run of days must outlive the latter.
-            names = "look at the endpoint, the region and the account, and at this machine's name server"
-            return UnavailableError(f"{told.store} has no address: its name cannot be resolved", hint=names)
-        if "ConnectionRefused" in told.text:
-            endpoint = "see that the server runs and that the endpoint is right, then try again"
-            return UnavailableError(f"{told.store} refuses connections", hint=endpoint)
-        return UnavailableError(f"{told.store} {_WAYS.get(told.way, 'broke the connection')}", hint=hint)
-    if _GARBLED.search(told.text):
-        return UnavailableError(f"the answer of {told.store} makes no sense", hint=hint)
+    if failure.way is not None:
+        if "dns error" in failure.text:
+            # A mistyped name looks like an unavailable name server, and a run of days must survive the latter.
+            names = "check the endpoint, the region and the account, and this machine's name server"
+            return UnavailableError(f"{failure.store} has no address: its name cannot be resolved", hint=names)
+        if "ConnectionRefused" in failure.text:
+            endpoint = "check that the server runs and that the endpoint is right, then try again"
+            return UnavailableError(f"{failure.store} refuses connections", hint=endpoint)
+        return UnavailableError(f"{failure.store} {_WAYS.get(failure.way, 'broke the connection')}", hint=hint)
+    if _GARBLED.search(failure.text):
+        return UnavailableError(f"the answer of {failure.store} is invalid", hint=hint)
     return None
 
 
-def _final(told: _Told) -> MaxbrodError:
-    if _NO_BUCKET.search(told.text):
+def _final(failure: _Failure) -> MaxbrodError:
+    if _NO_BUCKET.search(failure.text):
         return UsageError(
-            f"there is no bucket {told.bucket}", hint="look at the URL, or create it; maxbrod never creates buckets"
+            f"there is no bucket {failure.bucket}", hint="check the URL, or create it; maxbrod never creates buckets"
         )
-    if isinstance(told.error, FileNotFoundError):
+    if isinstance(failure.error, FileNotFoundError):
         return ObjectNotFoundError("there is no such object")
-    if isinstance(told.error, AlreadyExistsError):
-        return ObjectExistsError("there is such an object already", hint="objects are never overwritten")
-    if told.status == 416 or "Invalid range" in told.text:
-        return TruncatedDataError("the object ends before the bytes that were asked for")
-    if told.status == 507 or told.code == "QuotaExceeded":
-        return StorageFullError(f"the storage is full{told.said}", hint="make room, then try again")
-    if told.code in _REGION_CODES or told.status in {301, 307} or _REDIRECTED.search(told.text):
-        region = found[1] if (found := _REGION.search(told.text)) else "its region"
+    if isinstance(failure.error, AlreadyExistsError):
+        return ObjectExistsError("the object already exists", hint="objects are never overwritten")
+    if failure.status == 416 or "Invalid range" in failure.text:
+        return TruncatedDataError("the object ends before the requested bytes")
+    if failure.status == 507 or failure.code == "QuotaExceeded":
+        return StorageFullError(f"the storage is full{failure.said}", hint="make room, then try again")
+    if failure.code in _REGION_CODES or failure.status in {301, 307} or _REDIRECTED.search(failure.text):
+        region = found[1] if (found := _REGION.search(failure.text)) else "its region"
         return UsageError(
-            f"the bucket {told.bucket} is in another region{told.said}", hint=f"set s3.region to {region}"
+            f"the bucket {failure.bucket} is in another region{failure.said}", hint=f"set s3.region to {region}"
         )
-    if told.status == 501:
-        return RefusedError(f"the storage cannot do this{told.said}", hint="use another kind of storage")
-    return MaxbrodError(f"{told.store} failed{told.said or f': {type(told.error).__name__}'}")
+    if failure.status == 501:
+        return RefusedError(f"the storage does not support this{failure.said}", hint="use another kind of storage")
+    return MaxbrodError(f"{failure.store} failed{failure.said or f': {type(failure.error).__name__}'}")

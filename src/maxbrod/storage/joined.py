@@ -1,6 +1,6 @@
-"""Several directories as one storage, to be read only: each is a folder of it. Its URL is for our own processes.
+"""Several directories as one read-only storage, each a folder of it. Its URL is for our own processes.
 
-Links in a folder would do the same, and are what no storage follows.
+Links in a folder would do the same, but no storage follows links.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_joined(url: str) -> bool:
 
 
 class JoinedStorage(Storage):
-    """The first part of a name is the number and the name of a directory: `0-data`, `1-data`."""
+    """The first component of a name is the number and the name of a directory: `0-data`, `1-data`."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -53,9 +53,9 @@ class JoinedStorage(Storage):
         return replace(storage.head(rest), path=path)
 
     def list(self, folder: str = "") -> Iterator[ObjectInfo]:
-        wanted, _, rest = folder.partition("/")
+        first, _, rest = folder.partition("/")
         for part in sorted(self._parts, key=lambda name: f"{name}/".encode()):
-            if wanted in {"", part}:
+            if first in {"", part}:
                 for info in self._parts[part].list(rest):
                     yield replace(info, path=f"{part}/{info.path}")
 
@@ -79,4 +79,4 @@ class JoinedStorage(Storage):
         return self._parts[part], rest
 
     def _refuse(self, operation: str, path: str) -> NoReturn:
-        raise RefusedError("log directories are only read", operation=operation, object_name=self.name_of(path))
+        raise RefusedError("log directories are read-only", operation=operation, object_name=self.name_of(path))

@@ -1,24 +1,28 @@
 """Objects as files of a local directory, durable when an operation returns.
 
-A file is written under `RESERVED`, synced, then linked to its name: a link refuses a name that is taken, and appears
-whole or not at all, whatever dies. Nothing is retried: a disk that fails does not get better within a deadline.
+A file is written under `RESERVED`, synced, then linked to its name. A link fails if the name is taken, which makes
+`put` conditional, and it appears whole or not at all, whatever process dies. Nothing is retried: a failing disk does
+not recover within a deadline.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
+import fcntl
 import os
+import time
+import uuid
 from contextlib import contextmanager, suppress
 from io import FileIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.storage.beneath import Root, refused_link
-from maxbrod.storage.drafts import Draft, remove_stale_drafts
 from maxbrod.storage.failures import too_short, translate_os
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.names import RESERVED, check_folder, check_name
-from maxbrod.storage.tidying import tidy_at_exit
+from maxbrod.storage.writeback import Writeback
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterable, Iterator, Sequence
@@ -26,9 +30,117 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+STALE_AFTER_S: Final = 3600.0
+"""Younger drafts are kept: there is a moment between the creation of a file and its lock."""
+_FOLDERS: Final[set[Path]] = set()
+"""Folders of drafts to remove when the process ends."""
+
+
+class Draft:
+    """A file that is not an object yet, in a folder of drafts below a root.
+
+    To become an object, the file is synced, linked to its name, and the folder is synced, in this order. So a name
+    never exists without its bytes, and an object that was reported as written survives a power failure. The writer
+    holds a lock on its draft while it lives, which distinguishes a draft that a `kill -9` left behind from one that is
+    being written. Folders are opened again each time, so links that appear in between are refused.
+    """
+
+    def __init__(self, root: Root, folder: str, name: str, descriptor: int) -> None:
+        self._root = root
+        self._folder = folder
+        self._name = name
+        self._descriptor = descriptor
+        self._writeback = Writeback(descriptor)
+
+    @classmethod
+    def open(cls, root: Root, folder: str, mode: int = 0o600) -> Draft:
+        name = uuid.uuid4().hex
+        while True:
+            # A process that ends removes the folder if it is empty, as it is until this file exists. So try again.
+            with suppress(FileNotFoundError), root.folder(folder, make=True) as drafts:
+                descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=drafts)
+                break
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return cls(root, folder, name, descriptor)
+
+    def write(self, view: memoryview) -> None:
+        self._writeback.wrote(len(view))
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def publish(self, target: str) -> None:
+        """Give the file its name; FileExistsError if it is taken. When this returns, a power failure cannot undo it."""
+        self._sync()
+        above, _, last = target.rpartition("/")
+        with self._root.folder(self._folder) as drafts, self._root.folder(above, make=True) as parent:
+            os.link(self._name, last, src_dir_fd=drafts, dst_dir_fd=parent, follow_symlinks=False)
+            try:
+                os.fsync(parent)
+            except OSError:
+                # The caller is told that nothing was written, so nothing may be visible.
+                os.unlink(last, dir_fd=parent)
+                raise
+
+    def replace(self, target: str) -> None:
+        """Give the file its name, replacing any file of that name. The draft has no other name afterwards."""
+        self._sync()
+        above, _, last = target.rpartition("/")
+        with self._root.folder(self._folder) as drafts, self._root.folder(above, make=True) as parent:
+            os.replace(self._name, last, src_dir_fd=drafts, dst_dir_fd=parent)
+            os.fsync(parent)
+
+    def discard(self) -> None:
+        """Remove the draft. Never raises. After `publish` this removes only the draft's name, not the object's."""
+        if self._descriptor < 0:
+            return
+        descriptor, self._descriptor = self._descriptor, -1
+        # Wait for the sync in the background: after close, the descriptor's number may belong to another file.
+        with suppress(OSError):
+            self._writeback.settle()
+        with suppress(OSError, MaxbrodError), self._root.folder(self._folder) as drafts:
+            os.unlink(self._name, dir_fd=drafts)
+        with suppress(OSError):
+            os.close(descriptor)
+
+    def _sync(self) -> None:
+        self._writeback.settle()
+        os.fsync(self._descriptor)
+
+
+def remove_stale_drafts(root: Root, folder: str) -> None:
+    """Remove drafts of dead writers. Never raises: they only take space."""
+    with suppress(OSError, MaxbrodError), root.folder(folder) as drafts, os.scandir(drafts) as entries:
+        for entry in entries:
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_AFTER_S:
+                _remove_if_dead(drafts, entry.name)
+
+
+def _remove_if_dead(drafts: int, name: str) -> None:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=drafts)
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name, dir_fd=drafts)
+    finally:
+        os.close(descriptor)
+
+
+def tidy_at_exit(folder: Path) -> None:
+    """Remove `folder` when the process ends, if it is empty. Other writers that need it create it again."""
+    if not _FOLDERS:
+        atexit.register(_tidy)
+    _FOLDERS.add(folder)
+
+
+def _tidy() -> None:
+    for folder in _FOLDERS:
+        with suppress(OSError):
+            folder.rmdir()
+
+
 class LocalStorage(Storage):
     def __init__(self, path: Path, *, url: str | None = None, shared: bool = False) -> None:
-        """`shared`: others may read and write as far as the umask lets them, instead of this user alone."""
+        """`shared`: other users may read and write as far as the umask allows; otherwise only this user."""
         super().__init__(url or str(path))
         self._root = Root(path, folder_mode=0o777 if shared else 0o700)
         self._file_mode = 0o666 if shared else 0o600
@@ -44,7 +156,7 @@ class LocalStorage(Storage):
             draft = self._draft()
             try:
                 draft.write(memoryview(data).cast("B"))
-                draft.supplant(path)
+                draft.replace(path)
             finally:
                 draft.discard()
 
@@ -78,29 +190,30 @@ class LocalStorage(Storage):
                 self._root.remove_file(name)
 
     def make_folder(self, folder: str) -> None:
-        """For clients that write into a folder by themselves: it gets the mode that ours have."""
+        """Create a folder with the mode of our own, for clients that write into it themselves."""
         with self._errors("create", folder), self._root.folder(check_folder(folder), make=True):
             pass
 
     def _listed(self, folder: str) -> Iterator[ObjectInfo]:
-        """Depth first."""
+        """The objects of a folder, depth first, which is the order of their names."""
         with (
             self._errors("list", folder),
             suppress(FileNotFoundError, NotADirectoryError),
             self._root.folder(folder) as descriptor,
         ):
             for entry in _sorted_entries(descriptor):
-                yield from self._told(entry, f"{folder}/{entry.name}" if folder else entry.name)
+                yield from self._entry(entry, f"{folder}/{entry.name}" if folder else entry.name)
 
-    def _told(self, entry: os.DirEntry[str], name: str) -> Iterator[ObjectInfo]:
+    def _entry(self, entry: os.DirEntry[str], name: str) -> Iterator[ObjectInfo]:
         if entry.is_dir(follow_symlinks=False):
             if name != RESERVED:
                 yield from self._listed(name)
         elif entry.is_file(follow_symlinks=False):
+            # Deleted since the folder was read: a listing need not show it.
             with suppress(FileNotFoundError):
                 yield _info(name, entry.stat(follow_symlinks=False))
         elif entry.is_symlink() and self._root.leads_out(name):
-            # Passing over it could make an archive look smaller than its owner believes it to be.
+            # Ignoring it could make an archive look smaller than its owner believes.
             raise refused_link(self.name_of(name))
 
     def _draft(self) -> Draft:
@@ -115,17 +228,17 @@ class LocalStorage(Storage):
         with _no_folder_is_no_object():
             return FileIO(self._root.open_file(path))
 
-    def _range(self, path: str, descriptor: int, wanted: ByteRange) -> memoryview:
-        there = os.fstat(descriptor).st_size - wanted.start
-        # Before memory is taken for it: the size may come from a catalog that anyone wrote.
-        if there < wanted.size:
-            raise too_short("get_ranges", self.name_of(path), there=max(there, 0), expected=wanted.size)
-        data = os.pread(descriptor, wanted.size, wanted.start)
-        # The kernel gives at most 2 GiB at once.
-        while len(data) < wanted.size:
-            more = os.pread(descriptor, wanted.size - len(data), wanted.start + len(data))
+    def _range(self, path: str, descriptor: int, part: ByteRange) -> memoryview:
+        there = os.fstat(descriptor).st_size - part.start
+        # Checked before memory is allocated: the size may come from a hostile catalog.
+        if there < part.size:
+            raise too_short("get_ranges", self.name_of(path), there=max(there, 0), expected=part.size)
+        data = os.pread(descriptor, part.size, part.start)
+        # The kernel returns at most 2 GiB at once.
+        while len(data) < part.size:
+            more = os.pread(descriptor, part.size - len(data), part.start + len(data))
             if not more:
-                raise too_short("get_ranges", self.name_of(path), there=len(data), expected=wanted.size)
+                raise too_short("get_ranges", self.name_of(path), there=len(data), expected=part.size)
             data += more
         return memoryview(data)
 
@@ -169,7 +282,7 @@ def _translated(operation: str, object_name: str) -> Iterator[None]:
 
 @contextmanager
 def _no_folder_is_no_object() -> Iterator[None]:
-    """Below what is a file there is nothing, here as in a cloud."""
+    """A name below a file is a missing object, as in a cloud, and not an error of its own."""
     try:
         yield
     except NotADirectoryError as error:
@@ -177,7 +290,7 @@ def _no_folder_is_no_object() -> Iterator[None]:
 
 
 def _sorted_entries(descriptor: int) -> list[os.DirEntry[str]]:
-    """A folder's entries. A folder among them sorts as its name with a slash, as in the names of objects below it."""
+    """A folder's entries in the order of object names: a subfolder sorts as its name with a slash."""
     with os.scandir(descriptor) as entries:
         return sorted(entries, key=lambda entry: os.fsencode(entry.name) + b"/" * entry.is_dir(follow_symlinks=False))
 

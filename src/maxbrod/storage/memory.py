@@ -1,7 +1,7 @@
-"""Where `memory://` lives: folders in the machine's memory file system, which every process of one user shares.
+"""The directories of `memory://`: folders in the machine's memory file system, shared by all processes of a user.
 
-Spark's workers and delta-rs are other processes or other clients than the one that opened the archive, so a memory of
-one process would be invisible to them. What is kept here is gone with the machine, or when its folder is removed.
+Spark's workers are other processes than the one that opened the archive, so the memory of one process would be
+invisible to them. The data lasts until the machine restarts or the folder is removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MEMORY_FILE_SYSTEM: Final = Path("/dev/shm")  # noqa: S108 - a folder of our ow
 
 
 def directory_of(location: Location) -> Path:
-    """The folder of a location that is one. That of all memories, private to the user, is there when this returns."""
+    """The folder of a `file` or `memory` location. For `memory` the private parent folder exists when this returns."""
     if location.scheme == "memory":
         return _private_folder() / location.bucket / location.prefix
     return Path(location.prefix)
@@ -33,11 +33,11 @@ def _private_folder() -> Path:
     folder = parent / f"maxbrod-memory-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    # Anyone can make a folder or a link of this name, and would then read and change what is kept in it.
+    # Another user can create a folder or a link of this name, and could then read and change the data in it.
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise RefusedError(
-            "the folder for memory:// is not this user's alone",
+            "the folder for memory:// is not private to this user",
             operation="open",
             object_name=str(folder),
             hint="remove it, or give it to the user with mode 0700",

@@ -1,4 +1,4 @@
-"""Which names an object may have: those that every store can keep and none can take for a way out of its root."""
+"""The names that an object may have: those that every store supports and that cannot lead out of the root."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from maxbrod.errors import UsageError
 
 RESERVED: Final = ".maxbrod-tmp"
-"""The folder of unfinished files and of probes. No object of a caller lives there, and no listing shows it."""
+"""The folder of unfinished files. Callers cannot use it, and no listing shows it."""
 
 _NAME_BYTES_MAX: Final = 1024  # S3's keys
 _PART_BYTES_MAX: Final = 255  # Linux's file names
@@ -25,7 +25,7 @@ def check_name(path: str) -> str:
 
 
 def check_folder(folder: str) -> str:
-    """The folder without a slash at its end; empty stands for the root."""
+    """The folder without a trailing slash; empty is the root."""
     bare = folder.removesuffix("/")
     return check_name(bare) if folder else ""
 

@@ -1,6 +1,6 @@
-"""The way in: a URL and its options become a `Storage`.
+"""The entry point: opens a `Storage` for a URL and its options.
 
-Nothing is read, written or created by opening, but for the folder that holds memories.
+Opening reads, writes and creates nothing but the folder of `memory://`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def open_storage(url: str, options: StorageConfig | None = None) -> Storage:
-    """The storage at a URL; a plain path is a local directory. UsageError: the URL or an option cannot be right."""
+    """The storage at a URL; a plain path is a local directory. UsageError: the URL or an option is invalid."""
     options = options or StorageConfig()
     if is_joined(url):
         return JoinedStorage(url)

@@ -1,7 +1,6 @@
-"""A storage that is another one with a few objects more, which are in memory, and some folders that lie elsewhere.
+"""A storage with a few additional objects in memory and some folders moved elsewhere.
 
-So an archive that belongs to another tool can be looked at as one of ours, and what we must remember about it stays out
-of that tool's sight.
+So another tool's archive can be used as one of ours, and our own objects in it stay hidden from that tool.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
 
 OWN_FOLDER: Final = ".maxbrod"
-"""Where our own objects are kept in another tool's archive."""
+"""The folder of our own objects in another tool's archive."""
 
 
 class OverlaidStorage(Storage):
     def __init__(
         self, base: Storage, *, objects: Mapping[str, bytes], moved: Sequence[str], read_only: bool = False
     ) -> None:
-        """`objects` are served from memory; those in the folders `moved` are kept under OWN_FOLDER.
+        """`objects` are served from memory; objects in the folders `moved` are stored under OWN_FOLDER.
 
-        `read_only`: nothing may be kept there, not even of ours.
+        `read_only`: nothing may be written, not even our own objects.
         """
         super().__init__(base.url)
         self._base = base
@@ -57,8 +56,8 @@ class OverlaidStorage(Storage):
 
     def list(self, folder: str = "") -> Iterator[ObjectInfo]:
         if f"{folder.rstrip('/')}/".startswith(self._moved):
-            found = self._base.list(f"{OWN_FOLDER}/{folder}")
-            return (replace(each, path=each.path.removeprefix(f"{OWN_FOLDER}/")) for each in found)
+            listed = self._base.list(f"{OWN_FOLDER}/{folder}")
+            return (replace(each, path=each.path.removeprefix(f"{OWN_FOLDER}/")) for each in listed)
         return (each for each in self._base.list(folder) if not each.path.startswith(f"{OWN_FOLDER}/"))
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -70,7 +69,7 @@ class OverlaidStorage(Storage):
     def _target(self, path: str) -> str:
         if self._read_only:
             raise RefusedError(
-                "this place is only read, never written: nothing can be remembered there",
+                "this place is read-only and never written: nothing can be stored there",
                 object_name=self.url,
                 hint="back it up into an archive first (maxbrod backup --from-logdir), and work from that",
             )
@@ -78,5 +77,5 @@ class OverlaidStorage(Storage):
 
 
 def without_own(storage: Storage) -> Storage:
-    """What its tool sees of it."""
+    """The storage as the other tool sees it."""
     return OverlaidStorage(storage, objects={}, moved=())

@@ -1,4 +1,4 @@
-"""Finds out whether a store keeps the promise that everything else rests on: a name that is taken stays taken."""
+"""Tests whether a store honours conditional puts, on which every commit depends: a taken name stays taken."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def probe_conditional_puts(storage: Storage) -> bool:
-    """False: the store overwrites silently, and two writers of one archive would not notice each other.
+    """False: the store overwrites silently, and two writers of one archive would overwrite each other's commits.
 
-    Creates one object of a few bytes twice, and removes it.
+    Creates one object of a few bytes twice and deletes it.
     """
     name = f"probes/{uuid.uuid4().hex}"
     try:

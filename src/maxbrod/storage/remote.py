@@ -1,12 +1,13 @@
-"""Objects in a cloud, through obstore: one client, our retries, our errors.
+"""Objects in a cloud, through obstore with our own retries and errors.
 
-Every object carries the random id of the write that made it. A write whose answer was lost is told from somebody
-else's by it; where a store drops such metadata, the bytes decide.
+Every object carries the random id of the write that created it as metadata. If the answer to a write is lost, the id
+tells our object from another writer's. If a store drops the metadata, the bytes are compared.
 """
 
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_right
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -14,26 +15,30 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import obstore
 from obstore.exceptions import BaseError
 
-from maxbrod.errors import ObjectExistsError, ObjectNotFoundError, UnavailableError
+from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UnavailableError, UsageError
 from maxbrod.storage.failures import too_short, translate
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.names import RESERVED, check_folder, check_name
-from maxbrod.storage.spans import cut, join
-from maxbrod.storage.upload import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from obstore import ObjectMeta
+    from obstore import ObjectMeta, WritableFile
 
     from maxbrod.storage.retrying import RetryPolicy
     from maxbrod.storage.stores import Clients
 
+
 T = TypeVar("T")
 
 WRITE_ID: Final = "maxbrodwrite"  # Azure wants an identifier, and HTTP knows no capitals
+GAP_BYTES_MAX: Final = 1024 * 1024
+"""Reading this many unneeded bytes takes about as long as another request."""
+PART_BYTES: Final = 8 * 1024 * 1024
+PARTS_IN_FLIGHT: Final = 4
+_PARTS_MAX: Final = 10_000  # S3's
 _READS: Final = 3
-"""How often bytes are asked for before an object counts as shorter than it should be."""
+"""Reads before an object counts as too short: a single short answer may be a broken connection."""
 
 
 class RemoteStorage(Storage):
@@ -63,12 +68,13 @@ class RemoteStorage(Storage):
         def attempt() -> None:
             nonlocal in_doubt
             try:
-                self._once("put", path, create)
+                self.run_once("put", path, create)
             except UnavailableError:
                 in_doubt = True
                 raise
             except ObjectExistsError:
-                # Only after an answer was lost can the object be our own.
+                # The object can be our own only if the answer to an earlier attempt was lost. Without that condition a
+                # store that drops our metadata would make equal bytes of another writer look like ours.
                 if not (in_doubt and self._is_own(path, write_id, body)):
                     raise
 
@@ -83,16 +89,7 @@ class RemoteStorage(Storage):
         self._retried("replace", path, put)
 
     def create(self, path: str) -> Writer:
-        write_id = uuid.uuid4().hex
-        start = partial(obstore.open_writer, self._clients.patient, check_name(path), attributes=self._marked(write_id))
-        return Upload(
-            self.name_of(path),
-            start=start,
-            put_whole=partial(self.put, path),
-            refuse_taken=partial(self._refuse_taken, path),
-            landed=lambda: self._landed(path, write_id),
-            once=partial(self._once, "create", path),
-        )
+        return Upload(self, check_name(path))
 
     def get(self, path: str, *, size: int | None = None) -> memoryview:
         check_name(path)
@@ -104,14 +101,14 @@ class RemoteStorage(Storage):
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
         check_name(path)
-        spans = join(ranges)
+        spans = join_ranges(ranges)
         starts, sizes = [span.start for span in spans], [span.size for span in spans]
 
         def read() -> Sequence[memoryview]:
             answers = obstore.get_ranges(self._clients.once, path, starts=starts, lengths=sizes, coalesce=0)
             return [memoryview(answer) for answer in answers]
 
-        return cut(ranges, spans, self._read("get_ranges", path, read, sizes))
+        return cut_ranges(ranges, spans, self._read("get_ranges", path, read, sizes))
 
     def head(self, path: str) -> ObjectInfo:
         return self._retried("head", path, lambda: _info(obstore.head(self._clients.once, check_name(path))))
@@ -123,9 +120,10 @@ class RemoteStorage(Storage):
             chunks = obstore.list(self._clients.once, prefix=prefix or None)
             return [_info(meta) for chunk in chunks for meta in chunk]
 
-        # Not every store that speaks S3 sorts as S3 does.
-        found = self._retried("list", folder, collect)
-        return iter(sorted((info for info in found if not _is_reserved(info)), key=lambda info: info.path.encode()))
+        # All pages are read before the first object is returned: a retry in between would repeat or skip objects. Not
+        # every S3-compatible store sorts as S3 does.
+        listed = self._retried("list", folder, collect)
+        return iter(sorted((info for info in listed if not _is_reserved(info)), key=lambda info: info.path.encode()))
 
     def delete(self, paths: Iterable[str]) -> None:
         names = [check_name(path) for path in paths]
@@ -134,7 +132,7 @@ class RemoteStorage(Storage):
         try:
             self._retried("delete", "", lambda: obstore.delete(self._clients.once, names))
         except ObjectNotFoundError:
-            # Some stores stop at the first name that is not there, and do not say which one it was.
+            # Some stores stop at the first missing name and do not report which one it was.
             for name in names:
                 self._delete_one(name)
 
@@ -142,26 +140,24 @@ class RemoteStorage(Storage):
         with suppress(ObjectNotFoundError):
             self._retried("delete", name, lambda: obstore.delete(self._clients.once, name))
 
-    # How requests are made
-
-    def _once(self, operation: str, path: str, action: Callable[[], T]) -> T:
+    def run_once(self, operation: str, path: str, action: Callable[[], T]) -> T:
         try:
             return action()
         except (BaseError, OSError, ValueError, NotImplementedError) as error:
             raise translate(error, operation, self.name_of(path)) from None
 
     def _retried(self, operation: str, path: str, action: Callable[[], T]) -> T:
-        return self._retries.run(lambda: self._once(operation, path, action))
+        return self._retries.run(lambda: self.run_once(operation, path, action))
 
     def _read(
         self, operation: str, path: str, action: Callable[[], Sequence[memoryview]], sizes: Sequence[int] | None
     ) -> Sequence[memoryview]:
-        """Bytes of the sizes that they must have. What is short once may be whole the next time."""
+        """Read until the answers have the expected sizes: a short answer may be complete the next time."""
         for _ in range(_READS):
-            found = self._retried(operation, path, action)
-            if sizes is None or [len(each) for each in found] == sizes:
-                return found
-        there = sum(map(len, found))
+            answers = self._retried(operation, path, action)
+            if sizes is None or [len(each) for each in answers] == sizes:
+                return answers
+        there = sum(map(len, answers))
         raise too_short(operation, self.name_of(path), there=there, expected=sum(sizes or ()))
 
     def _marked(self, write_id: str) -> dict[str, str]:
@@ -169,27 +165,38 @@ class RemoteStorage(Storage):
 
     def _is_own(self, path: str, write_id: str, body: memoryview) -> bool:
         try:
-            found = self._once("get", path, lambda: obstore.get(self._clients.once, path))
+            found = self.run_once("get", path, lambda: obstore.get(self._clients.once, path))
             mark = found.attributes.get(WRITE_ID)
-            return mark == write_id if mark is not None else self._once("get", path, found.bytes) == body
+            return mark == write_id if mark is not None else self.run_once("get", path, found.bytes) == body
         except ObjectNotFoundError:
             raise UnavailableError(
-                "the object came and went while it was created", operation="put", object_name=self.name_of(path)
+                "the object appeared and disappeared while it was created",
+                operation="put",
+                object_name=self.name_of(path),
             ) from None
 
-    def _landed(self, path: str, write_id: str) -> bool:
-        """Whether the object that is there, if any, came from this very write."""
+    def start_upload(self, path: str, write_id: str) -> WritableFile:
+        return obstore.open_writer(
+            self._clients.patient,
+            path,
+            attributes=self._marked(write_id),
+            buffer_size=PART_BYTES,
+            max_concurrency=PARTS_IN_FLIGHT,
+        )
+
+    def has_landed(self, path: str, write_id: str) -> bool:
+        """Whether this very write created the object, if there is one."""
         try:
             found = self._retried("create", path, lambda: obstore.get(self._clients.once, path, options={"head": True}))
         except ObjectNotFoundError:
             return False
         return found.attributes.get(WRITE_ID) == write_id
 
-    def _refuse_taken(self, path: str) -> None:
+    def refuse_taken(self, path: str) -> None:
         with suppress(ObjectNotFoundError):
             self.head(path)
             raise ObjectExistsError(
-                "there is such an object already",
+                "the object already exists",
                 operation="create",
                 object_name=self.name_of(path),
                 hint="objects are never overwritten",
@@ -203,3 +210,115 @@ def _info(meta: ObjectMeta) -> ObjectInfo:
 
 def _is_reserved(info: ObjectInfo) -> bool:
     return info.path.startswith(f"{RESERVED}/")
+
+
+def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
+    """Spans that cover all non-empty ranges, in ascending order, more than GAP_BYTES_MAX apart.
+
+    One request fetches ranges that are close together. obstore can join ranges itself, but panics if an object is
+    too short: exactly the case that must be reported.
+    """
+    spans: list[ByteRange] = []
+    for each in sorted((each for each in ranges if each.size), key=lambda each: each.start):
+        end = each.start + each.size
+        if spans and each.start - (spans[-1].start + spans[-1].size) <= GAP_BYTES_MAX:
+            last = spans.pop()
+            each = ByteRange(start=last.start, size=max(end, last.start + last.size) - last.start)  # noqa: PLW2901
+        spans.append(each)
+    return spans
+
+
+def cut_ranges(
+    ranges: Sequence[ByteRange], spans: Sequence[ByteRange], answers: Sequence[memoryview]
+) -> list[memoryview]:
+    """The bytes of each range, from the answers for the spans of `join_ranges`."""
+    starts = [span.start for span in spans]
+    pieces: list[memoryview] = []
+    for each in ranges:
+        if not each.size:
+            pieces.append(memoryview(b""))
+            continue
+        span = bisect_right(starts, each.start) - 1
+        position = each.start - starts[span]
+        pieces.append(answers[span][position : position + each.size])
+    return pieces
+
+
+class _Aborted(Exception):  # noqa: N818 - never raised
+    """The error that tells obstore to abort an upload."""
+
+
+class Upload(Writer):
+    """A large object in parts.
+
+    An object that fits into one part is one conditional put. A larger one is a multipart upload, which is invisible
+    until it is complete. obstore cannot complete it conditionally, so the name is checked before it starts. Holds at
+    most `PARTS_IN_FLIGHT + 1` parts in memory.
+    """
+
+    def __init__(self, storage: RemoteStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._write_id = uuid.uuid4().hex
+        self._first = bytearray()
+        self._file: WritableFile | None = None
+
+    def write(self, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        self.size += len(view)
+        if self._file is None and len(self._first) + len(view) <= PART_BYTES:
+            self._first += view
+            return
+        if self.size > PART_BYTES * _PARTS_MAX:
+            raise UsageError(
+                f"an object of more than {PART_BYTES * _PARTS_MAX} bytes cannot be written",
+                object_name=self._storage.name_of(self._path),
+            )
+        file = self._opened()
+        for start in range(0, len(view), PART_BYTES):
+            # A copy: obstore keeps the buffer until its part is sent, and the caller may reuse it before.
+            part = bytes(view[start : start + PART_BYTES])
+            self._run(partial(file.write, part))
+
+    def commit(self) -> None:
+        if self._file is None:
+            self._storage.put(self._path, self._first)
+            return
+        try:
+            self._run(self._file.close)
+        except MaxbrodError as error:
+            self._resolve(error)
+
+    def abort(self) -> None:
+        self._first = bytearray()
+        if self._file is not None:
+            # If the block ends in an error, obstore aborts the upload, and the store deletes the parts.
+            leave = partial(self._file.__exit__, _Aborted, _Aborted(), None)
+            with suppress(MaxbrodError):
+                self._run(leave)
+
+    def _opened(self) -> WritableFile:
+        if self._file is None:
+            self._storage.refuse_taken(self._path)
+            file = self._run(partial(self._storage.start_upload, self._path, self._write_id))
+            self._file = file
+            self._run(lambda: file.write(self._first))
+            self._first = bytearray()
+        return self._file
+
+    def _resolve(self, error: MaxbrodError) -> None:
+        """Completing the upload failed, or its answer was lost: the object's write id shows which."""
+        if self._storage.has_landed(self._path, self._write_id):
+            return
+        if isinstance(error, ObjectNotFoundError):
+            # The store no longer knows the upload: it has completed it, or lost it.
+            raise UnavailableError(
+                "it is unknown whether the upload was completed",
+                operation=error.operation,
+                object_name=error.object_name,
+                hint="write the object again under another name",
+            )
+        raise error
+
+    def _run(self, action: Callable[[], T]) -> T:
+        return self._storage.run_once("create", self._path, action)

@@ -1,4 +1,4 @@
-"""Tries again what a retry can help: growing pauses with chance in them, and an end."""
+"""Retries transient errors with growing, randomised pauses until a deadline."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
-TELL_FIRST_S: Final = 3.0
-TELL_EVERY_S: Final = 15.0
+WARN_FIRST_S: Final = 3.0
+WARN_EVERY_S: Final = 15.0
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -26,23 +26,23 @@ class RetryPolicy:
     pause_max_s: float = 5.0
 
     def run(self, attempt: Callable[[], T]) -> T:
-        """The first success. An error that no retry can help, or the last one before the deadline, is raised."""
+        """The first success. Raises an error that is not retryable, or the last one before the deadline."""
         started = time.monotonic()
         end = started + self.deadline_s
-        tell_at = started + TELL_FIRST_S
+        warn_at = started + WARN_FIRST_S
         pause = self.pause_first_s
         while True:
             try:
                 return attempt()
             except MaxbrodError as error:
-                # Chance keeps a thousand tasks that failed together from coming back together.
+                # Random pauses keep a thousand tasks that failed together from retrying together.
                 wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
                 now = time.monotonic()
                 if not error.retryable or now + wait > end:
                     raise
-                if now >= tell_at:
-                    # Somebody may be looking at a screen on which nothing moves.
+                if now >= warn_at:
+                    # Tell the user why nothing happens.
                     _LOG.warning("waiting for the store: %s; giving up in %.0f s", error, end - now)
-                    tell_at = now + TELL_EVERY_S
+                    warn_at = now + WARN_EVERY_S
             time.sleep(wait)
             pause = min(pause * 2, self.pause_max_s)

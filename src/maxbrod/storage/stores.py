@@ -1,7 +1,7 @@
-"""Builds the obstore client of a cloud from a location and its options.
+"""Builds the obstore clients of a cloud from a location and its options.
 
-Two clients of one store: `once` never retries by itself, because a conditional put that is repeated behind our back
-meets its own object and looks refused; `patient` repeats the parts of an upload, which may be sent any number of times.
+Each store has two clients. `once` never retries by itself: a conditional put that obstore repeats would meet its own
+object and look refused. `patient` retries the parts of an upload, which may be sent any number of times.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def open_clients(location: Location, options: StorageConfig) -> Clients:
             once=_open(location, options, {"max_retries": 0}), patient=_open(location, options, _patience(options))
         )
     except (BaseError, ValueError):
-        # The complaint quotes what it complains about, and that may be a key.
+        # obstore's message quotes the option, which may be a secret key.
         raise UsageError(
-            "a storage cannot be opened with these options",
+            "the storage cannot be opened with these options",
             object_name=location.url,
-            hint="look at the keys, the endpoint and the certificates, in the configuration and in the environment",
+            hint="check the keys, the endpoint and the certificates in the configuration and in the environment",
         ) from None
 
 
 def refuse_foreign_options(location: Location, options: StorageConfig) -> None:
-    """Options for another cloud than the URL's are a mistake, and ignoring them could leave data unencrypted."""
+    """Refuse options for another cloud than the URL's: ignoring them could leave data unencrypted."""
     for scheme, (section, default) in _SECTIONS.items():
         if scheme != location.scheme and getattr(options, section) != default:
             raise UsageError(
@@ -73,7 +73,7 @@ def _open(location: Location, options: StorageConfig, retries: dict[str, Any]) -
 
 
 def settings_of(location: Location, options: StorageConfig) -> dict[str, Any]:
-    """What a cloud's client is told beyond the bucket, secrets in plain text; what is left out it looks up itself."""
+    """The settings of a cloud's client, with secrets in plain text; it looks up omitted ones itself."""
     if location.scheme == "s3":
         return _s3(location.bucket, options.s3)
     return _gcs(options.gcs) if location.scheme == "gs" else _azure(options.azure)
@@ -108,7 +108,7 @@ def _azure(options: AzureConfig) -> dict[str, Any]:
 
 
 def _given(**settings: Any) -> dict[str, Any]:  # noqa: ANN401 - settings of any type
-    """Those that are set: what is left out, obstore takes from the environment."""
+    """The settings that are set; obstore takes the others from the environment."""
     return {
         name: value.get_secret_value() if isinstance(value, SecretStr) else value
         for name, value in settings.items()

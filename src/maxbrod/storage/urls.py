@@ -1,4 +1,4 @@
-"""Takes the URL of an archive apart. Opens nothing."""
+"""Parses the URL of an archive. Opens nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNKNOWN_HINTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """`bucket` is a bucket, a container, or the name of a memory; `prefix` an absolute path where it is a file's."""
+    """`bucket` is a bucket, a container, or the name of a `memory://`; for `file`, `prefix` is an absolute path."""
 
     scheme: Scheme
     bucket: str
@@ -43,7 +43,7 @@ class Location:
 
 
 def parse_url(url: str) -> Location:
-    """A plain path stands for a local directory, from the working directory on."""
+    """The location of a URL. A plain path is a local directory, relative to the working directory."""
     if "\0" in url or not url.strip():
         raise UsageError("the URL of the storage is empty or has a NUL in it", hint=_HINT)
     if "://" not in url:
@@ -52,7 +52,7 @@ def parse_url(url: str) -> Location:
     scheme = url.partition("://")[0].lower()
     if scheme not in _SCHEMES:
         raise _unknown(scheme)
-    # The URL is not quoted in these: what stands before an @ or behind a ? is often a secret.
+    # These errors do not quote the URL: the part before an @ or after a ? is often a secret.
     if scheme == "file":
         return _file(url)
     authority, _, prefix = url.partition("://")[2].partition("/")
@@ -69,13 +69,13 @@ def parse_url(url: str) -> Location:
 
 
 def _unknown(scheme: str) -> UsageError:
-    return UsageError(f"storage of the kind {scheme}:// is not known", hint=_UNKNOWN_HINTS.get(scheme, _HINT))
+    return UsageError(f"storage of the kind {scheme}:// is not supported", hint=_UNKNOWN_HINTS.get(scheme, _HINT))
 
 
 def _refuse_nearly(path: str) -> None:
-    """A URL with a slip in it would make a folder of that name, and a backup into it would look like one in a cloud."""
+    """Refuse a mistyped URL: it would create a local folder, and a backup into it would look like one in a cloud."""
     if _WINDOWS.match(path):
-        raise UsageError("a path of Windows cannot be used here", hint=_HINT)
+        raise UsageError("Windows paths are not supported", hint=_HINT)
     found = _NEARLY.match(path)
     if found is None:
         return
@@ -83,7 +83,7 @@ def _refuse_nearly(path: str) -> None:
     if scheme not in _SCHEMES:
         raise _unknown(scheme)
     start = f"{scheme}:///" if scheme == "file" else f"{scheme}://"
-    # What stands before an @ or behind a ? is often a secret; a file's URL has no relative path.
+    # The part before an @ or after a ? is often a secret; a file URL has no relative path.
     hidden = set("@?#\\") & set(rest) or (scheme == "file" and found[2])
     meant = f"{start}…" if hidden else f"{start}{rest}"
     raise UsageError(

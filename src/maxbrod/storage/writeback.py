@@ -1,6 +1,7 @@
-"""Begins to write a growing file out while more of it comes, so that the sync at its end has little left to do.
+"""Syncs a growing file in the background, so that the sync at its end has little left to do.
 
-Measured with a gigabyte: a sync at the end of each 256 MiB took as long again as the writing; begun early it is hidden.
+Measured with a gigabyte: a sync at the end of each 256 MiB took as long as the writing itself; started early, it costs
+nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import threading
 from typing import Final
 
 WRITEBACK_BYTES: Final = 16 << 20
-"""Dirty bytes that are worth a thread; less is written out in no time."""
+"""Dirty bytes that are worth a thread; fewer are synced quickly at the end."""
 
 
 class Writeback:
@@ -21,7 +22,7 @@ class Writeback:
         self._error: OSError | None = None
 
     def wrote(self, size: int) -> None:
-        """Takes note, and syncs in the background from time to time; raises what the last time failed with."""
+        """Count written bytes, and start a sync in the background if one is due; raises the error of the last sync."""
         self._dirty += size
         if self._dirty < WRITEBACK_BYTES or (self._thread is not None and self._thread.is_alive()):
             return
@@ -31,7 +32,7 @@ class Writeback:
         self._thread.start()
 
     def settle(self) -> None:
-        """Wait until the file can be closed. The system tells an error once only, so it is raised again here."""
+        """Wait until the file can be closed. The kernel reports a failed sync only once, so it is raised again here."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

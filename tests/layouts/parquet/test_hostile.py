@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
-from maxbrod.layouts.parquet import pages
+from maxbrod.layouts.parquet import metadata
 from maxbrod.layouts.parquet.layout import LAYOUT
-from maxbrod.layouts.parquet.thrift import decode_struct
+from maxbrod.layouts.parquet.metadata import decode_struct
 from parquet.archives import local, read, rows, scratch, write
 
 if TYPE_CHECKING:
@@ -153,11 +153,11 @@ def test_columns_of_other_types_are_refused(storage: Storage, table: pa.Table) -
         ({"topic": "other"}, "another segment"),
         ({"startOffset": "1"}, "another segment"),
         ({"level": "1"}, "another segment"),
-        ({"partition": "-1"}, "no number"),
-        ({"endOffset": "٤٩"}, "no number"),
+        ({"partition": "-1"}, "not a number"),
+        ({"endOffset": "٤٩"}, "not a number"),
         ({"messageCount": ""}, "lacks the key messageCount"),
         ({"region": ""}, "lacks the key region"),
-        ({"messageCount": "51"}, "speaks of 51 records"),
+        ({"messageCount": "51"}, "claims 51 records"),
     ],
 )
 def test_a_footer_that_does_not_fit_is_told(storage: Storage, keys: dict[str, str], told: str) -> None:
@@ -176,7 +176,7 @@ def test_a_file_without_the_tools_columns_is_told(storage: Storage) -> None:
 @pytest.mark.parametrize("codec", ["zstd", "gzip"])
 def test_a_bomb_is_refused_before_it_is_unpacked(storage: Storage, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
     """Zeros by the megabyte in a few bytes: by the sizes that the headers of its pages give."""
-    monkeypatch.setattr(pages, "PAGE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(metadata, "PAGE_BYTES_MAX", 1 << 20)
     zeros = pa.array([bytes(1 << 16)] * 50, pa.binary())
     put(storage, changed("value", zeros), compression=codec, use_dictionary=False, data_page_size=1 << 30)
     assert storage.head(SEGMENT.path).size < 1 << 15
@@ -210,7 +210,7 @@ def test_a_page_never_unpacks_to_more_than_its_footer_promises(storage: Storage)
 @given(data=st.binary(max_size=200))
 def test_no_bytes_crash_the_reader_of_page_headers(data: bytes) -> None:
     with suppress(CorruptDataError):
-        pages.check_pages(memoryview(data), column="value", unpacked_bytes=1 << 20)
+        metadata.check_pages(memoryview(data), column="value", unpacked_bytes=1 << 20)
 
 
 def test_one_long_value_in_every_row_is_read_in_small_batches(storage: Storage) -> None:
@@ -227,7 +227,7 @@ def test_a_segment_that_is_gone_or_another_is_told_by_the_quick_check(storage: S
     storage.delete([survey.segments[0].path])
     storage.replace(survey.segments[1].path, DATA)
     messages = [fault.message for fault in LAYOUT.check(storage, survey, deep=False)]
-    assert messages[0] == "the object is gone"
+    assert messages[0] == "the object is missing"
     assert messages[1].startswith("the object has")
 
 

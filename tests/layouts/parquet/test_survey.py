@@ -13,7 +13,7 @@ from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import Survey, WriteOptions
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.parquet.names import SegmentName, parse_name
-from maxbrod.layouts.parquet.overlaps import shares
+from maxbrod.layouts.parquet.overlaps import without_overlaps
 from maxbrod.model import TopicPartition
 from parquet.archives import WHERE, local, read, rows, write
 
@@ -147,7 +147,7 @@ names = st.builds(
 
 @given(found=st.lists(names, max_size=12))
 def test_every_offset_belongs_to_one_segment_and_the_highest_level_that_has_it(found: list[SegmentName]) -> None:
-    chosen = shares(found)
+    chosen = without_overlaps(found)
     owners = {offset: share.name for share in chosen for offset in range(share.base, share.end)}
     assert sum(share.end - share.base for share in chosen) == len(owners)
     assert [share.base for share in chosen] == sorted(share.base for share in chosen)

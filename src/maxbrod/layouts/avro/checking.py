@@ -1,4 +1,4 @@
-"""Whether an Avro archive is whole: quickly by names and headers, or by decoding everything."""
+"""Checks an Avro archive: quickly by names and headers, or deeply by decoding everything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
-    """What is not as it should be. Quick: files, sizes and names as surveyed; deep: every record is decoded."""
+    """All faults. Quick: files, sizes and names as surveyed; deep: every record is decoded."""
     yield from survey.faults
     sizes = {info.path: info.size for info in storage.list()}
     for segment in survey.segments:

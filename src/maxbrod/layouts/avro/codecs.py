@@ -1,4 +1,4 @@
-"""The codecs of Avro container files: one block's bytes to its records and back, in bounded memory."""
+"""The codecs of Avro container files: compress and decompress one block in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK_BYTES_MAX: Final = 256 << 20
-"""Unpacked. Writers end a block after some 16 KiB to 1 MiB; one with a single huge record may be larger."""
+"""Decompressed. Writers end a block after 16 KiB to 1 MiB; one with a single huge record may be larger."""
 _CRC_BYTES: Final = 4
 _XZ_MEMORY_MAX: Final = 256 << 20
-"""A dictionary can have 4 GiB, and the header alone says so; the highest level of xz needs 65 MiB."""
+"""A header alone may claim a dictionary of 4 GiB; the highest level of xz needs 65 MiB."""
 
 
 class _Decompressor(Protocol):
-    """What zlib, bz2 and lzma have in common."""
+    """The interface that zlib, bz2 and lzma share."""
 
     @property
     def eof(self) -> bool: ...
@@ -52,7 +52,7 @@ def compress(codec: str, data: NDArray[np.uint8], level: int | None) -> bytes:
 
 
 def decompress(codec: str, data: memoryview) -> NDArray[np.uint8]:
-    """A block's records. CorruptDataError: it cannot be unpacked, or to more than BLOCK_BYTES_MAX."""
+    """A block's records. CorruptDataError: it cannot be decompressed, or exceeds BLOCK_BYTES_MAX."""
     match codec:
         case "null":
             return np.frombuffer(data, np.uint8)
@@ -69,7 +69,7 @@ def decompress(codec: str, data: memoryview) -> NDArray[np.uint8]:
             return compression.decompress(Codec.ZSTD, packed, bytes_max=BLOCK_BYTES_MAX)
         case _:
             raise UnsupportedFormatError(
-                f"the blocks are packed with {codec!r}, which is unknown", hint=f"known are {', '.join(CODECS)}"
+                f"the blocks have the unknown codec {codec!r}", hint=f"supported are {', '.join(CODECS)}"
             )
 
 

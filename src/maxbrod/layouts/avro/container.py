@@ -1,6 +1,6 @@
-"""Avro's object container file: its header, and its blocks one after another, read in pieces.
+"""Avro's object container file: reads and writes its header and its blocks.
 
-Every length is compared with the object's size before anything of that length is read.
+Every length is compared with the object's size before that many bytes are read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SYNC_BYTES: Final = 16
 _LONG_BYTES_MAX: Final = 10
 _HEAD_BYTES: Final = 16 << 10
 _HEAD_BYTES_MAX: Final = 16 << 20
-_PIECE_BYTES: Final = 8 << 20
+_REQUEST_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What stands before the blocks. `bytes`: how long it is."""
+    """The header before the blocks. `bytes` is its length."""
 
     schema: Any
     codec: str
@@ -58,7 +58,7 @@ def encode_bytes(data: bytes) -> bytes:
 
 
 def decode_long(data: memoryview | bytes, at: int) -> tuple[int, int]:
-    """A number and the position after it. TruncatedDataError: `data` ends in it; CorruptDataError: it is too long."""
+    """A number and its end. TruncatedDataError: `data` ends within it; CorruptDataError: it is too long."""
     raw = 0
     for index, byte in enumerate(data[at : at + _LONG_BYTES_MAX]):
         raw |= (byte & 0x7F) << 7 * index
@@ -67,7 +67,7 @@ def decode_long(data: memoryview | bytes, at: int) -> tuple[int, int]:
                 break
             return (raw >> 1) ^ -(raw & 1), at + index + 1
     if len(data) - at < _LONG_BYTES_MAX:
-        raise TruncatedDataError("a number is cut", position=at)
+        raise TruncatedDataError("a number is cut off", position=at)
     raise CorruptDataError("a number has more than 64 bits", position=at)
 
 
@@ -84,24 +84,24 @@ def encode_block(count: int, data: bytes, sync: bytes) -> bytes:
 
 
 def read_header(storage: Storage, path: str, size: int) -> Header:
-    """CorruptDataError, UnsupportedFormatError: it is no container file, or none that can be read."""
-    asked = _HEAD_BYTES
+    """The header of a container file. CorruptDataError, UnsupportedFormatError: it is not one, or cannot be read."""
+    request_bytes = _HEAD_BYTES
     with naming(storage.name_of(path)):
         while True:
-            head = storage.get_range(path, 0, min(asked, size))
+            head = storage.get_range(path, 0, min(request_bytes, size))
             try:
                 return _decode_header(head)
             except TruncatedDataError:
-                if asked >= min(size, _HEAD_BYTES_MAX):
+                if request_bytes >= min(size, _HEAD_BYTES_MAX):
                     raise
-                asked *= 8
+                request_bytes *= 8
 
 
 def _decode_header(head: memoryview) -> Header:
     if bytes(head[: len(MAGIC)]) != MAGIC:
         if len(head) < len(MAGIC):
             raise TruncatedDataError("the file is too short for an Avro container", position=0)
-        raise UnsupportedFormatError("the file is no Avro container of version 1", position=0)
+        raise UnsupportedFormatError("the file is not an Avro container of version 1", position=0)
     metadata: dict[str, bytes] = {}
     at = len(MAGIC)
     while True:
@@ -115,11 +115,11 @@ def _decode_header(head: memoryview) -> Header:
             break
     sync = bytes(head[at : at + SYNC_BYTES])
     if len(sync) < SYNC_BYTES:
-        raise TruncatedDataError("the header is cut", position=at)
+        raise TruncatedDataError("the header is cut off", position=at)
     try:
         schema = json.loads(metadata.get("avro.schema", b""))
     except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"the schema is no JSON: {error}", position=len(MAGIC)) from error
+        raise CorruptDataError(f"the schema is not JSON: {error}", position=len(MAGIC)) from error
     codec = metadata.get("avro.codec", b"null").decode("utf-8", "replace")
     return Header(schema=schema, codec=codec, metadata=metadata, sync=sync, bytes=at + SYNC_BYTES)
 
@@ -127,33 +127,33 @@ def _decode_header(head: memoryview) -> Header:
 def _decode_bytes(data: memoryview, at: int) -> tuple[bytes, int]:
     size, at = decode_long(data, at)
     if size < 0:
-        raise CorruptDataError(f"a length of {size} cannot be", position=at)
+        raise CorruptDataError(f"a length of {size} is invalid", position=at)
     if size > len(data) - at:
-        raise TruncatedDataError("a value is cut", position=at)
+        raise TruncatedDataError("a value is cut off", position=at)
     return bytes(data[at : at + size]), at + size
 
 
 class _Window:
-    """An object's bytes from any position on, fetched in large pieces that go forward."""
+    """An object's bytes from any position, fetched in large requests that move forward."""
 
     def __init__(self, storage: Storage, path: str, size: int) -> None:
         self._storage = storage
         self._path = path
         self._size = size
         self._start = 0
-        self._piece = memoryview(b"")
+        self._data = memoryview(b"")
 
     def bytes(self, position: int, count: int) -> memoryview:
         count = min(count, self._size - position)
-        if position < self._start or position + count > self._start + len(self._piece):
-            asked = min(max(count, _PIECE_BYTES), self._size - position)
-            self._start, self._piece = position, self._storage.get_range(self._path, position, asked)
+        if position < self._start or position + count > self._start + len(self._data):
+            fetched = min(max(count, _REQUEST_BYTES), self._size - position)
+            self._start, self._data = position, self._storage.get_range(self._path, position, fetched)
         at = position - self._start
-        return self._piece[at : at + count]
+        return self._data[at : at + count]
 
 
 def read_blocks(storage: Storage, path: str, size: int, header: Header) -> Iterator[Block]:
-    """All blocks up to the end. CorruptDataError, TruncatedDataError name the position of the block that is wrong."""
+    """All blocks up to the end. CorruptDataError, TruncatedDataError name the position of the damaged block."""
     window = _Window(storage, path, size)
     position = header.bytes
     with naming(storage.name_of(path)):
@@ -168,20 +168,20 @@ def _read_block(window: _Window, position: int, size: int, sync: bytes) -> tuple
         count, at = decode_long(head, 0)
         length, at = decode_long(head, at)
     except CorruptDataError as error:
-        raise type(error)(f"a block's head is wrong: {error.message}", position=position) from error
+        raise type(error)(f"the head of a block is invalid: {error.message}", position=position) from error
     end = position + at + length
     if count < 0 or length < 0 or length > BLOCK_BYTES_MAX:
         raise CorruptDataError(f"a block cannot have {count} records in {length} bytes", position=position)
     if end + SYNC_BYTES > size:
-        raise TruncatedDataError("the last block is cut", position=position)
+        raise TruncatedDataError("the last block is cut off", position=position)
     data = window.bytes(position + at, length + SYNC_BYTES)
     if bytes(data[length:]) != sync:
-        raise CorruptDataError("a block does not end with the file's marker", position=position)
+        raise CorruptDataError("a block does not end with the file's sync marker", position=position)
     return Block(position=position, count=count, data=data[:length]), end + SYNC_BYTES
 
 
 def read_last_block(storage: Storage, path: str, size: int, header: Header, tail_bytes: int) -> Block | None:
-    """The last block, if it lies whole in the last `tail_bytes` of the object: found by the marker before it."""
+    """The last block, if the last `tail_bytes` of the object contain all of it: found by the sync marker before it."""
     begin = max(size - tail_bytes, header.bytes - SYNC_BYTES)
     tail = bytes(storage.get_range(path, begin, size - begin))
     last = len(tail) - SYNC_BYTES

@@ -1,7 +1,7 @@
 """The topic by which two connectors for compacted topics take turns.
 
-`_compacted_log_backup_coordination`: the key is `<instance>-<partition>` of the connector that is spoken to, the value
-an Avro single object (C3 01, the schema's fingerprint, the record), or null when it has been heard.
+`_compacted_log_backup_coordination`: the key is `<instance>-<partition>` of the addressed connector, the value an Avro
+single object (C3 01, the schema's fingerprint, the record), or null after it has been received.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FINGERPRINT_BYTES: Final = 8
 
 
 class Event(IntEnum):
-    """What the connector shall do."""
+    """What the connector must do."""
 
     ACTIVATE = 0
     PASSIVATE = 1
@@ -27,7 +27,7 @@ class Event(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordination:
-    """One message. `instance` is the connector's name with the partition behind it, as in the key."""
+    """One message. `instance` is the connector's name followed by the partition, as in the key."""
 
     event: Event
     instance: str
@@ -38,9 +38,11 @@ class Coordination:
 
 
 def decode_coordination(value: bytes) -> Coordination:
-    """A message's value. CorruptDataError: it is none, or has bytes too few or too many."""
+    """Decode a message's value. CorruptDataError: it is not one, or has too few or too many bytes."""
     if value[: len(_MARK)] != _MARK:
-        raise UnsupportedFormatError("the value is no Avro single object", position=0, hint="it should begin with c301")
+        raise UnsupportedFormatError(
+            "the value is not an Avro single object", position=0, hint="it should begin with c301"
+        )
     at = len(_MARK) + _FINGERPRINT_BYTES
     event, at = decode_long(value, at)
     if event not in set(Event):
@@ -51,7 +53,7 @@ def decode_coordination(value: bytes) -> Coordination:
     offset, at = decode_long(value, at)
     timestamp_ms, at = decode_long(value, at)
     if at != len(value):
-        raise CorruptDataError(f"{len(value) - at} bytes stand behind the message", position=at)
+        raise CorruptDataError(f"{len(value) - at} bytes follow the message", position=at)
     return Coordination(
         event=Event(event),
         instance=instance,
@@ -72,8 +74,8 @@ def encode_coordination(message: Coordination, fingerprint: bytes) -> bytes:
 def _text(value: bytes, at: int) -> tuple[str, int]:
     size, at = decode_long(value, at)
     if not 0 <= size <= len(value) - at:
-        raise CorruptDataError(f"a text cannot have {size} bytes", position=at)
+        raise CorruptDataError(f"a string cannot have {size} bytes", position=at)
     try:
         return value[at : at + size].decode(), at + size
     except UnicodeDecodeError as error:
-        raise CorruptDataError("a text is no UTF-8", position=at) from error
+        raise CorruptDataError("a string is not UTF-8", position=at) from error

@@ -1,7 +1,7 @@
 """Header values that the tool wrote as serialised Java objects, besides `byte[]` and plain `String`.
 
-Connect's default converter takes a header that reads like a number or a truth value for one; its text is what the
-header was. Nothing is deserialised: the few forms that there are, are compared byte by byte.
+Connect's default converter parses a header that looks like a number or a boolean; its text is the original header.
+Nothing is deserialised: the few possible forms are compared byte by byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STRING_HEAD: Final = bytes.fromhex("aced000574")
 
 
 def _boxed(name: bytes, serial: str, field: bytes, rest: bytes = _NUMBER) -> bytes:
-    """What stands before the value of a boxed primitive: its class, with its one field `value`, and the class above."""
+    """The bytes before the value of a boxed primitive: its class with the field `value`, and its superclass."""
     described = len(name).to_bytes(2, "big") + name + bytes.fromhex(serial) + b"\x02\x00\x01" + field + b"\x00\x05value"
     return bytes.fromhex("aced00057372") + described + rest
 
@@ -38,7 +38,7 @@ def _decimal(form: str) -> Callable[[bytes], bytes | None]:
     def text(data: bytes) -> bytes | None:
         (value,) = struct.unpack(form, data)
         shortest = float(f"{value:.9g}") if form == ">f" and math.isfinite(value) else value
-        # Beyond these, what Java would print and what the header was are anybody's guess.
+        # Beyond these, Java's notation and the original header are unknown.
         plain = value == 0 or 1e-3 <= abs(value) < 1e7
         return repr(shortest).encode() if plain else None
 
@@ -61,7 +61,7 @@ _BOXED: Final[tuple[tuple[bytes, int, Callable[[bytes], bytes | None]], ...]] = 
 
 
 def text_of(value: bytes) -> bytes:
-    """The text of a serialised value; the value itself where it is of no known form."""
+    """The text of a serialised value; the value itself if its form is unknown."""
     for head, size, text in _BOXED:
         if value.startswith(head) and len(value) == len(head) + size:
             return text(value[len(head) :]) or value
@@ -79,7 +79,7 @@ def _from_java_utf8(data: bytes) -> bytes | None:
 
 
 def unwrap(headers: pa.Array) -> pa.Array:
-    """Headers with the values that Java serialised as what they were. Looks at each different value once."""
+    """Headers with the original text of values that Java serialised. Decodes each distinct value once."""
     entries = headers.values
     values = entries.field(1).dictionary_encode()
     distinct = [None if value is None else text_of(value) for value in values.dictionary.to_pylist()]

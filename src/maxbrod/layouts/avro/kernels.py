@@ -1,7 +1,7 @@
 """The compiled loops over Avro records: a program walks each record, so that any writer's schema can be read.
 
-The same rules as in `maxbrod.batch.kernels`: no position is read that was not compared with its end before, every
-loop moves forward, nothing is allocated.
+The rules of `maxbrod.batch.kernels` apply: every position is compared with its end before it is read, every loop moves
+forward, nothing is allocated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ OP_NULL: Final = 3  # slot
 OP_SKIP: Final = 4  # bytes
 OP_UNION: Final = 5  # branches, the target of each
 OP_JUMP: Final = 6  # target
-OP_BLOCKS: Final = 7  # slot, where it goes on when there are no more
-OP_NEXT: Final = 8  # where its OP_BLOCKS stands
+OP_BLOCKS: Final = 7  # slot, target after the last item
+OP_NEXT: Final = 8  # position of its OP_BLOCKS
 
 PARTITION: Final = 0
 OFFSET: Final = 1
@@ -36,7 +36,7 @@ HEADER_MAP: Final = 0
 HEADER_LIST: Final = 1
 
 DEPTH_MAX: Final = 8
-"""Of arrays and maps within each other."""
+"""The nesting of arrays and maps."""
 
 OK: Final = 0
 CUT: Final = 1
@@ -48,12 +48,12 @@ BAD_TYPE: Final = 6
 BAD_COUNT: Final = 7
 
 MEANING: Final = {
-    CUT: "a record runs over the end of its block",
-    BAD_LENGTH: "a record has a length or a count that cannot be",
-    BAD_UNION: "a record has a branch of a union that there is not",
-    BAD_PLACE: "a record says that it is of another topic or partition than its file",
+    CUT: "a record exceeds the end of its block",
+    BAD_LENGTH: "a record has an invalid length or count",
+    BAD_UNION: "a record has an unknown branch of a union",
+    BAD_PLACE: "a record belongs to another topic or partition than its file",
     BAD_OFFSET: "a record's offset does not rise",
-    BAD_TYPE: "a record has a timestamp type that there is not",
+    BAD_TYPE: "a record has an unknown timestamp type",
     BAD_COUNT: "a block holds more bytes than its records",
 }
 
@@ -79,9 +79,9 @@ def decode(
     header_kind,
     header_ends,
 ):
-    """Find every part of every record of blocks that stand one after another, and check all of it.
+    """Find and check all parts of all records of contiguous blocks.
 
-    `after`: offsets rise from above it. Returns (status, block, row).
+    `after`: offsets must rise from above it. Returns (status, block, row).
     """
     row = 0
     at = np.int64(0)
@@ -171,7 +171,7 @@ def decode(
                     count, at = read_varint(data, at, end)
                     if at < 0:
                         return CUT, block, row
-                    # An item takes a byte at the least, so this bounds the loop by bytes that are there.
+                    # An item takes at least a byte, so the loop is bounded by the bytes that exist.
                     if count > end - at or count < at - end:
                         return BAD_LENGTH, block, row
                     if count < 0:
@@ -212,3 +212,83 @@ def decode(
         if at != end:
             return BAD_COUNT, block, row
     return OK, 0, row
+
+
+_JAVA_ARRAY: Final = np.frombuffer(bytes.fromhex("aced0005757200025b42acf317f8060854e00200007870"), np.uint8)
+_JAVA_ARRAY_HEAD: Final = 27
+_JAVA_STRING_HEAD: Final = 7
+
+
+@njit(cache=True, nogil=True)
+def scan_headers(data, header_at, header_kind, header_ends, header_null, key_at, key_length, value_at, value_length):
+    """Find the parts of the headers. Reads only what `decode` has checked; a list stores pairs as a map does."""
+    end = np.int64(len(data))
+    header = np.int64(0)
+    for row in range(len(header_at)):
+        at = header_at[row]
+        null = header_null[header_kind[row]]
+        left = np.int64(0)
+        while header < header_ends[row]:
+            if left == 0:
+                left, at = read_varint(data, at, end)
+                if left < 0:
+                    left = -left
+                    _, at = read_varint(data, at, end)
+            size, at = read_varint(data, at, end)
+            key_at[header] = at
+            key_length[header] = size
+            at += size
+            branch = np.int64(-2)
+            if null >= 0:
+                branch, at = read_varint(data, at, end)
+            if branch == null:
+                value_at[header] = at
+                value_length[header] = -1
+            else:
+                size, at = read_varint(data, at, end)
+                value_at[header] = at
+                value_length[header] = size
+                at += size
+            left -= 1
+            header += 1
+
+
+@njit(cache=True, nogil=True)
+def unwrap_java(data, at, length):
+    """Remove Java's serialisation from values that are a `byte[]` or a `String`; how many are something else."""
+    others = 0
+    for part in range(len(at)):
+        begin = at[part]
+        size = length[part]
+        if size < _JAVA_STRING_HEAD:
+            continue
+        java = True
+        for i in range(4):
+            java = java and data[begin + i] == _JAVA_ARRAY[i]
+        if not java:
+            continue
+        kind = data[begin + 4]
+        plain = False
+        if kind == 0x75 and size >= _JAVA_ARRAY_HEAD:
+            plain = True
+            for i in range(len(_JAVA_ARRAY)):
+                plain = plain and data[begin + i] == _JAVA_ARRAY[i]
+            inner = np.int64(0)
+            for i in range(len(_JAVA_ARRAY), _JAVA_ARRAY_HEAD):
+                inner = inner << 8 | np.int64(data[begin + i])
+            plain = plain and inner == size - _JAVA_ARRAY_HEAD
+            head = _JAVA_ARRAY_HEAD
+        elif kind == 0x74:
+            plain = (np.int64(data[begin + 5]) << 8 | np.int64(data[begin + 6])) == size - _JAVA_STRING_HEAD
+            for i in range(_JAVA_STRING_HEAD, size):
+                # Java encodes NUL and characters beyond 16 bits differently from UTF-8.
+                plain = plain and data[begin + i] != 0xC0 and data[begin + i] != 0xED
+            head = _JAVA_STRING_HEAD
+        else:
+            head = 0
+        if plain:
+            at[part] = begin + head
+            length[part] = size - head
+        else:
+            others += 1
+    return others

@@ -1,4 +1,4 @@
-"""The names of an Avro archive: as the tool's document has them, and as the tool itself writes them.
+"""The names of an Avro archive: those of the tool's documentation, and those that the tool actually writes.
 
 topics/<topic>/partition=<n>/<topic>+<n>-<seq>.data             the document, and what we write
 <topic>/<n>/<topic>-<n>-<first offset, 15 digits>.avro          the tool
@@ -18,22 +18,22 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _DOCUMENTED: Final = re.compile(r"topics/([^/]+)/partition=(\d{1,10})/([^/]+)\+(\d{1,10})-(\d{1,20})\.data")
 _REAL: Final = re.compile(r"([^/]+)/(?:([^/]+)/)?(\d{1,10})/([^/]+)-(\d{1,10})-(\d{15,19})\.avro")
 _NAME_BYTES_MAX: Final = 255
-"""Of one part of an object's name: file systems have no longer ones."""
+"""The longest component of an object's name on common file systems."""
 _PARTITION_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileName:
-    """What a name tells. `first_offset`: None where it has a sequence number of unknown meaning instead."""
+    """The parts of a name. `first_offset`: None if the name has a sequence number of unknown meaning instead."""
 
     where: TopicPartition
     first_offset: int | None
     instance: str | None = None
-    """The connector that wrote it, where each has a copy of its own."""
+    """The connector that wrote it, if each connector has its own copy."""
 
 
 def parse_name(path: str) -> FileName | None:
-    """None where it is no name of this layout."""
+    """The parts of a name; None if it is not a name of this layout."""
     if found := _DOCUMENTED.fullmatch(path):
         return _file(found[1], found[2], found[3], found[4], first_offset=None)
     if found := _REAL.fullmatch(path):
@@ -57,15 +57,15 @@ def _file(
 
 
 def file_path(where: TopicPartition, first_offset: int) -> str:
-    """Where we write. The document leaves open what a sequence number is: the first offset rises, too, and tells."""
+    """The name that we write. The documentation does not define the sequence number; we use the first offset."""
     topic = where.topic
     if topic in {".", ".."} or not _TOPIC.fullmatch(topic):
-        raise UsageError(f"Kafka has no topic of the name {topic!r}", hint="letters, digits, '.', '_' and '-'")
+        raise UsageError(f"{topic!r} is not a valid topic name", hint="use letters, digits, '.', '_' and '-'")
     name = f"{topic}+{where.partition}-{first_offset:020d}.data"
     if len(name) > _NAME_BYTES_MAX:
         raise RefusedError(
             f"the topic's name has {len(topic)} characters: files of the layout avro would have names of {len(name)}, "
             f"and {_NAME_BYTES_MAX} is the most",
-            hint="leave the topic out, or choose another layout: all others take any name that Kafka has",
+            hint="exclude the topic, or choose another layout: all others support every topic name",
         )
     return f"topics/{topic}/partition={where.partition}/{name}"

@@ -1,4 +1,4 @@
-"""Calls the kernels that records of our own do not need: for headers as the tool writes them."""
+"""Compiles the kernels that only files of the tool need: those for its headers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maxbrod.batch.kernels import sealed
-from maxbrod.layouts.avro import header_kernels
+from maxbrod.layouts.avro import kernels
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 
 def prepare(_storage: Storage) -> None:
-    """With the very types that real calls use."""
+    """Call the kernel with the types of real calls."""
     nothing = np.empty(0, np.int64)
-    header_kernels.unwrap_java(sealed(np.empty(0, np.uint8)), nothing, nothing)
+    kernels.unwrap_java(sealed(np.empty(0, np.uint8)), nothing, nothing)

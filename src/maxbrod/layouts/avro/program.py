@@ -1,7 +1,7 @@
-"""A writer's schema as a small program that a kernel runs once for each record.
+"""Compiles a writer's schema to a small program that a kernel runs for each record.
 
-Fields are known by their names, wherever they stand; all others are passed over, whatever their type. What cannot be
-walked in bounded steps (types that contain themselves, items of no bytes) is refused here, before any record is read.
+Fields are found by name, in any position; all others are skipped, whatever their type. Types that cannot be walked in
+bounded steps (types that contain themselves, items of zero bytes) are refused here, before any record is read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PROGRAM_MAX: Final = 10_000
 class Program:
     code: NDArray[np.int64]
     header_null: NDArray[np.int64]
-    """Of the map and of the list: which branch of a header value's union is null, -1 where it is no union."""
+    """For the map and for the list: the null branch of a header value's union, -1 if it is not a union."""
 
 
 @dataclass(slots=True)
@@ -49,24 +49,24 @@ class _Compiler:
     steps: int = 0
 
     def emit(self, *codes: int) -> int:
-        """Add to the program and return where."""
+        """Append to the program; the position of the first code."""
         if len(self.code) + len(codes) > _PROGRAM_MAX:
-            raise _unknown("it is too large")
+            raise _refused("it is too large")
         self.code += codes
         return len(self.code) - len(codes)
 
     def walk(self, schema: Any, *, long: int = -1, blob: int = -1, header: int = -1) -> int:  # noqa: ANN401 - JSON
-        """Code for one value, and the least bytes it takes. A slot says where the value goes; -1: nowhere."""
-        self.steps += 1  # types that name others can be many, and emit nothing
+        """Emit code for one value; the fewest bytes that it takes. A slot is where the value is stored; -1: nowhere."""
+        self.steps += 1  # references can be many, and emit nothing
         if self.steps > _PROGRAM_MAX:
-            raise _unknown("it is too large")
+            raise _refused("it is too large")
         if isinstance(schema, list):
             return self._union(schema, long=long, blob=blob, header=header)
         kind = schema.get("type") if isinstance(schema, dict) else schema
         if isinstance(kind, dict | list):
             return self.walk(kind, long=long, blob=blob, header=header)
         if not isinstance(kind, str):
-            raise _unknown(f"{kind!r} is no type")
+            raise _refused(f"{kind!r} is not a type")
         if kind in _LEAVES:
             self._name(schema)
             return self._leaf(schema, kind, long, blob)
@@ -98,19 +98,19 @@ class _Compiler:
     def _reference(self, name: str) -> int:
         schema = self.named.get(name, self.named.get(name.rpartition(".")[2]))
         if schema is None:
-            raise _unknown(f"there is no type {name!r}")
+            raise _refused(f"there is no type {name!r}")
         return self.walk(schema)
 
     def _fixed(self, schema: Any, kind: str) -> int:  # noqa: ANN401 - JSON
         size = _FIXED_BYTES[kind] if kind != "fixed" else schema.get("size") if isinstance(schema, dict) else None
         if type(size) is not int or not 0 <= size <= 1 << 30:
-            raise _unknown("a fixed type has no size that can be")
+            raise _refused("a fixed type has no valid size")
         self.emit(kernels.OP_SKIP, size)
         return size
 
     def _union(self, branches: list[Any], *, long: int, blob: int, header: int) -> int:
         if not branches:
-            raise _unknown("a union has no branch")
+            raise _refused("a union has no branch")
         targets = self.emit(kernels.OP_UNION, len(branches), *([0] * len(branches))) + 2
         ends, least = [], 1 << 62
         for number, branch in enumerate(branches):
@@ -123,10 +123,10 @@ class _Compiler:
 
     def _blocks(self, schema: Any, kind: str, header: int) -> int:  # noqa: ANN401 - JSON
         if not isinstance(schema, dict):
-            raise _unknown(f"a type {kind} does not say of what")
+            raise _refused(f"a type {kind} has no item type")
         self.depth += 1
         if self.depth > kernels.DEPTH_MAX:
-            raise _unknown("it nests too deeply")
+            raise _refused("it nests too deeply")
         begin = self.emit(kernels.OP_BLOCKS, header, 0)
         least = 0
         if kind == "map":
@@ -134,7 +134,7 @@ class _Compiler:
             least = 1
         least += self.walk(schema.get("values" if kind == "map" else "items"))
         if not least:
-            raise _unknown("it has an array of items that take no bytes")
+            raise _refused("it has an array of items of zero bytes")
         self.emit(kernels.OP_NEXT, begin)
         self.code[begin + 2] = len(self.code)
         self.depth -= 1
@@ -144,7 +144,7 @@ class _Compiler:
         name = schema.get("name") if isinstance(schema, dict) else None
         fields = _fields(schema)
         if not isinstance(name, str) or name in self.open_names:
-            raise _unknown("a record has no name, or contains itself")
+            raise _refused("a record has no name, or contains itself")
         self._name(schema)
         self.open_names.add(name)
         least = sum(self.walk(each.get("type")) for each in fields)
@@ -153,23 +153,23 @@ class _Compiler:
 
 
 def compile_schema(schema: Any) -> Program:  # noqa: ANN401 - JSON
-    """UnsupportedFormatError: it is no schema of records of Kafka, or has something that cannot be walked."""
+    """The program of a schema. UnsupportedFormatError: it is not a schema of Kafka records, or cannot be walked."""
     try:
         return _compile(schema)
     except RecursionError as error:
-        raise _unknown("it nests too deeply") from error
+        raise _refused("it nests too deeply") from error
 
 
 def _compile(schema: Any) -> Program:  # noqa: ANN401 - JSON
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise _unknown("it is no record")
+        raise _refused("it is not a record")
     fields = _fields(schema)
     names = [each.get("name") for each in fields]
     missing = [name for name in _REQUIRED if name not in names]
     if missing:
-        raise _unknown(f"it lacks the field {', '.join(missing)}")
+        raise _refused(f"it lacks the field {', '.join(missing)}")
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise _unknown("it has two fields of one name, or one of none")
+        raise _refused("it has two fields of the same name, or one without a name")
     compiler = _Compiler()
     if isinstance(schema.get("name"), str):
         compiler.open_names.add(schema["name"])
@@ -195,12 +195,12 @@ def _compile(schema: Any) -> Program:  # noqa: ANN401 - JSON
 def _fields(schema: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - JSON
     fields = schema.get("fields") if isinstance(schema, dict) else None
     if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
-        raise _unknown("a record has no list of fields")
+        raise _refused("a record has no list of fields")
     return fields
 
 
 def _plain(schema: Any) -> Any:  # noqa: ANN401 - JSON
-    """A type without the object around it that may say more about it, as Java's `avro.java.string` does."""
+    """A type without the object around it that adds properties, such as Java's `avro.java.string`."""
     while isinstance(schema, dict) and isinstance(schema.get("type"), str | dict | list):
         if isinstance(schema["type"], str) and schema["type"] in {"array", "map", "record", "enum", "fixed"}:
             return schema
@@ -217,37 +217,37 @@ def _check_field(name: str, kind: Any, known: set[str]) -> None:  # noqa: ANN401
     plain = _plain(kind)
     branches = plain if isinstance(plain, list) else [plain]
     if not branches or not all(_is_one(branch, known | {"null"}) for branch in branches):
-        raise _unknown(f"its field {name} is none of {', '.join(sorted(known))}")
+        raise _refused(f"its field {name} is none of {', '.join(sorted(known))}")
 
 
 def _header_null(name: str, kind: Any) -> int:  # noqa: ANN401 - JSON
-    """Which branch of a header value is null, after a check that headers are pairs of bytes: a map, or an array."""
+    """The null branch of a header value. Checks that headers are pairs of bytes: a map, or an array."""
     plain = _plain(kind)
     shapes = [_plain(branch) for branch in (plain if isinstance(plain, list) else [plain])]
     pairs = [shape for shape in shapes if shape != "null"]
     shape = pairs[0] if len(pairs) == 1 and isinstance(pairs[0], dict) else {}
     if shape.get("type") not in ("map", "array"):
-        raise _unknown(f"its field {name} is neither a map nor a list of headers")
+        raise _refused(f"its field {name} is neither a map nor a list of headers")
     if shape["type"] == "map":
         value = shape.get("values")
     else:
         items = _plain(shape.get("items"))
         fields = _fields(items)
         if [each.get("name") for each in fields] != ["key", "value"] or not _is_one(fields[0].get("type"), _BLOBS):
-            raise _unknown(f"its field {name} is no list of keys and values")
+            raise _refused(f"its field {name} is not a list of keys and values")
         value = fields[1].get("type")
     value = _plain(value)
     branches = [_plain(branch) for branch in value] if isinstance(value, list) else [value]
     known = _BLOBS | {"null"} if isinstance(value, list) else _BLOBS
     if not branches or not all(_is_one(each, known) for each in branches):
-        raise _unknown(f"its field {name} has values that are no bytes")
+        raise _refused(f"its field {name} has values that are not bytes")
     if not isinstance(value, list):
         return -1
     return branches.index("null") if "null" in branches else len(branches)
 
 
-def _unknown(why: str) -> UnsupportedFormatError:
+def _refused(why: str) -> UnsupportedFormatError:
     return UnsupportedFormatError(
-        f"the file's schema is none that can be read: {why}",
-        hint="only records of Kafka are read, by their field names",
+        f"the schema of the file cannot be read: {why}",
+        hint="only Kafka records are supported; fields are found by name",
     )

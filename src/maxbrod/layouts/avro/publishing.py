@@ -1,6 +1,6 @@
-"""What is known besides the records, and which offsets files hold: nothing else would tell that one is lost.
+"""Publishes what is known besides the records, and which offsets the files hold: only this shows that a file is lost.
 
-The files themselves count as soon as they are there.
+The files themselves count as soon as they exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The records of an Avro file as Arrow batches: many blocks at a time, in pieces of bounded size."""
+"""Reads the records of an Avro file as Arrow batches: many blocks at a time, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.avro import header_kernels, java_values, kernels
+from maxbrod.layouts.avro import java_values, kernels
 from maxbrod.layouts.avro.codecs import decompress
 from maxbrod.layouts.avro.container import Block, Header, read_blocks, read_header
 from maxbrod.layouts.avro.program import Program, compile_schema
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 _GROUP_BYTES: Final = 16 << 20
-"""Of unpacked blocks that become one batch, unless a single one is larger."""
+"""The size of the decompressed blocks of one batch, unless a single block is larger."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Reader:
         self._program = compile_schema(self.header.schema)
 
     def add(self, block: Block) -> Iterator[pa.RecordBatch]:
-        """Take a block in; gives a batch where there are enough of them."""
+        """Add a block; yields a batch if there are enough blocks."""
         try:
             data = decompress(self.header.codec, block.data)
         except CorruptDataError as error:
@@ -56,7 +56,7 @@ class Reader:
             raise
         if block.count > data.size:
             raise CorruptDataError(
-                f"a block says that it holds {block.count} records in {data.size} bytes", position=block.position
+                f"a block claims to hold {block.count} records in {data.size} bytes", position=block.position
             )
         if self._blocks and self._bytes + data.size > _GROUP_BYTES:
             yield from self.flush()
@@ -64,7 +64,7 @@ class Reader:
         self._bytes += data.size
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """The records of the blocks at hand. CorruptDataError: after those before the damage."""
+        """The records of the added blocks. CorruptDataError is raised after those before the damage."""
         if not self._blocks:
             return
         blocks = [block for block, _ in self._blocks]
@@ -82,7 +82,7 @@ class Reader:
                 object_name=self.object_name,
                 offset=self.last + 1,
                 position=blocks[where].position,
-                hint="the position is that of the block; what stands before the offset is sound",
+                hint="the position is that of the block; records before the offset are intact",
             )
 
     def _find(
@@ -107,15 +107,15 @@ class Reader:
         def scan_headers(
             data: NDArray[np.uint8], at: NDArray[np.int64], ends: NDArray[np.int64], *parts: NDArray[np.int64]
         ) -> None:
-            header_kernels.scan_headers(data, at, header_kind[:rows], ends, self._program.header_null, *parts)
+            kernels.scan_headers(data, at, header_kind[:rows], ends, self._program.header_null, *parts)
 
         return room.found(data, rows, scan_headers), status, block
 
     def _batch(self, found: Found) -> pa.RecordBatch:
         others = 0
-        # What we wrote ourselves is what it was, though it may look like Java's.
+        # Headers in files that we wrote are never Java's, even if they look so.
         if MARK not in self.header.metadata and "headers" in self.schema.names:
-            others = header_kernels.unwrap_java(found.data, found.header_value.at, found.header_value.length)
+            others = kernels.unwrap_java(found.data, found.header_value.at, found.header_value.length)
         batch = batch_of(found, self.schema)
         if others:
             column = self.schema.get_field_index("headers")
@@ -126,7 +126,7 @@ class Reader:
 def read_file(
     storage: Storage, path: str, size: int, where: TopicPartition, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """All records of a file that are sound; the error about the first that is not comes after them."""
+    """All intact records of a file; then the error about the first damaged one."""
     schema = project(None if columns is None else list(columns))
     header = read_header(storage, path, size)
     reader = Reader(storage.name_of(path), where, header, schema)
@@ -144,14 +144,14 @@ def read_file(
 
 
 def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """The records of a segment: of its file, but for those that another file holds already."""
+    """The records of a segment: those of its file, except those that an earlier file holds."""
     begin = segment.details.get("from_offset")
-    asked = None if columns is None else list(columns)
-    wanted = asked if asked is None or begin is None or "offset" in asked else ["offset", *asked]
-    for batch in read_file(storage, segment.path, segment.bytes, segment.where, wanted):
+    names = None if columns is None else list(columns)
+    needed = names if names is None or begin is None or "offset" in names else ["offset", *names]
+    for batch in read_file(storage, segment.path, segment.bytes, segment.where, needed):
         if begin is None:
             yield batch
             continue
         first = int(np.searchsorted(np.frombuffer(batch.column("offset").buffers()[1], np.int64), begin))
         if first < batch.num_rows:
-            yield batch.slice(first).select(project(asked).names)
+            yield batch.slice(first).select(project(names).names)

@@ -1,4 +1,4 @@
-"""The record schema that we write, and which of its fields mean what."""
+"""The record schema that we write, and the keys of a file's metadata."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def _schema(fields: list[dict[str, Any]]) -> str:
 
 
 SEED_SCHEMA: Final = _schema(_DOCUMENTED)
-"""The document's, and nothing else."""
+"""The schema of the tool's documentation."""
 SCHEMA: Final = _schema(
     [{**each, "type": _BYTES, "default": "null"} if each["name"] == "value" else each for each in _DOCUMENTED] + _ADDED
 )
-"""The document's fields, of which the value may be null, then two that carry what those cannot.
+"""The documented fields, with a nullable value, and two more for what those cannot represent.
 
-Readers that do not know the two pass over them.
+Readers that do not know the two skip them.
 """
 
 MARK: Final = "maxbrod.version"
-"""In the header's metadata of every file that we write, with what a survey wants to know."""
+"""Marks our own files in the header's metadata, which also has what a survey needs."""
 MARK_VERSION: Final = "1"
 BASE_OFFSET: Final = "maxbrod.base_offset"
 END_OFFSET: Final = "maxbrod.end_offset"

@@ -1,7 +1,8 @@
-"""What an Avro archive holds: by the names of its files, and by what stands in them where names do not tell.
+"""Surveys an Avro archive: by the names of its files, and by their contents if the names are not enough.
 
-Our own files say in their headers what they hold: one small read each. Of the tool's, the name tells the first offset,
-and the last block the last one: files of up to WHOLE_BYTES are read whole, of larger ones the header and the end.
+The headers of our own files say what they hold: one small read each. For the tool's files, the name has the first
+offset and the last block the last one: files up to WHOLE_BYTES are read whole, for larger ones only the header and the
+end.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 WHOLE_BYTES: Final = 1 << 20
 _TAIL_BYTES_MAX: Final = 64 << 20
 _DAMAGE: Final = (CorruptDataError, RefusedError, ObjectNotFoundError)
-"""What is told of a file; a storage that does not answer is no file's fault."""
+"""Errors that are faults of a file; a storage that does not answer is not."""
 _REQUESTS: Final = 16
-"""At a time: a cloud answers each after some ten milliseconds."""
-_NAMES_LOOKED_AT: Final = 100
-"""Every object of such an archive has a name that tells; a few others may have strayed in."""
+"""Concurrent requests: a cloud answers each after tens of milliseconds."""
+_NAMES_EXAMINED: Final = 100
+"""Names examined to detect the layout: nearly every object of such an archive has a recognisable name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +51,13 @@ class _Copy:
 
 
 def detect(storage: Storage) -> bool:
-    names = (parse_name(info.path) for info in islice(storage.list(), _NAMES_LOOKED_AT))
+    names = (parse_name(info.path) for info in islice(storage.list(), _NAMES_EXAMINED))
     return any(name is not None for name in names) or is_published(storage, "avro")
 
 
 def survey(storage: Storage) -> Survey:
     faults: list[Fault] = []
-    # Before the files are listed: what is published meanwhile is then more than it says, never less.
+    # Before the files are listed: if files are published in between, more are listed than the facts name, never fewer.
     facts = surveyed_facts(storage, faults)
     files = [(name, info) for info in storage.list() if (name := parse_name(info.path)) is not None]
     copies: defaultdict[TopicPartition, dict[str | None, _Copy]] = defaultdict(dict)
@@ -92,25 +93,25 @@ def survey(storage: Storage) -> Survey:
 
 
 def _chosen(copies: dict[str | None, _Copy], faults: list[Fault]) -> list[ForeignSegment]:
-    """Two connectors each back a compacted topic up from its beginning: the copy that has come further counts.
+    """Two connectors each back up a compacted topic from its beginning: the copy with the higher end offset counts.
 
-    The one behind is the one that is catching up, or that was put to rest.
+    The other one is catching up, or inactive.
     """
     best = max(copies, key=lambda name: (copies[name].end_offset, copies[name].modified_ms))
     for name, copy in copies.items():
         if name != best:
-            message = f"belongs to the copy of {name or 'no connector'}, and that of {best or 'none'} has come further"
+            message = f"belongs to the copy of {name or 'no connector'}; the copy of {best or 'none'} is newer"
             faults += [Fault(path=each.path, message=message, fatal=False) for each in copy.segments]
     return copies[best].segments
 
 
 def _without_overlaps(segments: list[ForeignSegment], faults: list[Fault]) -> list[ForeignSegment]:
-    """In the order of offsets, each from where the one before it ends."""
+    """In order of offsets, each from the end of the one before it."""
     kept: list[ForeignSegment] = []
     for segment in sorted(segments, key=lambda each: (each.base_offset, -each.end_offset)):
         end = kept[-1].end_offset if kept else 0
         if segment.end_offset <= end:
-            message = "holds nothing that the files before it do not hold"
+            message = "holds only records that earlier files hold"
             faults.append(Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False))
         elif segment.base_offset < end:
             kept.append(replace(segment, base_offset=end, records=None, details={"from_offset": end}))
@@ -139,9 +140,9 @@ def _marked(name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment:
     try:
         base, end, records, lowest, highest = (int(header.metadata[key]) for key in keys)
     except (KeyError, ValueError) as error:
-        raise CorruptDataError("the header does not tell what the file holds") from error
+        raise CorruptDataError("the header does not say what the file holds") from error
     if not 0 <= base < end < 1 << 63 or not 0 < records <= end - base:
-        raise CorruptDataError(f"the header tells of {records} records from offset {base} to {end}")
+        raise CorruptDataError(f"the header claims {records} records from offset {base} to {end}")
     return ForeignSegment(
         where=name.where,
         path=info.path,
@@ -155,7 +156,7 @@ def _marked(name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment:
 
 
 def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment | None:
-    """A large file by its first and its last block; None where the last one cannot be told from the end alone."""
+    """A large file by its first and its last block; None if the last one cannot be found from the end."""
     from maxbrod.layouts.avro.reading import Reader  # noqa: PLC0415 - compiled: loading it costs seconds
 
     first = name.first_offset
@@ -185,7 +186,7 @@ def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Hea
 
 
 def _by_reading(storage: Storage, name: FileName, info: ObjectInfo) -> tuple[ForeignSegment | None, Fault | None]:
-    """A file by all of its records; those before the first damage count."""
+    """A file by all of its records, up to the first damage."""
     from maxbrod.layouts.avro.reading import read_file  # noqa: PLC0415 - compiled: loading it costs seconds
 
     bounds: list[tuple[int, int, int, int, int]] = []

@@ -1,7 +1,7 @@
-"""Records of one partition into Avro files of the document's layout.
+"""Writes the records of one partition into Avro files of the documented layout.
 
-The layout has no metadata of its own: a file counts as archived when it is there. So files appear whole, in the order
-of their offsets, and what a crash leaves is a beginning that the next run goes on from.
+The layout has no metadata of its own: a file counts as archived as soon as it exists. So files appear whole and in
+order of offsets, and after a crash the next run continues from the last one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES_MAX: Final = 64 << 20
 BLOCK_BYTES: Final = 256 << 10
-"""Of records before they are packed: large enough for any codec, small enough to find a damaged one's neighbours."""
+"""The size of a block before compression: large enough for any codec, small enough that damage affects few records."""
 
 
 def write(
@@ -87,7 +87,7 @@ class _PartitionWriter:
 
 
 class _File:
-    """One file's blocks, packed as they fill up."""
+    """The blocks of one file, compressed as they fill up."""
 
     def __init__(self, codec: str, level: int | None, *, seed: bool) -> None:
         self._seed = seed
@@ -142,7 +142,7 @@ class _File:
             names.MIN_TIMESTAMP: str(min(self._lowest)),
             names.MAX_TIMESTAMP: str(max(self._highest)),
         }
-        # Not by chance, so that the same records are the same bytes.
+        # Not random, so that the same records produce the same bytes.
         seed = hashlib.blake2b(path.encode(), digest_size=SYNC_BYTES)
         seed.update(self._packed[0][1])
         sync = seed.digest()

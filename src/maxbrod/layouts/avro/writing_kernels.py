@@ -10,7 +10,7 @@ from maxbrod.batch.kernels import copy_bytes, varint_bytes, write_varint
 
 @njit(cache=True, nogil=True)
 def mark_text(ends, data, first, last, text):
-    """Whether each value of [first, last) is UTF-8, which an Avro string must be."""
+    """Mark which values of [first, last) are UTF-8, as an Avro string must be."""
     for part in range(first, last):
         at = np.int64(ends[part])
         end = np.int64(ends[part + 1])
@@ -49,7 +49,7 @@ def _length(ends, row):
 
 @njit(cache=True, nogil=True, inline="always")
 def _listed(header_ends, header_value_valid, text, row):
-    """Whether the map of headers loses something: their order, one of them, a null, a key that is no text."""
+    """Whether the map of headers would lose something: their order, one of them, a null, a key that is not UTF-8."""
     first = header_ends[row]
     last = header_ends[row + 1]
     return last - first > 1 or (last - first == 1 and not (header_value_valid[first] and text[first]))
@@ -73,10 +73,10 @@ def measure(
     seed,
     size,
 ):
-    """How many bytes each record takes. `seed`: of the document's own schema, which ends with the map of headers."""
+    """The size of each record. `seed`: in the documented schema, which ends with the map of headers."""
     for row in range(len(size)):
-        # The branches of key and headers take a byte each, those of value and list as well where they have some; the
-        # length of a null value that has none, too.
+        # The branches of key and headers take a byte each, and so do those of value and list if they have branches. So
+        # does the length of a null value without branches.
         total = head_bytes + varint_bytes(offset[row]) + varint_bytes(timestamp[row]) + 2
         if not seed:
             total += varint_bytes(np.int64(timestamp_type[row])) + 2
@@ -127,7 +127,7 @@ def write(
     header_ends,
     header_key_ends,
     header_key_data,
-    header_key_valid,  # noqa: ARG001 - it comes with the rest
+    header_key_valid,  # noqa: ARG001 - one of `RecordBuffers.all`
     header_value_ends,
     header_value_data,
     header_value_valid,
@@ -138,7 +138,7 @@ def write(
     last,
     out,
 ):
-    """Write the records [first, last); `head` is what each begins with, `out` is as long as `measure` said."""
+    """Write the records [first, last). Each begins with `head`; `out` has the size of `measure`."""
     at = np.int64(0)
     for row in range(first, last):
         copy_bytes(out, at, head, 0, len(head))
@@ -148,7 +148,7 @@ def write(
         at += 1
         if key_valid[row]:
             at = _put_bytes(out, at, key_ends, key_data, row)
-        # The document's value is no union: a null is an empty value there.
+        # In the documented schema the value is not a union: a null becomes an empty value.
         if not (seed and value_valid[row]):
             out[at] = 0 if value_valid[row] or seed else 2
             at += 1

@@ -1,4 +1,4 @@
-"""How an archive is compressed: what `--compression` says, as a value."""
+"""How an archive is compressed: the value of `--compression`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from maxbrod.errors import UsageError
 
 LEVEL_DEFAULT: Final = 1
 LEVEL_MAX: Final = 19
-"""Beyond it zstd wants more memory for one frame than a task may take for everything."""
+"""Higher levels need more memory for one frame than a whole task may use."""
 
 
 class CompressionMode(StrEnum):
     AUTO = "auto"
-    """Batches stay as they came; a log that shrinks to half goes into frames."""
+    """Batches stay as they are; a log that compresses to half or less is stored in frames."""
     SOURCE = "source"
-    """Batches stay as they came, without frames."""
+    """Batches stay as they are, without frames."""
     ZSTD = "zstd"
-    """The smallest archive: batches are unpacked, and all goes into frames."""
+    """The smallest archive: batches are decompressed, and everything is stored in frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression:
     mode: CompressionMode = CompressionMode.AUTO
     level: int = LEVEL_DEFAULT
-    """Zstd's, for what goes into frames."""
+    """The zstd level of frames."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.level <= LEVEL_MAX:
@@ -51,4 +51,4 @@ class Compression:
 
 
 def _unknown(text: str) -> UsageError:
-    return UsageError(f"compression {text!r} is unknown", hint="say auto, source, zstd, or zstd:9 for a level")
+    return UsageError(f"compression {text!r} is unknown", hint="use auto, source, zstd, or zstd:9 for a level")

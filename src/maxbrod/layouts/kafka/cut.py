@@ -1,4 +1,4 @@
-"""The part of a slice below an offset, as an object of its own: what is left of it where a log was truncated."""
+"""Copies the part of a slice below an offset into a new object: what remains of it after a log truncation."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maxbrod.layouts.kafka.compression import LEVEL_DEFAULT
+from maxbrod.layouts.kafka.described_batches import describe
 from maxbrod.layouts.kafka.names import is_framed, segment_path
 from maxbrod.layouts.kafka.objects import OpenObject
-from maxbrod.layouts.kafka.pieces import as_piece
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.slicing import SliceWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maxbrod.layouts.kafka.described_batches import DescribedBatches
     from maxbrod.layouts.kafka.partition import PartitionName
-    from maxbrod.layouts.kafka.pieces import DescribedBatches
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.model import AbortedTransaction
     from maxbrod.storage.interface import Storage
 
 
 def cut_slice(storage: Storage, row: Slice, end_offset: int, name: PartitionName) -> Slice | None:
-    """The batches that end before `end_offset`, in a new object that is durable; None if there are none.
+    """Copy the batches that end before `end_offset` into a new, durable object; None if there are none.
 
-    The slice itself stays as it is. A batch that reaches `end_offset` is left out whole. If the bytes are not what was
-    written nothing becomes visible: CorruptDataError.
+    The slice itself does not change. A batch that reaches `end_offset` is left out entirely. CorruptDataError: the
+    bytes are not those that were written; nothing becomes visible.
     """
     framed = is_framed(row.path)
-    pieces = _below(storage, row, end_offset)
-    first = next(pieces, None)
+    described = _below(storage, row, end_offset)
+    first = next(described, None)
     if first is None:
         return None
     path = segment_path(
@@ -45,20 +45,20 @@ def cut_slice(storage: Storage, row: Slice, end_offset: int, name: PartitionName
     with storage.create(path) as writer:
         out = SliceWriter(OpenObject(path, writer), LEVEL_DEFAULT if framed else None)
         out.add(first)
-        for piece in pieces:
-            out.add(piece)
+        for batches in described:
+            out.add(batches)
         written = out.finish(_still_aborted(row, out.tally.end_offset))
-    # In a log that was unpacked, batches no longer tell what they came in.
+    # In a log of decompressed batches, headers no longer show the codec of the source.
     return replace(written, codec=row.codec)
 
 
 def _below(storage: Storage, row: Slice, end_offset: int) -> Iterator[DescribedBatches]:
-    """Reads the slice to its end, so that its digest is checked whatever is taken of it."""
+    """Reads the slice to its end, so that its digest is checked even if only a part is copied."""
     for data, headers in read_logs(storage, row):
-        piece = as_piece(data, headers, exact=True)
-        batches = int(np.count_nonzero(piece.facts.last_offset < end_offset))
-        if batches:
-            yield piece.take(slice(batches))
+        batches = describe(data, headers, exact=True)
+        count = int(np.count_nonzero(batches.facts.last_offset < end_offset))
+        if count:
+            yield batches.take(slice(count))
 
 
 def _still_aborted(row: Slice, end_offset: int) -> tuple[AbortedTransaction, ...]:

@@ -1,4 +1,4 @@
-"""The digest of a slice: CRC-32C of the bytes as they are stored, piece by piece."""
+"""The digest of a slice: the CRC-32C of its stored bytes, computed incrementally."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A log in independent zstd frames: `zstd -d` gives it back, and any frame can be read without the others.
+"""A log in independent zstd frames: `zstd -d` restores it, and any frame can be read without the others.
 
-Frames end anywhere, also within a batch. Each says how long its content is, so that a reader knows what it takes.
+Frames may end anywhere, also within a batch. Each records the size of its content, so that a reader knows how much
+memory it needs.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FRAME_BYTES: Final = 1 << 20
-"""The content of every frame but a slice's last."""
+"""The content size of every frame but a slice's last."""
 CONTENT_BYTES_MAX: Final = 64 << 20
-"""No writer makes larger frames; what claims to be one would only make a reader take memory."""
+"""No writer makes larger frames. A frame that claims more is refused before memory is allocated for it."""
 
 _MAGIC: Final = 0xFD2FB528
 _DICTIONARY_BYTES: Final = (0, 1, 2, 4)
@@ -34,7 +35,7 @@ def encode_frame(content: NDArray[np.uint8], level: int) -> NDArray[np.uint8]:
 
 
 class FrameEncoder:
-    """A stream of bytes into frames; holds less than one frame's content."""
+    """Encodes a stream of bytes as frames; buffers less than one frame."""
 
     def __init__(self, level: int) -> None:
         self._level = level
@@ -42,7 +43,7 @@ class FrameEncoder:
         self._size = 0
 
     def encode(self, data: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-        """The frames that these bytes complete; `data` may be used again after the last of them."""
+        """The frames that these bytes complete; the caller may reuse `data` after the last of them."""
         start = 0
         if self._size:
             start = min(FRAME_BYTES - self._size, data.size)
@@ -56,7 +57,7 @@ class FrameEncoder:
         self._hold(data[start:])
 
     def finish(self) -> Iterator[NDArray[np.uint8]]:
-        """What is held, as a frame of its own."""
+        """The buffered bytes as a frame of their own."""
         if self._size:
             held, self._size = self._held[: self._size], 0
             yield encode_frame(held, self._level)
@@ -67,10 +68,10 @@ class FrameEncoder:
 
 
 class FrameDecoder:
-    """The inverse: stored bytes, cut anywhere, to the contents of the frames that are whole."""
+    """The inverse: decodes stored bytes, split anywhere, to the contents of complete frames."""
 
     def __init__(self, content_bytes_max: int) -> None:
-        """`content_bytes_max` is what was written: a few stored bytes can claim to be any number of others."""
+        """`content_bytes_max` is the size that was written: a few stored bytes can claim any content size."""
         self._held = b""
         self._done = 0
         self._written = self._room = content_bytes_max
@@ -93,11 +94,11 @@ class FrameDecoder:
 
     def finish(self) -> None:
         if self._held:
-            raise TruncatedDataError(f"the last frame is cut: only {len(self._held)} bytes of it are there")
+            raise TruncatedDataError(f"the last frame is cut off after {len(self._held)} bytes")
 
 
 def measure_frame(data: memoryview, at: int, done: int = 0) -> tuple[int, int] | None:
-    """Stored size and content size of the frame at `at`; None if it is not all there."""
+    """Stored size and content size of the frame at `at`; None if it is incomplete."""
     if len(data) - at < 5:
         return None
     if int.from_bytes(data[at : at + 4], "little") != _MAGIC:
@@ -108,13 +109,13 @@ def measure_frame(data: memoryview, at: int, done: int = 0) -> tuple[int, int] |
     content_bytes = 1 if single and not size_flag else _CONTENT_BYTES[size_flag]
     if descriptor & 0x0B or not content_bytes:
         raise UnsupportedFormatError(
-            "a zstd frame needs a dictionary, or does not say how long its content is", position=done + at
+            "a zstd frame needs a dictionary, or does not record its content size", position=done + at
         )
     if len(data) < content_at + content_bytes:
         return None
     content = int.from_bytes(data[content_at : content_at + content_bytes], "little") + 256 * (content_bytes == 2)
     if content > CONTENT_BYTES_MAX:
-        raise CorruptDataError(f"a zstd frame says that it holds {content} bytes", position=done + at)
+        raise CorruptDataError(f"a zstd frame claims that it holds {content} bytes", position=done + at)
     end = _skip_blocks(data, content_at + content_bytes, done)
     if end is None:
         return None

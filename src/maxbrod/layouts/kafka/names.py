@@ -1,4 +1,4 @@
-"""What the objects of the native layout are called. A name is never used twice, and none leads out of its folder."""
+"""The names of objects of the native layout. A name is never used twice, and none leads out of its folder."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 def segment_path(
     *, topic: str, topic_id: str, partition: int, base_offset: int, nonce: str | None = None, framed: bool
 ) -> str:
-    """Where a segment of one partition goes. Sorted by name, the segments of a partition are in order of offsets."""
+    """The name of a segment of one partition. Names of a partition's segments sort by offset."""
     if partition < 0 or not 0 <= base_offset <= _OFFSET_MAX:
-        raise UsageError(f"partition {partition} at offset {base_offset} cannot be", object_name=topic)
+        raise UsageError(f"partition {partition} at offset {base_offset} is invalid", object_name=topic)
     parts = (SEGMENTS, _checked("topic", topic), _checked("topic id", topic_id), str(partition))
     return "/".join((*parts, f"{base_offset:020d}-{_nonce(nonce)}{_ending(framed)}"))
 
 
 def pack_path(*, run_id: str, nonce: str | None = None, framed: bool) -> str:
-    """Where slices of many partitions go that one task of a run has written."""
+    """The name of a pack: slices of many partitions that one task of a run has written."""
     return f"{PACKS}/{_checked('run id', run_id)}-{_nonce(nonce)}{_ending(framed)}"
 
 
 def is_framed(path: str) -> bool:
-    """Whether the log is in zstd frames. UsageError for an object that is no log at all."""
+    """Whether the log is in zstd frames. UsageError: the object is not a log."""
     if path.endswith(_FRAMED):
         return True
     if path.endswith(_PLAIN):
         return False
-    raise UsageError(f"{path} is no segment of the native layout", hint=f"its name ends in {_PLAIN} or {_FRAMED}")
+    raise UsageError(f"{path} is not a segment of the native layout", hint=f"segments end in {_PLAIN} or {_FRAMED}")
 
 
 def check_topic(name: str) -> None:
-    """UsageError: no topic can have this name."""
+    """UsageError: a topic cannot have this name."""
     _checked("topic", name)
 
 
@@ -56,12 +56,12 @@ def _nonce(nonce: str | None) -> str:
     return new_nonce() if nonce is None else _checked("nonce", nonce)
 
 
-def _ending(framed: bool) -> str:  # noqa: FBT001 - the only thing it depends on
+def _ending(framed: bool) -> str:  # noqa: FBT001 - its only argument
     return _FRAMED if framed else _PLAIN
 
 
 def _checked(noun: str, name: str) -> str:
-    """Kafka allows these names and no others; a broker that sends another one is not to be believed."""
+    """The name, if Kafka allows it: another one, even from a broker, could lead out of its folder."""
     if len(name) <= _NAME_MAX and _NAME.fullmatch(name) and name not in {".", ".."}:
         return name
     raise UsageError(

@@ -1,21 +1,18 @@
-"""The objects that one task writes: opened when their first batch arrives, durable at the end or forgotten."""
+"""The objects that one task writes: created when their first batch arrives, then committed or aborted."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from maxbrod.layouts.kafka.names import pack_path
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from maxbrod.storage.interface import Storage, Writer
 
 PACK_BYTES_MAX: Final = 1 << 30
-"""A pack that has grown so large takes no further slice."""
+"""A pack of this size takes no further slice."""
 
 
 class SliceOwner(Protocol):
@@ -23,27 +20,13 @@ class SliceOwner(Protocol):
         """End the open slice of the pack, if there is one."""
 
 
-class OpenObject:
-    def __init__(self, path: str, writer: Writer) -> None:
-        self.path = path
-        self._writer = writer
-
-    @property
-    def size(self) -> int:
-        return self._writer.size
-
-    def write(self, data: NDArray[np.uint8]) -> None:
-        self._writer.write(data)
-
-    def commit(self) -> None:
-        self._writer.commit()
-
-    def abort(self) -> None:
-        self._writer.abort()
+class OpenObject(NamedTuple):
+    path: str
+    writer: Writer
 
 
 class Objects:
-    """All objects of a task: what is open, and how it ends."""
+    """All open objects of a task."""
 
     def __init__(self, storage: Storage, run_id: str) -> None:
         self._storage = storage
@@ -59,16 +42,16 @@ class Objects:
         return opened
 
     def pack(self, *, framed: bool, owner: SliceOwner) -> OpenObject:
-        """The pack that takes the next slice; a task has at most one of each kind at a time.
+        """The pack for the next slice; a task has at most one of each kind at a time.
 
-        Slices do not mix: whoever had one open in it ends that first.
+        Slices are contiguous: the previous owner's open slice is ended first.
         """
         before = self._owners.get(framed, owner)
         if before is not owner:
             before.make_way()
         self._owners[framed] = owner
         pack = self._packs.get(framed)
-        if pack is not None and pack.size >= PACK_BYTES_MAX:
+        if pack is not None and pack.writer.size >= PACK_BYTES_MAX:
             self.commit(pack)
             pack = None
         if pack is None:
@@ -76,14 +59,14 @@ class Objects:
         return pack
 
     def commit(self, opened: OpenObject) -> None:
-        """Make it durable while others are written. One at a time; the error of one is raised by the next."""
+        """Make an object durable in the background, one at a time; the next commit raises the error of this one."""
         self._settle()
         self._open.remove(opened)
         self._commit = _Commit(opened)
         self._commit.start()
 
     def commit_all(self) -> None:
-        """When this returns all are durable. After one that failed the others are forgotten."""
+        """When this returns, all objects are durable. If one fails, the caller aborts the others."""
         while self._open:
             self.commit(self._open[0])
         self._settle()
@@ -92,7 +75,7 @@ class Objects:
         with suppress(Exception):
             self._settle()
         while self._open:
-            self._open.pop().abort()
+            self._open.pop().writer.abort()
 
     def _settle(self) -> None:
         commit, self._commit = self._commit, None
@@ -108,8 +91,8 @@ class _Commit(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._opened.commit()
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self._opened.writer.commit()
+        except BaseException as error:  # noqa: BLE001 - raised by `settle`
             self._error = error
 
     def settle(self) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.kafka.aborted import AbortedTransactions
 from maxbrod.layouts.kafka.compression import CompressionMode
-from maxbrod.layouts.kafka.cutting import at_holes, where_full
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe
 from maxbrod.layouts.kafka.frames import encode_frame
 from maxbrod.layouts.kafka.names import segment_path
-from maxbrod.layouts.kafka.pieces import DescribedBatches, as_piece
 from maxbrod.layouts.kafka.slicing import SliceWriter
-from maxbrod.model import Codec
+from maxbrod.model import AbortedTransaction, Codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
     from maxbrod.layouts.kafka.unpacking import Unpacker
 
+
 SAMPLE_BYTES: Final = 1 << 20
-"""So much of a segment is compressed on trial."""
+"""How much of a segment is compressed on trial."""
 SAMPLE_LEVEL: Final = 1
 
 
@@ -47,7 +48,7 @@ class PartitionName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
-    """What every partition of a task has in common."""
+    """The settings that all partitions of a task share."""
 
     compression: Compression
     limits: SegmentLimits
@@ -57,7 +58,7 @@ class How:
 
 
 class PartitionWriter:
-    """Takes whole, checked batches in order of offsets. Nothing of it exists before the archive's block has ended."""
+    """Writes whole, checked batches in order of offsets. Nothing is visible before the archive's block has ended."""
 
     def __init__(self, name: PartitionName, objects: Objects, how: How, *, packed: bool) -> None:
         self._name = name
@@ -79,40 +80,40 @@ class PartitionWriter:
 
     @property
     def hole_offsets_min(self) -> int:
-        """A hole this wide is shown by the catalog, and therefore must lie between two batches."""
+        """A hole of this width gets a row in the catalog, and therefore must lie between two batches."""
         return self._how.limits.hole_offsets_min
 
     @property
     def slices(self) -> tuple[Slice, ...]:
-        """What is to be committed to the catalog, once the archive's block has ended well."""
+        """The slices to commit to the catalog after the archive's block has ended without an error."""
         return tuple(self._finished)
 
     def append(self, data: NDArray[np.uint8], headers: BatchHeaders, aborted: Iterable[tuple[int, int]] = ()) -> None:
-        """`data` may be used again when this returns. `aborted` is what the fetch answer said (producer, first)."""
+        """The caller may reuse `data` afterwards. `aborted`: the producer ids and first offsets of the fetch answer."""
         if not len(headers):
             return
         self._aborted.learn(aborted, int(headers["base_offset"][0]))
-        for piece in self._pieces(data, headers):
-            self._refuse_disorder(piece)
-            self._waiting.extend(at_holes(piece, self._how.limits))
+        for batches in self._described(data, headers):
+            self._refuse_disorder(batches)
+            self._waiting.extend(at_holes(batches, self._how.limits))
             self._drain(last=False)
-        self._waiting = deque(piece.copied() for piece in self._waiting)
+        self._waiting = deque(batches.copied() for batches in self._waiting)
 
     def close(self) -> None:
         """End the last segment. Without a batch there is none."""
         self._drain(last=True)
         self._end_segment()
 
-    def _pieces(self, data: NDArray[np.uint8], headers: BatchHeaders) -> Iterator[DescribedBatches]:
+    def _described(self, data: NDArray[np.uint8], headers: BatchHeaders) -> Iterator[DescribedBatches]:
         if self._how.compression.mode is CompressionMode.ZSTD:
             for unpacked, found, codec in self._how.unpacker.unpack(data, headers):
-                yield as_piece(unpacked, found, exact=True, codec=codec)
+                yield describe(unpacked, found, exact=True, codec=codec)
         else:
-            yield as_piece(data, headers, exact=self._how.exact_timestamps, look=self._how.look)
+            yield describe(data, headers, exact=self._how.exact_timestamps, look=self._how.look)
 
-    def _refuse_disorder(self, piece: DescribedBatches) -> None:
-        """Rows must tile, so an offset that comes twice is not written at all."""
-        facts = piece.facts
+    def _refuse_disorder(self, batches: DescribedBatches) -> None:
+        """Rows must tile, so an offset that occurs twice is refused."""
+        facts = batches.facts
         before = np.append(np.int64(self._last_offset), facts.last_offset[:-1])
         wrong = np.flatnonzero(facts.first_offset <= before)
         if wrong.size:
@@ -121,44 +122,44 @@ class PartitionWriter:
                 operation="archive",
                 object_name=str(self._name),
                 offset=int(facts.first_offset[wrong[0]]),
-                hint="read the partition again; if it stays so, the broker's log is damaged there",
+                hint="read the partition again; if it persists, the broker's log is damaged there",
             )
         self._last_offset = int(facts.last_offset[-1])
 
     def _drain(self, *, last: bool) -> None:
-        """Write what waits, unless it takes more of it to decide how."""
+        """Write the waiting batches, unless more of them are needed to choose how to store them."""
         while self._waiting:
             if self._framed is None:
                 self._framed = self._choose_framed(last=last)
                 if self._framed is None:
                     return
-            piece = self._waiting.popleft()
-            batches = where_full(piece, self._how.limits, self._segment_bytes, self._segment_records)
-            self._write(piece if batches is None else piece.take(slice(batches)))
-            if batches is not None:
+            batches = self._waiting.popleft()
+            count = where_full(batches, self._how.limits, self._segment_bytes, self._segment_records)
+            self._write(batches if count is None else batches.take(slice(count)))
+            if count is not None:
                 self._end_segment()
-                if batches < len(piece):
-                    self._waiting.appendleft(piece.take(slice(batches, None)))
+                if count < len(batches):
+                    self._waiting.appendleft(batches.take(slice(count, None)))
 
     def _choose_framed(self, *, last: bool) -> bool | None:
-        """Whether the next segment goes into frames; None while there is too little of it to say."""
+        """Whether to store the next segment in frames; None while there is too little of it to decide."""
         mode = self._how.compression.mode
         if mode is not CompressionMode.AUTO:
             return mode is CompressionMode.ZSTD
-        if not last and sum(len(piece.log) for piece in self._waiting) < SAMPLE_BYTES:
+        if not last and sum(len(batches.log) for batches in self._waiting) < SAMPLE_BYTES:
             return None
         return shrinks_to_half(self._waiting)
 
-    def _write(self, piece: DescribedBatches) -> None:
+    def _write(self, batches: DescribedBatches) -> None:
         hole = self._how.limits.hole_offsets_min
-        if self._slice is not None and int(piece.facts.first_offset[0]) - self._slice.tally.end_offset >= hole:
+        if self._slice is not None and int(batches.facts.first_offset[0]) - self._slice.tally.end_offset >= hole:
             self._end_slice()
         if self._slice is None:
-            self._slice = self._open_slice(int(piece.facts.first_offset[0]), framed=bool(self._framed))
-        self._slice.add(piece)
-        self._aborted.end(piece)
-        self._segment_bytes += len(piece.log)
-        self._segment_records += int(piece.facts.records.sum())
+            self._slice = self._open_slice(int(batches.facts.first_offset[0]), framed=bool(self._framed))
+        self._slice.add(batches)
+        self._aborted.end(batches)
+        self._segment_bytes += len(batches.log)
+        self._segment_records += int(batches.facts.records.sum())
 
     def _open_slice(self, base_offset: int, *, framed: bool) -> SliceWriter:
         level = self._how.compression.level if framed else None
@@ -185,7 +186,7 @@ class PartitionWriter:
             self._slice = None
 
     def make_way(self) -> None:
-        """Another partition needs the pack: end the slice there. What comes next will be another slice."""
+        """Another partition needs the pack: end the slice in it. Further batches start another slice."""
         self._end_slice()
         self._framed = None
 
@@ -198,18 +199,101 @@ class PartitionWriter:
             self._objects.commit(written)
 
 
-def shrinks_to_half(pieces: Iterable[DescribedBatches]) -> bool:
-    """Whether the first of these bytes compress to half or less. Batches that came compressed never do."""
+def shrinks_to_half(described: Iterable[DescribedBatches]) -> bool:
+    """Whether the first SAMPLE_BYTES compress to half or less. Batches that are already compressed never do."""
     sample: list[Any] = []
-    wanted = SAMPLE_BYTES
+    left = SAMPLE_BYTES
     worth = False
-    for piece in pieces:
-        sample.append(piece.log[:wanted])
-        worth = worth or bool((piece.headers.codec == Codec.NONE).any())
-        wanted -= len(sample[-1])
-        if not wanted:
+    for batches in described:
+        sample.append(batches.log[:left])
+        worth = worth or bool((batches.headers.codec == Codec.NONE).any())
+        left -= len(sample[-1])
+        if not left:
             break
     if not worth:
         return False
     joined = sample[0] if len(sample) == 1 else np.concatenate(sample)
     return 2 * len(encode_frame(joined, SAMPLE_LEVEL)) <= len(joined)
+
+
+class AbortedTransactions:
+    """Aborted transactions of a partition while it is written: fetch answers name them, markers end them."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[int, int], int | None] = {}
+        self._ended_by: dict[tuple[int, int], int] = {}
+        """The last possible end offset of those that fetch answers no longer name."""
+
+    def learn(self, aborted: Iterable[tuple[int, int]], base_offset: int) -> None:
+        """Record the producer id and first offset of each; every fetch answer repeats those that overlap it.
+
+        So a transaction that the answer for `base_offset` no longer names has ended, even if its marker is never seen:
+        it may be damaged or compacted away. If it stayed open it would hide what its producer committed later.
+        """
+        named = set(aborted)
+        for key in self._ends:
+            if key not in named:
+                self._ended_by.setdefault(key, base_offset - 1)
+        for key in named:
+            self._ends.setdefault(key, None)
+
+    def end(self, batches: DescribedBatches) -> None:
+        """Record the abort markers of these batches. Batches must be added in order of offsets."""
+        if not self._ends or not batches.headers.control.any():
+            return
+        markers = abort_markers(batches.data, batches.headers)
+        for key, known in self._ends.items():
+            if known is None:
+                producer_id, first_offset = key
+                after = (offset for producer, offset in markers if producer == producer_id and offset > first_offset)
+                found = next(after, None)
+                if found is not None and found <= self._ended_by.get(key, found):
+                    self._ends[key] = found
+
+    def touching(self, base_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The transactions that overlap a range; one that has not ended extends to the range's last offset.
+
+        Ranges must be requested in order: transactions that ended before one are dropped.
+        """
+        last_offsets = {key: self._last_offset(key) for key in self._ends}
+        self._ends = {key: end for key, end in self._ends.items() if not _is_before(last_offsets[key], base_offset)}
+        self._ended_by = {key: end for key, end in self._ended_by.items() if key in self._ends}
+        found = [
+            AbortedTransaction(
+                producer_id=producer_id,
+                first_offset=first_offset,
+                last_offset=end_offset - 1 if end is None else min(end, end_offset - 1),
+            )
+            for (producer_id, first_offset), end in ((key, last_offsets[key]) for key in self._ends)
+            if first_offset < end_offset
+        ]
+        return tuple(sorted(found, key=lambda each: (each.first_offset, each.producer_id)))
+
+    def _last_offset(self, key: tuple[int, int]) -> int | None:
+        end = self._ends[key]
+        return self._ended_by.get(key) if end is None else end
+
+
+def _is_before(end: int | None, base_offset: int) -> bool:
+    return end is not None and end < base_offset
+
+
+def at_holes(batches: DescribedBatches, limits: SegmentLimits) -> Iterator[DescribedBatches]:
+    """Split batches at wide holes."""
+    facts = batches.facts
+    wide = facts.first_offset[1:] - facts.last_offset[:-1] > limits.hole_offsets_min
+    if not wide.any():
+        yield batches
+        return
+    edges = [0, *(np.flatnonzero(wide) + 1).tolist(), len(batches)]
+    for start, end in pairwise(edges):
+        yield batches.take(slice(start, end))
+
+
+def where_full(batches: DescribedBatches, limits: SegmentLimits, raw_bytes: int, records: int) -> int | None:
+    """How many batches fit a segment that already has `raw_bytes` and `records`; None: all, and it is not yet full."""
+    full = np.flatnonzero(np.cumsum(batches.headers.size) + raw_bytes >= limits.bytes_max)
+    if limits.records_max is not None:
+        counted = np.flatnonzero(np.cumsum(batches.facts.records) + records >= limits.records_max)
+        full = counted if not full.size or (counted.size and counted[0] < full[0]) else full
+    return int(full[0]) + 1 if full.size else None

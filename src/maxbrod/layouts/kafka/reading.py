@@ -1,9 +1,9 @@
-"""The log of a slice, as it was written: fetched, its digest checked, its frames undone.
+"""Reads the log of a slice as it was written: fetches it, checks its digest, decodes its frames.
 
-`read_log` gives all of it, checked before anything is handed out. `read_logs` gives it piece by piece in bounded
-memory; the digest is known after the last piece only, but every batch has been checked by its own CRC before. All sound
-batches before the first damage are handed out before the error is raised, however the pieces are cut: how far a damaged
-slice can be read depends on its bytes alone.
+`read_log` returns all of it and checks it first. `read_logs` yields it in parts, in bounded memory; the digest is known
+only after the last part, but every batch has been checked by its own CRC before. All intact batches before the first
+damage are yielded before the error is raised, regardless of how the parts are split: how far a damaged slice can be
+read depends on its bytes alone.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     Part = tuple[memoryview, TruncatedDataError | None]
 
 REQUEST_BYTES: Final = 8 << 20
-"""What is asked of the storage at once."""
-HINT: Final = "read it again; if it stays so, the object is damaged: back these offsets up again, or use a copy"
+"""The size of one request to the storage."""
+HINT: Final = "read it again; if it persists, the object is damaged: back these offsets up again, or use a copy"
 
-HINT_MISSING: Final = "put the object back from a copy of the archive, or back these offsets up again"
+HINT_MISSING: Final = "restore the object from a copy of the archive, or back these offsets up again"
 
 
 class Stored(Protocol):
-    """Where the bytes are and what they must be: a `Slice`, or a row of the catalog."""
+    """The location and the digest of stored bytes: a `Slice`, or a row of the catalog."""
 
     @property
     def path(self) -> str: ...
@@ -62,7 +62,7 @@ class Stored(Protocol):
 
 
 def read_log(storage: Storage, stored: Stored) -> NDArray[np.uint8]:
-    """All batches of a slice. CorruptDataError, TruncatedDataError: they are not what was written."""
+    """All batches of a slice. CorruptDataError, TruncatedDataError: they are not those that were written."""
     with _about(storage, stored):
         part = storage.get_range(stored.path, stored.position, stored.bytes)
         log, digest = np.frombuffer(part, np.uint8), Digest()
@@ -84,9 +84,9 @@ def read_logs(
     check_crc: bool = True,
     ahead: Executor | None = None,
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    """The same in pieces of whole batches, each with its headers. Consumes about `request_bytes` at a time.
+    """The same in parts of whole batches, each with its headers. Uses about `request_bytes` of memory at a time.
 
-    With `ahead`, the next piece is on its way while the one at hand is used.
+    With `ahead`, the next part is fetched while the caller uses the current one.
     """
     with _about(storage, stored):
         digest, size = Digest(), 0
@@ -98,7 +98,7 @@ def read_logs(
                 size += headers.end
                 yield data, headers
         except UnsupportedFormatError:
-            # A damaged byte may look like a version that nobody knows: the digest tells.
+            # A damaged byte may look like an unknown version: the digest distinguishes them.
             for part in fetched:
                 digest.add(np.frombuffer(part, np.uint8))
             _check_digest(stored, digest)
@@ -108,11 +108,11 @@ def read_logs(
 
 
 def _parts(storage: Storage, stored: Stored, request_bytes: int, ahead: Executor | None) -> Iterator[memoryview]:
-    """The bytes of a slice, as they are stored."""
+    """The stored bytes of a slice."""
     end = stored.position + stored.bytes
 
     def get(start: int) -> tuple[memoryview, TruncatedDataError | None]:
-        return _as_far_as_it_goes(storage, stored.path, start, min(request_bytes, end - start))
+        return _available(storage, stored.path, start, min(request_bytes, end - start))
 
     starts = range(stored.position, end, request_bytes)
     for part, error in map(get, starts) if ahead is None else _fetched_ahead(get, starts, ahead):
@@ -132,8 +132,8 @@ def _fetched_ahead(get: Callable[[int], Part], starts: range, ahead: Executor) -
     yield coming.result()
 
 
-def _as_far_as_it_goes(storage: Storage, path: str, start: int, size: int) -> Part:
-    """The bytes, or those that are there of an object which ends too early, with the error that tells so."""
+def _available(storage: Storage, path: str, start: int, size: int) -> Part:
+    """The bytes; or, if the object ends too early, those that exist, with the error."""
     try:
         return storage.get_range(path, start, size), None
     except TruncatedDataError as error:
@@ -142,7 +142,7 @@ def _as_far_as_it_goes(storage: Storage, path: str, start: int, size: int) -> Pa
 
 
 def _log(parts: Iterable[memoryview], digest: Digest, frames: FrameDecoder | None) -> Iterator[NDArray[np.uint8]]:
-    """The log, cut anywhere."""
+    """The log, split anywhere."""
     for part in parts:
         data = np.frombuffer(part, np.uint8)
         digest.add(data)
@@ -158,11 +158,11 @@ def _whole_batches(
     parts: Iterable[NDArray[np.uint8]], *, check_crc: bool
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
     held: list[NDArray[np.uint8]] = []
-    wanted = 0
+    needed = 0
     for part in parts:
         held.append(part)
-        # A batch may be longer than many parts: they are joined once, not each time anew.
-        if sum(each.size for each in held) < wanted:
+        # A batch may span many parts: wait for all of them and join them once.
+        if sum(each.size for each in held) < needed:
             continue
         data = part if len(held) == 1 else np.concatenate(held)
         try:
@@ -173,9 +173,9 @@ def _whole_batches(
         if len(headers):
             yield data[: headers.end], replace(headers, tail=0)
         held = [data[headers.end :]] if headers.tail else []
-        wanted = _announced(held[0]) if held else 0
+        needed = _announced(held[0]) if held else 0
     if held:
-        raise TruncatedDataError(f"the last batch is cut: only {sum(each.size for each in held)} bytes of it are there")
+        raise TruncatedDataError(f"the last batch is cut off after {sum(each.size for each in held)} bytes")
 
 
 def _sound(data: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
@@ -186,7 +186,7 @@ def _sound(data: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.uint8], BatchHe
 
 
 def _announced(cut: NDArray[np.uint8]) -> int:
-    """The size that a cut batch says it has, if so much of it is there."""
+    """The size of an incomplete batch from its header; 0 if the header is incomplete, too."""
     if cut.size < LOG_OVERHEAD_BYTES:
         return 0
     return LOG_OVERHEAD_BYTES + int.from_bytes(cut[LOG_OVERHEAD_BYTES - 4 : LOG_OVERHEAD_BYTES].tobytes(), "big")
@@ -195,7 +195,7 @@ def _announced(cut: NDArray[np.uint8]) -> int:
 def _check_digest(stored: Stored, digest: Digest) -> None:
     if not stored.digest.startswith(f"{ALGORITHM}:"):
         raise UnsupportedFormatError(
-            f"the digest {stored.digest!r} is of an unknown algorithm",
+            f"the digest {stored.digest!r} has an unknown algorithm",
             offset=stored.base_offset,
             hint="the archive was written by a newer release of maxbrod",
         )
@@ -210,7 +210,7 @@ def _check_size(stored: Stored, size: int) -> None:
 
 @contextmanager
 def _about(storage: Storage, stored: Stored) -> Iterator[None]:
-    """Errors name the object and the slice, and what can be done."""
+    """Add the object, the offset and a hint to errors."""
     try:
         with naming(storage.name_of(stored.path)):
             yield

@@ -1,7 +1,6 @@
-"""Records on their way into a native archive: Arrow columns become batches, which a partition's writer takes.
+"""Writes records into a native archive: encodes Arrow columns as batches and appends them.
 
-What stands in an archive already goes from batch to batch without this; here is for records that somebody made or
-changed. Loads numba.
+For new or changed records; copies of archived batches do not need it. Loads numba.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
     from maxbrod.layouts.kafka.partition import PartitionWriter
 
-_PORTION_BYTES: Final = 8 << 20
-"""So much, as columns, is encoded at once: the batches stand in memory beside it."""
+_PART_BYTES: Final = 8 << 20
+"""The size of columns that are encoded at once: their batches are in memory at the same time."""
 
 
 def append_records(
@@ -36,31 +35,29 @@ def append_records(
     level: int | None = None,
     batch_bytes_max: int = BATCH_BYTES_MAX,
 ) -> None:
-    """Append `records` of one partition at the offsets that they name, which rise from call to call.
+    """Append `records` of one partition at their own offsets, which rise from call to call.
 
-    Columns are those of RECORD_SCHEMA; what is left out gets Kafka's default. Holes may be between the records: one so
-    wide that the writer gives it a row of its own is never within a batch. Batches without a codec may still go into
-    frames, as the archive's compression says. RefusedError: offsets do not rise.
+    Columns are those of RECORD_SCHEMA; missing ones get Kafka's defaults. There may be holes between the records: a
+    hole that gets a row of its own is never within a batch. Batches without a codec may still be stored in frames,
+    depending on the archive's compression. RefusedError: offsets do not rise.
     """
     if not records.num_rows:
         return
     offsets = number_column(records.column("offset"))
     refuse_falling(offsets, str(writer.name))
-    for portion in _portions(records):
-        wide = np.diff(number_column(portion.column("offset"))) > writer.hole_offsets_min
-        data = encode(
-            portion, codec=codec, level=level, batch_bytes_max=batch_bytes_max, starts=np.flatnonzero(wide) + 1
-        )
-        # The checksums were computed a moment ago.
+    for part in _parts(records):
+        wide = np.diff(number_column(part.column("offset"))) > writer.hole_offsets_min
+        data = encode(part, codec=codec, level=level, batch_bytes_max=batch_bytes_max, starts=np.flatnonzero(wide) + 1)
+        # The checksums have just been computed.
         writer.append(data, walk(data, check_crc=False))
 
 
 def refuse_falling(offsets: NDArray[np.int64], name: str) -> None:
-    """RefusedError names the first record that stands at or below the one before it."""
+    """RefusedError: names the first record whose offset is not above the previous one."""
     wrong = np.flatnonzero(np.diff(offsets) <= 0)
     if wrong.size:
         raise RefusedError(
-            f"a record stands behind offset {int(offsets[wrong[0]])}, where offsets must rise",
+            f"a record follows offset {int(offsets[wrong[0]])} without a higher one: offsets must rise",
             operation="archive",
             object_name=name,
             offset=int(offsets[wrong[0] + 1]),
@@ -68,7 +65,7 @@ def refuse_falling(offsets: NDArray[np.int64], name: str) -> None:
         )
 
 
-def _portions(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    rows = max(1, records.num_rows * _PORTION_BYTES // max(records.nbytes, 1))
+def _parts(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = max(1, records.num_rows * _PART_BYTES // max(records.nbytes, 1))
     for start in range(0, records.num_rows, rows):
         yield records.slice(start, rows)

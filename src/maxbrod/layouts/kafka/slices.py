@@ -1,4 +1,4 @@
-"""The nouns of the native layout: what a slice is, how objects are compressed, when a segment ends. Values only."""
+"""Values of the native layout: slices, and when a segment ends."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """A run of batches of one partition within one object: what the catalog remembers of it."""
+    """Contiguous batches of one partition within one object, as the catalog records them."""
 
     path: str
     position: int
     bytes: int
     raw_bytes: int
     codec: str
-    """The codec that most of its bytes had at the source."""
+    """The codec of most of its bytes at the source."""
     base_offset: int
-    """Of its first batch."""
+    """That of its first batch."""
     end_offset: int
     """The first offset after its last batch."""
     records: int
@@ -31,20 +31,20 @@ class Slice:
     aborted: tuple[AbortedTransaction, ...] = ()
     digest: str
     min_timestamp_exact: bool = False
-    """Whether no record is older than `min_timestamp`: every batch was looked into, or told enough by its header."""
+    """Whether no record is older than `min_timestamp`: every batch was read, or its header contains the lowest."""
     control_records: int | None = None
-    """How many of `records` are markers of transactions; None where nobody has counted them."""
+    """How many of `records` are transaction markers; None if they were not counted."""
     details: str | None = None
-    """Where it stands in an archive of another layout: what that wants to know to read it. None in our own."""
+    """What another layout needs to read it. None in our own archives."""
     sound_end: int | None = None
-    """Offsets from here on are known to be lost, and are not read. None: all of it is read, or it is an error."""
+    """Offsets from here are known to be lost and are not read. None: all must be readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLimits:
-    """A segment ends with the batch that reaches one of these; each segment is an object of its own."""
+    """A segment ends with the batch that reaches one of these limits; each segment is an object of its own."""
 
     bytes_max: int = 256 << 20
     records_max: int | None = None
     hole_offsets_min: int = 1000
-    """A hole this wide between two batches ends a slice, so that the catalog can show it as a gap."""
+    """A hole of this width between two batches ends a slice, so that the catalog can record it as a gap."""

@@ -1,4 +1,4 @@
-"""One slice on its way into an object: its bytes, its digest, and what the catalog will say of it."""
+"""Writes one slice into an object, and collects its digest and what the catalog records of it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from maxbrod.layouts.kafka.described_batches import DescribedBatches
     from maxbrod.layouts.kafka.objects import OpenObject
-    from maxbrod.layouts.kafka.pieces import DescribedBatches
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.model import AbortedTransaction
 
 
 class SliceWriter:
-    """Appends to `out` from where that stands. While it is open nobody else may."""
+    """Appends to `out`. While the slice is open, nothing else may be written to `out`."""
 
     def __init__(self, out: OpenObject, level: int | None) -> None:
-        """`level` is zstd's, for a log in frames."""
+        """`level` is the zstd level of a log in frames; None: no frames."""
         self._out = out
-        self._position = out.size
+        self._position = out.writer.size
         self._frames = None if level is None else FrameEncoder(level)
         self._digest = Digest()
         self.tally = Tally()
 
-    def add(self, piece: DescribedBatches) -> None:
-        self.tally.add(piece)
+    def add(self, batches: DescribedBatches) -> None:
+        self.tally.add(batches)
         if self._frames is None:
-            self._write(piece.log)
+            self._write(batches.log)
             return
-        for frame in self._frames.encode(piece.log):
+        for frame in self._frames.encode(batches.log):
             self._write(frame)
 
     def finish(self, aborted: tuple[AbortedTransaction, ...]) -> Slice:
@@ -44,11 +44,11 @@ class SliceWriter:
         return self.tally.as_slice(
             path=self._out.path,
             position=self._position,
-            size=self._out.size - self._position,
+            size=self._out.writer.size - self._position,
             aborted=aborted,
             digest=str(self._digest),
         )
 
     def _write(self, data: NDArray[np.uint8]) -> None:
-        self._out.write(data)
+        self._out.writer.write(data)
         self._digest.add(data)

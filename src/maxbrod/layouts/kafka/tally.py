@@ -1,4 +1,4 @@
-"""Adds up what the catalog remembers of a slice, batch by batch."""
+"""Sums up what the catalog records of a slice, batch by batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.kafka.pieces import DescribedBatches
+    from maxbrod.layouts.kafka.described_batches import DescribedBatches
     from maxbrod.model import AbortedTransaction
 
 _CODECS: Final = max(Codec) + 1
@@ -30,8 +30,8 @@ class Tally:
         self._last_leader_epoch = -1
         self._codec_bytes = np.zeros(_CODECS, np.int64)
 
-    def add(self, piece: DescribedBatches) -> None:
-        facts, headers = piece.facts, piece.headers
+    def add(self, batches: DescribedBatches) -> None:
+        facts, headers = batches.facts, batches.headers
         if self.base_offset < 0:
             self.base_offset = int(facts.first_offset[0])
             self._first_leader_epoch = int(headers["leader_epoch"][0])
@@ -41,7 +41,7 @@ class Tally:
         self.records += int(facts.records.sum())
         self.control_records += int(facts.records[headers.control].sum())
         np.add.at(self._codec_bytes, facts.codec, headers.size)
-        # A record without a time, as old ones are, is older than any.
+        # A record without a timestamp, as in magic 0, counts as older than any other.
         self._exact = self._exact and bool(((facts.exact & facts.dated) | (facts.records == 0)).all())
         if facts.dated.any():
             lowest, highest = int(facts.lowest[facts.dated].min()), int(facts.highest[facts.dated].max())

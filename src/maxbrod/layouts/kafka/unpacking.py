@@ -1,6 +1,6 @@
-"""Batches without their compression, for frames to work on: the codec bits, the length and the CRC change, no record.
+"""Decompresses batches, so that frames can compress them better. Only the codec bits, the length and the CRC change.
 
-A batch that cannot be unpacked stays as it is: it was archived as the broker has it, and that is what counts.
+A batch that cannot be decompressed stays as it is: the archive keeps what the broker has.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GROUP_BYTES: Final = 1 << 20
-"""So much is unpacked before it is passed on: it is then still in the core's cache."""
+"""The size that is decompressed before it is passed on: it is still in the core's cache then."""
 BATCH_BYTES_MAX: Final = 64 << 20
-"""What unpacks to more stays compressed, so that a few hostile kilobytes cannot take all memory."""
+"""A larger batch stays compressed, so that a few hostile kilobytes cannot exhaust memory."""
 
 
 class Unpacker:
-    """Uses one buffer again and again."""
+    """Reuses one buffer."""
 
     def __init__(self) -> None:
         self._arena = Arena(4 * GROUP_BYTES)
@@ -44,7 +44,7 @@ class Unpacker:
     def unpack(
         self, data: NDArray[np.uint8], headers: BatchHeaders
     ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders, NDArray[np.int16]]]:
-        """The batches, a few at a time, with the codec that each had. What came before is overwritten each time."""
+        """The batches, a few at a time, with the former codec of each. Each step overwrites the previous one."""
         packed = _compressed(headers)
         if not packed.any():
             yield data, headers, headers.codec
@@ -78,7 +78,7 @@ class Unpacker:
 
 
 def _compressed(headers: BatchHeaders) -> NDArray[np.bool_]:
-    """Markers stay as they are, and a batch without records has nothing to unpack."""
+    """Which batches to decompress: not markers, and none without records."""
     current = (headers["magic"] == NEWEST_MAGIC) & ~headers.control
     mask: NDArray[np.bool_] = current & (headers.codec != Codec.NONE) & (headers.size > HEADER_BYTES)
     return mask
@@ -92,7 +92,7 @@ def _entry(data: NDArray[np.uint8], headers: BatchHeaders, row: int) -> NDArray[
 def _sealed(
     arena: Arena, headers: BatchHeaders, ends: list[int], unpacked: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint8], BatchHeaders]:
-    """The arena's batches with headers that say what became of them."""
+    """The arena's batches with their new headers."""
     out = arena.data[: arena.size]
     edges = np.array(ends, np.int64)
     position, size = edges[:-1], edges[1:] - edges[:-1]

@@ -1,7 +1,7 @@
-"""The deep check of a slice: every byte read, and all that the catalog says of it compared with what is there.
+"""The deep check of a slice: reads every byte and compares what the catalog records with what is stored.
 
 A problem is a value, not an error, so that one damaged slice does not hide another. A storage that does not answer is
-an error: nothing can be said then.
+an error: then nothing is known about the slice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from maxbrod.batch.headers import NEWEST_MAGIC
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
-from maxbrod.layouts.kafka.pieces import as_piece
+from maxbrod.layouts.kafka.described_batches import describe
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.tally import Tally
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.layouts.kafka.pieces import DescribedBatches
+    from maxbrod.layouts.kafka.described_batches import DescribedBatches
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is wrong with an object, from which offset on."""
+    """What is wrong with an object, and from which offset."""
 
     object_name: str
     offset: int
@@ -39,65 +39,65 @@ class Problem:
 
 
 def verify_slice(storage: Storage, row: Slice) -> list[Problem]:
-    """Everything that does not hold of this slice; empty if all does."""
-    found = _Found(storage.name_of(row.path), row)
+    """All problems of this slice; empty if it is intact."""
+    comparison = _Comparison(storage.name_of(row.path), row)
     try:
         for data, headers in read_logs(storage, row):
-            found.add(as_piece(data, headers, exact=True))
+            comparison.add(describe(data, headers, exact=True))
     except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
-        # Counts of what could be read would only repeat it.
+        # Comparing counts of a partly read slice would only repeat the problem.
         offset = row.base_offset if error.offset is None else error.offset
-        found.complain(error.message, offset)
-        return found.problems
-    found.compare()
-    return found.problems
+        comparison.complain(error.message, offset)
+        return comparison.problems
+    comparison.compare()
+    return comparison.problems
 
 
-class _Found:
+class _Comparison:
     def __init__(self, object_name: str, row: Slice) -> None:
         self._object_name = object_name
         self._row = row
         self._tally = Tally()
         self._first_timestamp: int | None = None
-        """The lowest as far as headers tell: what a row says that was written without looking into records."""
+        """The lowest according to headers: what a row records if the records were not read."""
         self.problems: list[Problem] = []
 
     def complain(self, message: str, offset: int | None = None) -> None:
         where = self._row.base_offset if offset is None else offset
         self.problems.append(Problem(object_name=self._object_name, offset=where, message=message))
 
-    def add(self, piece: DescribedBatches) -> None:
-        self._check_offsets(piece)
-        self._check_records(piece)
-        self._tally.add(piece)
-        headers, dated = piece.headers, piece.facts.dated
+    def add(self, batches: DescribedBatches) -> None:
+        self._check_offsets(batches)
+        self._check_records(batches)
+        self._tally.add(batches)
+        headers, dated = batches.headers, batches.facts.dated
         if dated.any():
-            told = np.where(headers.log_append, headers["max_timestamp"], headers["base_timestamp"])
-            lowest = int(np.maximum(told, piece.facts.lowest)[dated].min())
+            stated = np.where(headers.log_append, headers["max_timestamp"], headers["base_timestamp"])
+            lowest = int(np.maximum(stated, batches.facts.lowest)[dated].min())
             known = self._first_timestamp
             self._first_timestamp = lowest if known is None else min(known, lowest)
 
-    def _check_offsets(self, piece: DescribedBatches) -> None:
-        facts = piece.facts
+    def _check_offsets(self, batches: DescribedBatches) -> None:
+        facts = batches.facts
         before = np.concatenate([[max(self._tally.end_offset, self._row.base_offset) - 1], facts.last_offset[:-1]])
         wrong = np.flatnonzero((facts.first_offset <= before) | (facts.last_offset >= self._row.end_offset))
         if wrong.size:
             offset = int(facts.first_offset[wrong[0]])
-            self.complain("a batch lies outside the offsets of its slice, or not after the batch before it", offset)
+            self.complain("a batch is outside the offsets of its slice, or does not follow the batch before it", offset)
 
-    def _check_records(self, piece: DescribedBatches) -> None:
-        """A batch may have the checksum and the digest that it should, and records that nobody can unpack."""
-        headers = piece.headers
+    def _check_records(self, batches: DescribedBatches) -> None:
+        """A batch may have the right checksum and digest, and still contain records that cannot be decoded."""
+        headers = batches.headers
         counted = (headers["magic"] == NEWEST_MAGIC) & (headers["count"] > 0)
-        wrong = counted & ~headers.log_append & ~piece.facts.exact
+        wrong = counted & ~headers.log_append & ~batches.facts.exact
         unseen = np.flatnonzero(counted & headers.log_append)
         if unseen.size:
             from maxbrod.batch.timestamps import lowest_timestamps  # noqa: PLC0415 - compiled: loading it costs seconds
 
-            wrong[unseen] = ~lowest_timestamps(piece.data, headers.take(unseen), look_into_all=True)[1]
+            wrong[unseen] = ~lowest_timestamps(batches.data, headers.take(unseen), look_into_all=True)[1]
         for row in np.flatnonzero(wrong).tolist():
             batch = headers.take(slice(row, row + 1))
-            self.complain(_why(piece.data, batch), int(headers["base_offset"][row]))
+            self.complain(_why(batches.data, batch), int(headers["base_offset"][row]))
 
     def compare(self) -> None:
         row, tally = self._row, self._tally
@@ -115,17 +115,17 @@ class _Found:
         self._compare_lowest(tally.min_timestamp, row.min_timestamp, exact=row.min_timestamp_exact)
 
     def _compare_lowest(self, lowest: int | None, said: int | None, *, exact: bool) -> None:
-        told = self._first_timestamp
-        if lowest is None or told is None or said is None:
+        first = self._first_timestamp
+        if lowest is None or first is None or said is None:
             holds = lowest is None and said is None
         else:
-            holds = lowest == said if exact else lowest <= said <= told
+            holds = lowest == said if exact else lowest <= said <= first
         if not holds:
             self.complain(f"its min timestamp is {lowest}, but the catalog says {said}")
 
 
 def _why(data: NDArray[np.uint8], batch: BatchHeaders) -> str:
-    """What a reader of its records is told."""
+    """The error that a reader of the batch gets."""
     from maxbrod.batch.decode import decode  # noqa: PLC0415 - compiled: loading it costs seconds
 
     try:

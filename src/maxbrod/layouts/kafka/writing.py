@@ -1,8 +1,8 @@
-"""The native archive as a task writes it: segments of single partitions, and packs that small ones share.
+"""Writes a native archive in a task: segments of single partitions, and packs that small partitions share.
 
-Nothing is visible to a reader of the catalog before its rows are committed, and nothing is committed here. When the
-block ends well everything is durable; when it ends in an error nothing that was open ever becomes visible, and what
-was complete before is garbage that no row names.
+Readers of the catalog see nothing before its rows are committed, and nothing is committed here. If the `with` block
+ends without an error, everything is durable. If it ends in an error, open objects never become visible, and objects
+that were complete before are garbage that no row names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ArchiveWriter:
-    """One for each task. Holds a few megabytes, whatever passes through it."""
+    """The writer of one task. Uses a few megabytes of memory for any amount of data."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ArchiveWriter:
         exact_timestamps: bool = False,
         look: Look | None = None,
     ) -> None:
-        """`exact_timestamps` looks into every record for the lowest, as is done with `zstd`; `look` while it lasts."""
+        """`exact_timestamps` reads every record for the lowest timestamp, as `zstd` does; `look` for a limited time."""
         self._objects = Objects(storage, run_id)
         self._how = How(
             compression=compression or Compression(),
@@ -51,9 +51,9 @@ class ArchiveWriter:
     def partition(
         self, *, topic: str, topic_id: str, partition: int, packed: bool, every_hole: bool = False
     ) -> PartitionWriter:
-        """`packed`: its slices go into objects that it shares with the others of this task.
+        """`packed`: its slices go into packs that it shares with the other partitions of the task.
 
-        `every_hole` ends a slice, however narrow it is: where no hole is expected each wants a row of its own.
+        `every_hole`: a hole of any width ends a slice. If no hole is expected, each one needs a row of its own.
         """
         name = PartitionName(topic=topic, topic_id=topic_id, partition=partition)
         limits = replace(self._how.limits, hole_offsets_min=1) if every_hole else self._how.limits

@@ -13,7 +13,7 @@ import numpy as np
 from maxbrod.batch.beginnings import begin_at
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.kafka.pieces import DescribedBatches, as_piece, header_facts
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe, header_facts
 from maxbrod.layouts.kafka.tally import Tally
 from maxbrod.layouts.logdir.jumping import jump
 from maxbrod.layouts.logdir.reading import CHUNK_BYTES, batches
@@ -92,7 +92,7 @@ def scan(
                 return found
             position = after
         for data, headers in batches(storage, file.path, position, file.size):
-            piece = as_piece(data, headers.take(slice(_known(headers))), exact=False)
+            piece = describe(data, headers.take(slice(_known(headers))), exact=False)
             if not _absorb(found, piece, position, wanted):
                 return found
             if len(piece) < len(headers):
@@ -122,7 +122,7 @@ def begin_within(storage: Storage, found: ScannedLog, log_start: int) -> None:
 def _tally(data: NDArray[np.uint8], headers: BatchHeaders) -> Tally:
     tally = Tally()
     if len(headers):
-        tally.add(as_piece(data, headers, exact=False))
+        tally.add(describe(data, headers, exact=False))
     return tally
 
 

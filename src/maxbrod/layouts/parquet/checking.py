@@ -1,4 +1,4 @@
-"""What is wrong with an archive: quickly, by names and footers; deeply, by reading every record of every segment."""
+"""Checks an archive: quickly by names and footers, or deeply by reading every record of every segment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
-    """Every fault that can be found; those that the survey met come first."""
+    """All faults, those of the survey first."""
     yield from survey.faults
     with ThreadPoolExecutor(THREADS) as pool:
         for segment, fault in zip(survey.segments, pool.map(partial(_quick, storage), survey.segments), strict=True):
@@ -37,23 +37,23 @@ def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
 
 
 def _quick(storage: Storage, segment: ForeignSegment) -> Fault | None:
-    """The object is there as it was surveyed, and its footer is sound."""
+    """Check that the object exists as surveyed and that its footer is valid."""
     name = parse_name(segment.path)
     try:
         info = storage.head(segment.path)
         if info.size != segment.bytes:
-            return _fault(segment, f"the object has {info.size} bytes, it had {segment.bytes}")
+            return _fault(segment, f"the object has {info.size} bytes instead of {segment.bytes}")
         if name is not None:
             open_found(storage, name, info)
     except ObjectNotFoundError:
-        return _fault(segment, "the object is gone")
+        return _fault(segment, "the object is missing")
     except (CorruptDataError, UnsupportedFormatError) as error:
         return _fault(segment, error.message, error.offset)
     return None
 
 
 def _deep(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
-    """Everything decodes; the reader itself checks that offsets rise within the range of the name."""
+    """Decode everything; the reader itself checks that offsets rise within the range of the name."""
     records, last = 0, segment.base_offset - 1
     try:
         for batch in read(storage, segment):
@@ -63,14 +63,14 @@ def _deep(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
         yield _fault(segment, error.message, max(last + 1, error.offset or 0))
         return
     if segment.records is not None and records != segment.records:
-        yield _fault(segment, f"{records} records are there, {segment.records} should be")
+        yield _fault(segment, f"there are {records} records instead of {segment.records}")
     if segment.records is not None and last != segment.end_offset - 1:
         yield _fault(segment, f"the last record has offset {last}, not {segment.end_offset - 1}", last)
     yield from _fine_times(storage, segment)
 
 
 def _fine_times(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
-    """Times finer than Kafka's milliseconds did not come from Kafka; they are rounded down when they are read."""
+    """Timestamps finer than Kafka's milliseconds did not come from Kafka; reading rounds them down."""
     opened = open_parquet(storage, segment.path, segment.bytes)
     fine = 0
     with parquet_errors(opened.object_name, segment.base_offset):
@@ -78,7 +78,7 @@ def _fine_times(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
             times = number_column(batch.column("timestamp"))
             fine += int(np.count_nonzero((times % NANOSECONDS != 0) & (times != NO_TIMESTAMP)))
     if fine:
-        message = f"{fine} records have times finer than a millisecond, which is rounded down"
+        message = f"{fine} records have timestamps finer than a millisecond, which are rounded down"
         yield Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False)
 
 

@@ -1,10 +1,10 @@
 """Merges many small segments of a partition into one of the next level. Works within one region.
 
-The rules are the tool's: segments of a span of levels, old enough to have been copied elsewhere, in order of offsets,
-from where the levels above end; at least so many and so large, at most so many and so large. Where offsets are missing
-between two segments the tool gives up; here the run ends before the hole and another begins after it, so that the hole
-stays to be seen. The merged segment is complete before anything is deleted, and deleted is only what is covered by it
-or by levels above.
+The rules are the tool's: it merges segments of a range of levels that are old enough to have been copied elsewhere, in
+order of offsets, from the end of the levels above, within a minimum and a maximum of count and size. If offsets are
+missing between two segments the tool gives up; here the run ends before the hole and another begins after it, so that
+the hole remains visible. The merged segment is complete before anything is deleted, and only segments that it or higher
+levels cover are deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from maxbrod.layouts.parquet.conversion import as_written
 from maxbrod.layouts.parquet.footer import footer_of
 from maxbrod.layouts.parquet.names import SegmentName, parse_name
 from maxbrod.layouts.parquet.objects import parquet_errors
-from maxbrod.layouts.parquet.overlaps import SegmentRange, shares
+from maxbrod.layouts.parquet.overlaps import SegmentRange, without_overlaps
 from maxbrod.layouts.parquet.reading import stored_records
 from maxbrod.layouts.parquet.schema import FILE_SCHEMA
 from maxbrod.layouts.parquet.survey import open_found
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import ObjectInfo, Storage, Writer
 
 _GROUP_BYTES: Final = 64 << 20
-"""Of a row group, before compression: this much is held in memory."""
+"""The size of a row group before compression, which is held in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLimits:
-    """Which segments are merged. The defaults are the tool's."""
+    """Which segments to merge. The defaults are the tool's."""
 
     level_min: int = 0
     level_max: int = 0
@@ -65,9 +65,9 @@ def compact(
     now_ms: int,
     options: WriteOptions | None = None,
 ) -> list[ForeignSegment]:
-    """Merge what can be merged of every partition that `survey` knows, and return the new segments.
+    """Merge the segments of every partition in `survey`; returns the new segments.
 
-    May be repeated at any time, also after a crash. One at a time: two at once do the work twice and harm nothing.
+    May be repeated at any time, also after a crash. Two simultaneous compactions do the work twice, without harm.
     """
     limits = limits or CompactionLimits()
     compression = compression_of(options or WriteOptions())
@@ -84,23 +84,23 @@ def compact(
 def plan_runs(
     objects: dict[SegmentName, ObjectInfo], limits: CompactionLimits, *, now_ms: int
 ) -> list[list[SegmentRange]]:
-    """Which parts of which segments become one, run after run. Pure."""
+    """Which ranges of which segments to merge, one run per new segment. Pure."""
     considered = [name for name in objects if name.level > limits.level_max]
     considered += [name for name, info in objects.items() if _is_candidate(name, info, limits, now_ms)]
     runs: list[list[SegmentRange]] = [[]]
-    for share in shares(considered):
+    for part in without_overlaps(considered):
         run = runs[-1]
         full = len(run) >= limits.segments_max or _bytes(run, objects) >= limits.bytes_max
-        if run and (full or run[-1].end != share.base):
+        if run and (full or run[-1].end != part.base):
             runs.append([])
-        if share.name.level <= limits.level_max:
-            runs[-1].append(share)
+        if part.name.level <= limits.level_max:
+            runs[-1].append(part)
     sound = [_ending_with_a_record(run) for run in runs]
     return [each for each in sound if len(each) >= limits.segments_min and _bytes(each, objects) >= limits.bytes_min]
 
 
 def _ending_with_a_record(run: list[SegmentRange]) -> list[SegmentRange]:
-    """The tool reads a segment until it meets the offset at the end of its name, so that must be a record's."""
+    """The tool reads a segment up to the end offset in its name, so there must be a record with that offset."""
     while run and run[-1].end != run[-1].name.end + 1:
         run = run[:-1]
     return run
@@ -113,9 +113,9 @@ def _is_candidate(name: SegmentName, info: ObjectInfo, limits: CompactionLimits,
 def _superfluous(
     storage: Storage, objects: dict[SegmentName, ObjectInfo], limits: CompactionLimits, *, now_ms: int
 ) -> list[str]:
-    """Segments whose every offset a level above has, in an object that opens. Of this run, or of one cut short."""
+    """Segments whose offsets a higher level covers, in readable objects. Left by this run or an interrupted one."""
     above = {name: info for name, info in objects.items() if name.level > limits.level_max}
-    covered = shares(name for name, info in above.items() if _opens(storage, name, info))
+    covered = without_overlaps(name for name, info in above.items() if _opens(storage, name, info))
     return [
         name.path
         for name, info in objects.items()
@@ -132,9 +132,9 @@ def _opens(storage: Storage, name: SegmentName, info: ObjectInfo) -> bool:
 
 def _covers(covered: Sequence[SegmentRange], name: SegmentName) -> bool:
     at = name.start
-    for share in covered:
-        if share.base <= at < share.end:
-            at = share.end
+    for part in covered:
+        if part.base <= at < part.end:
+            at = part.end
     return at > name.end
 
 
@@ -142,7 +142,7 @@ def _merge(
     storage: Storage, run: Sequence[SegmentRange], objects: dict[SegmentName, ObjectInfo], compression: dict[str, Any]
 ) -> ForeignSegment:
     first, last = run[0].name, run[-1].name
-    level = max(share.name.level for share in run) + 1
+    level = max(part.name.level for part in run) + 1
     name = SegmentName(folder=first.folder, where=first.where, level=level, start=run[0].base, end=last.end)
     region = open_found(storage, first, objects[first]).footer.region
     try:
@@ -160,7 +160,7 @@ def _merge(
 
 
 def _merged_before(storage: Storage, name: SegmentName) -> ForeignSegment:
-    """An earlier run has made it, and did not come to delete what it merged."""
+    """An earlier run created it, but was interrupted before it deleted the merged segments."""
     info = storage.head(name.path)
     found = open_found(storage, name, info)
     return described(name, found.footer, info.size, (found.min_timestamp, found.max_timestamp))
@@ -169,7 +169,7 @@ def _merged_before(storage: Storage, name: SegmentName) -> ForeignSegment:
 def _tables(
     storage: Storage, run: Sequence[SegmentRange], objects: dict[SegmentName, ObjectInfo]
 ) -> Iterator[pa.Table]:
-    """The records of a run in pieces that make a row group each."""
+    """The records of a run, one table per row group."""
     held: list[pa.RecordBatch] = []
     for batch in _batches(storage, run, objects):
         held.append(batch)
@@ -183,27 +183,27 @@ def _tables(
 def _batches(
     storage: Storage, run: Sequence[SegmentRange], objects: dict[SegmentName, ObjectInfo]
 ) -> Iterator[pa.RecordBatch]:
-    for share in run:
+    for part in run:
         last = -1
-        for found, offset in stored_records(storage, _as_segment(share, objects[share.name]), FILE_SCHEMA.names):
-            with parquet_errors(storage.name_of(share.name.path), offset):
+        for found, offset in stored_records(storage, _as_segment(part, objects[part.name]), FILE_SCHEMA.names):
+            with parquet_errors(storage.name_of(part.name.path), offset):
                 batch = as_written(found)
             last = batch.column("offset")[-1].as_py()
             yield batch
-        if last != share.name.end == share.end - 1:
+        if last != part.name.end == part.end - 1:
             raise CorruptDataError(
-                f"the segment ends with offset {last}, its name says {share.name.end}",
-                object_name=storage.name_of(share.name.path),
-                offset=share.name.end,
+                f"the segment ends with offset {last}, but its name says {part.name.end}",
+                object_name=storage.name_of(part.name.path),
+                offset=part.name.end,
             )
 
 
-def _as_segment(share: SegmentRange, info: ObjectInfo) -> ForeignSegment:
+def _as_segment(part: SegmentRange, info: ObjectInfo) -> ForeignSegment:
     return ForeignSegment(
-        where=share.name.where,
-        path=share.name.path,
-        base_offset=share.base,
-        end_offset=share.end,
+        where=part.name.where,
+        path=part.name.path,
+        base_offset=part.base,
+        end_offset=part.end,
         records=None,
         bytes=info.size,
     )
@@ -219,11 +219,11 @@ def _objects(storage: Storage, folder: str) -> dict[SegmentName, ObjectInfo]:
 
 
 def _bytes(run: Iterable[SegmentRange], objects: dict[SegmentName, ObjectInfo]) -> int:
-    return sum(objects[share.name].size for share in run)
+    return sum(objects[part.name].size for part in run)
 
 
 class _Sink:
-    """A storage's writer as the file that Arrow writes to."""
+    """A storage's writer as a file for Arrow."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""Records to the columns of a file, and back. Columns only: nothing here looks at a single record."""
+"""Converts records to the columns of a file and back. Works on columns only, never on single records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _DEFAULTS: Final[dict[str, int | bool]] = {
 
 
 def to_file(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Records of RECORD_SCHEMA as a file has them."""
+    """Records of RECORD_SCHEMA as the columns of a file."""
     kinds = number_column(records.column("timestamp_type"))
     nanoseconds, beyond = _nanoseconds(number_column(records.column("timestamp_ms")), kinds)
     headers, header_nulls = _headers_to_file(records.column("headers"))
@@ -70,14 +70,14 @@ def from_file(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def as_written(found: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns of a file, the tool's or ours, as we write them. Times stay as fine as they are."""
+    """The columns of a file, the tool's or ours, as we write them. Timestamps keep their precision."""
     ours = to_file(from_file(found, RECORD_SCHEMA))
     times = number_array(_numbers(found, "timestamp"))
     return ours.set_column(ours.schema.get_field_index("timestamp"), ours.schema.field("timestamp"), times)
 
 
 def offsets_of(found: pa.RecordBatch) -> NDArray[np.int64]:
-    """CorruptDataError: one is beyond Kafka's 63 bits."""
+    """The offsets. CorruptDataError: one exceeds Kafka's 63 bits."""
     offsets = _numbers(found, "offset")
     if offsets.size and offsets.min() < 0:
         raise CorruptDataError("an offset has more than 63 bits")
@@ -94,7 +94,7 @@ def _record_column(found: pa.RecordBatch, field: pa.Field) -> pa.Array:
 def _nanoseconds(
     milliseconds: NDArray[np.int64], kinds: NDArray[np.int8]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Times in nanoseconds, and the milliseconds to add to them where they do not fit."""
+    """Timestamps in nanoseconds, and the milliseconds to add if they do not fit."""
     fitting = np.clip(milliseconds, -TIMESTAMP_MS_MAX, TIMESTAMP_MS_MAX)
     nanoseconds = fitting * NANOSECONDS
     nothing = kinds == TimestampType.NONE
@@ -104,7 +104,7 @@ def _nanoseconds(
 
 def _milliseconds(found: pa.RecordBatch) -> pa.Array:
     nanoseconds = _numbers(found, "timestamp")
-    milliseconds = nanoseconds // NANOSECONDS  # rounds down, before 1970 too: a part of one is not Kafka's
+    milliseconds = nanoseconds // NANOSECONDS  # rounds down, before 1970 too: Kafka has no fractions
     milliseconds[nanoseconds == NO_TIMESTAMP] = -1
     if "timestamp_beyond_ms" in found.schema.names:
         milliseconds = milliseconds + _numbers(found, "timestamp_beyond_ms")
@@ -117,7 +117,7 @@ def _timestamp_types(found: pa.RecordBatch) -> pa.Array:
         return number_array(np.where(nothing, TimestampType.NONE, TimestampType.CREATE).astype(np.int8))
     kinds = _numbers(found, "timestamp_type")
     if kinds.size and (kinds.min() < TimestampType.NONE or kinds.max() > TimestampType.LOG_APPEND):
-        raise CorruptDataError(f"a timestamp is of the kind {kinds.min()} or {kinds.max()}, which Kafka does not know")
+        raise CorruptDataError(f"a timestamp has the unknown type {kinds.min()} or {kinds.max()}")
     return number_array(kinds.astype(np.int8))
 
 
@@ -144,12 +144,12 @@ def _headers_from_file(found: pa.RecordBatch) -> pa.Array:
 
 
 def _header_flags(column: pa.Array, ends: NDArray[np.int32], entries: int) -> NDArray[np.bool_]:
-    """One flag for each of the `entries` headers that the buffers hold, of which those within `ends` count."""
+    """One flag for each of the `entries` headers in the buffers, of which those within `ends` count."""
     if not column.type.equals(FLAGS) and not pa.types.is_list(column.type):
         raise UnsupportedFormatError(f"the column header_value_null is {column.type}, not a list of flags")
     own = _list_ends(column)
     if column.null_count or not np.array_equal(own - own[0], ends - ends[0]):
-        raise CorruptDataError("the flags of header values are not as many as the headers")
+        raise CorruptDataError("the number of header value flags differs from the number of headers")
     flags = np.zeros(entries, np.bool_)
     flags[ends[0] : ends[-1]] = _flags(column.values)[own[0] : own[-1]]
     return flags
@@ -170,7 +170,7 @@ def _headers_to_file(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _filled(column: pa.Array) -> pa.Array:
-    """Nulls as empty bytes. The bytes that a null may have in its buffers are left out."""
+    """Nulls as empty bytes, without the bytes that a null may have in its buffers."""
     return pc.fill_null(column, _EMPTY) if column.null_count else column
 
 
@@ -191,7 +191,7 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _numbers(found: pa.RecordBatch, name: str) -> NDArray[np.int64]:
-    """A column of integers. 64 bits without a sign are taken as they are: what is too large turns negative."""
+    """A column of integers. Unsigned 64-bit values are reinterpreted: those that are too large become negative."""
     column = found.column(name)
     if not pa.types.is_integer(column.type):
         raise UnsupportedFormatError(f"the column {name} is {column.type}, not an integer")

@@ -1,4 +1,4 @@
-"""The records that the tool's instances tell each other through topics: checkpoints and segment events."""
+"""The records that the tool's instances exchange through topics: checkpoints and segment events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EventType(IntEnum):
 class Checkpoint:
     """How far a partition of a region was written to its destination: `offset` is that of the last record.
 
-    Its topic is compacted, so that the last one for each key stays.
+    Its topic is compacted and keeps the last one for each key.
     """
 
     region: str
@@ -53,7 +53,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSegment:
-    """A segment as an event names it. Both offsets are in it."""
+    """A segment as an event names it. Both offsets are inclusive."""
 
     region: str
     topic: str
@@ -69,7 +69,7 @@ class EventSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEvent:
-    """A segment came or went. Records of its topic have no key. The size is known of those that came."""
+    """A segment was created or removed. Records of its topic have no key. Only created segments have a size."""
 
     type: EventType
     time_ns: int
@@ -95,7 +95,7 @@ class SegmentEvent:
 
 
 def decode_checkpoint(value: bytes) -> Checkpoint:
-    """The value of a record of the checkpoint topic. CorruptDataError: it is none."""
+    """Decode the value of a record of the checkpoint topic. CorruptDataError: it is not a checkpoint."""
     fields = Fields(value)
     return Checkpoint(
         region=fields.text(1),
@@ -107,11 +107,11 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
 
 
 def decode_segment_event(value: bytes) -> SegmentEvent:
-    """The value of a record of the segment events topic."""
+    """Decode the value of a record of the segment events topic."""
     fields = Fields(value)
     kind = fields.unsigned(1)
     if kind not in set(EventType):
-        raise UnsupportedFormatError(f"a segment event is of the unknown type {kind}")
+        raise UnsupportedFormatError(f"a segment event has the unknown type {kind}")
     segment = fields.message(3)
     return SegmentEvent(
         type=EventType(kind),
@@ -129,7 +129,7 @@ def decode_segment_event(value: bytes) -> SegmentEvent:
 
 
 def _encode_time(time_ns: int) -> bytes:
-    """Seconds may be negative, the nanoseconds after them never are."""
+    """Seconds may be negative, nanoseconds never are."""
     seconds, nanoseconds = divmod(time_ns, _SECOND)
     return number_field(1, seconds) + number_field(2, nanoseconds)
 

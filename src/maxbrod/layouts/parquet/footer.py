@@ -1,4 +1,4 @@
-"""The eight keys in the footer of a segment. The tool opens no segment that lacks one, or whose name says otherwise."""
+"""The eight keys in the footer of a segment. The tool opens no segment that lacks one or has another name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN_MAX: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What a segment says of itself. Both offsets are in it."""
+    """What a segment says about itself. Both offsets are inclusive."""
 
     region: str
     topic: str
@@ -40,7 +40,7 @@ class Footer:
     end: int
     records: int
     created: str
-    """RFC 3339 with up to nine digits of a second, kept as it is: no clock of ours has so many."""
+    """RFC 3339 with up to nine fractional digits, kept as text: our clocks have fewer."""
 
     def keys(self) -> dict[str, str]:
         numbers = (self.partition, self.level, self.start, self.end, self.records)
@@ -63,7 +63,7 @@ def footer_of(name: SegmentName, *, region: str, records: int, now: datetime | N
 
 
 def parse_footer(found: Mapping[bytes, bytes] | None) -> Footer:
-    """The footer's keys as values; others than the eight are ignored, as the tool does."""
+    """The values of the eight keys; other keys are ignored, as the tool does."""
     texts = {key: _text(key, (found or {}).get(key.encode())) for key in _KEYS}
     region, topic, *rest, created = (texts[key] for key in _KEYS)
     partition, level, start, end, records = (_number(key, text) for key, text in zip(_KEYS[2:7], rest, strict=True))
@@ -80,7 +80,7 @@ def parse_footer(found: Mapping[bytes, bytes] | None) -> Footer:
 
 
 def check_footer(footer: Footer, name: SegmentName) -> None:
-    """CorruptDataError: the object was copied or written under another segment's name. The tool refuses it, too."""
+    """CorruptDataError: the object has the name of another segment. The tool refuses it, too."""
     said = (footer.region, footer.topic, footer.partition, footer.level, footer.start, footer.end)
     region = name.region or footer.region
     named = (region, name.where.topic, name.where.partition, name.level, name.start, name.end)
@@ -88,12 +88,12 @@ def check_footer(footer: Footer, name: SegmentName) -> None:
         raise CorruptDataError(
             f"the footer is that of another segment: {_shown(said)}",
             offset=name.start,
-            hint="the object was copied to a wrong name; put it where its footer says",
+            hint="the object was copied to a wrong name; move it to the one in its footer",
         )
 
 
 def rfc3339(time: datetime) -> str:
-    """As Go prints a time in UTC: no zeros at the end of the second."""
+    """A time in UTC as Go prints it: no trailing zeros in the fraction."""
     fraction = f".{time.microsecond:06d}".rstrip("0").rstrip(".")
     return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
 
@@ -101,17 +101,17 @@ def rfc3339(time: datetime) -> str:
 def _text(key: str, value: bytes | None) -> str:
     if not value:
         raise CorruptDataError(
-            f"the footer lacks the key {key}", hint="this Parquet file is no segment of kafka-replicator"
+            f"the footer lacks the key {key}", hint="this Parquet file is not a segment of kafka-replicator"
         )
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise CorruptDataError(f"the footer's key {key} is no UTF-8 text") from error
+        raise CorruptDataError(f"the footer's key {key} is not UTF-8") from error
 
 
 def _number(key: str, text: str) -> int:
     if _NUMBER.fullmatch(text) is None:
-        raise CorruptDataError(f"the footer's key {key} is no number: {text[:_SHOWN_MAX]!r}")
+        raise CorruptDataError(f"the footer's key {key} is not a number: {text[:_SHOWN_MAX]!r}")
     return int(text)
 
 

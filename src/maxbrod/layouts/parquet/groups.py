@@ -1,7 +1,7 @@
-"""The row groups of a file: which bytes of them are fetched, how many rows are unpacked at once.
+"""Reads the row groups of a file: which bytes to fetch, and how many rows to decode at once.
 
-A group whose wanted columns are small enough is fetched at once, its page headers are looked at, then Arrow unpacks it
-piece by piece. A larger one streams through small buffers, a page at a time.
+If the needed columns of a group are small enough, they are fetched at once, their page headers are checked, and Arrow
+decodes them in batches. A larger group streams through small buffers, a page at a time.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.parquet.metadata import PAGE_BYTES_MAX, check_pages
 from maxbrod.layouts.parquet.objects import parquet_errors
-from maxbrod.layouts.parquet.pages import PAGE_BYTES_MAX, check_pages
 from maxbrod.layouts.parquet.schema import TOOL_COLUMNS
 from maxbrod.storage.interface import ByteRange
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 _BATCH_BYTES: Final = 16 << 20
 _BATCH_ROWS_MAX: Final = 1 << 16
 _DICTIONARY_ROWS_MAX: Final = 1 << 10
-"""A value of a dictionary may stand in every row, so that the size of the chunk says nothing about that of a batch."""
+"""A dictionary value may occur in every row, so the size of the chunk does not limit that of a batch."""
 _FETCHED_BYTES_MAX: Final = 64 << 20
 
 
 def stored_batches(opened: OpenSegment, columns: Collection[str], offset: int) -> Iterator[pa.RecordBatch]:
-    """The rows of those columns that the file has, as they are, in pieces of about 16 MiB. None is empty.
+    """The rows of those columns that the file has, unconverted, in batches of about 16 MiB. None is empty.
 
-    Errors name `offset` where nothing better is known.
+    Errors name `offset` if nothing better is known.
     """
-    wanted = [name for name in opened.parquet.schema_arrow.names if name in columns]
+    names = [name for name in opened.parquet.schema_arrow.names if name in columns]
     for index, group in enumerate(opened.metadata.groups):
         missing = group.rows
         with parquet_errors(opened.object_name, offset):
-            batches = _batches(opened, index, wanted)
+            batches = _batches(opened, index, names)
         while True:
             with parquet_errors(opened.object_name, offset):
                 batch = next(batches, None)
@@ -47,7 +47,7 @@ def stored_batches(opened: OpenSegment, columns: Collection[str], offset: int) -
                 missing -= batch.num_rows
             if batch.num_rows:
                 yield batch
-        # Arrow passes over pages of a kind that it does not know, as a damaged header may have it, without a word.
+        # Arrow silently skips pages of an unknown type, which a damaged header may have.
         if missing:
             raise CorruptDataError(
                 f"{missing} records of a row group are missing", object_name=opened.object_name, offset=offset
@@ -55,26 +55,26 @@ def stored_batches(opened: OpenSegment, columns: Collection[str], offset: int) -
 
 
 def check_columns(opened: OpenSegment) -> None:
-    """UnsupportedFormatError: this is a Parquet file, but not one with the columns of a segment."""
+    """UnsupportedFormatError: the Parquet file lacks columns of a segment."""
     missing = [name for name in TOOL_COLUMNS if name not in opened.parquet.schema_arrow.names]
     if missing:
         raise UnsupportedFormatError(
             f"the file lacks the column {', '.join(missing)}",
-            hint="this Parquet file is no segment of kafka-replicator",
+            hint="this Parquet file is not a segment of kafka-replicator",
         )
 
 
-def _batches(opened: OpenSegment, index: int, wanted: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _batches(opened: OpenSegment, index: int, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     group = opened.metadata.groups[index]
     rows = _rows_at_once(group)
-    _fetch(opened, [chunk for chunk in group.chunks if chunk.column in wanted])
-    return iter(opened.parquet.iter_batches(batch_size=rows, row_groups=[index], columns=wanted, use_threads=False))
+    _fetch(opened, [chunk for chunk in group.chunks if chunk.column in names])
+    return iter(opened.parquet.iter_batches(batch_size=rows, row_groups=[index], columns=names, use_threads=False))
 
 
 def _fetch(opened: OpenSegment, chunks: Sequence[ColumnChunk]) -> None:
     for chunk in chunks:
         if chunk.start < 0 or chunk.packed_bytes < 0:
-            raise CorruptDataError(f"{chunk.column} claims {chunk.packed_bytes} bytes from {chunk.start} on")
+            raise CorruptDataError(f"{chunk.column} claims {chunk.packed_bytes} bytes from {chunk.start}")
     ranges = [ByteRange(start=chunk.start, size=chunk.packed_bytes) for chunk in chunks]
     if sum(each.size for each in ranges) > _FETCHED_BYTES_MAX:
         opened.source.fetch([])

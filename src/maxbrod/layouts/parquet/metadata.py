@@ -1,15 +1,111 @@
-"""What the footer of a Parquet file says of its row groups: where the chunks of columns are, and how large.
+"""Reads the metadata of a Parquet file: its footer with the positions and sizes of column chunks, and page headers.
 
-Nothing in it is believed: a field of another type is refused here, sizes are checked by whoever goes by them.
+Both are structs in Thrift's compact protocol, decoded to dicts by field number. Arrow decodes them, too, but aborts the
+process if a damaged footer contradicts itself. So we read them here, and use Arrow only for rows, where it raises
+errors. Nothing is trusted: a field of another type is refused here, and sizes are checked before they are used.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.parquet.thrift import Struct, decode_struct
+from maxbrod.errors import CorruptDataError, TruncatedDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_TRUE, _FALSE = 1, 2
+_BYTE, _DOUBLE = 3, 7
+_INTEGERS: Final = frozenset({4, 5, 6})
+_BINARY, _LIST, _SET, _STRUCT = 8, 9, 10, 12
+_DEPTH_MAX: Final = 16
+_VARINT_BYTES_MAX: Final = 10
+
+Struct = dict[int, Any]
+
+
+def decode_struct(data: memoryview, at: int, depth: int = 0) -> tuple[Struct, int]:
+    """The fields of the struct at `at`, and its end. CorruptDataError: it is not a struct."""
+    if depth > _DEPTH_MAX:
+        raise CorruptDataError("a struct is nested too deeply", position=at)
+    fields: Struct = {}
+    number = 0
+    while True:
+        byte, at = _byte(data, at)
+        if not byte:
+            return fields, at
+        step, kind = byte >> 4, byte & 0x0F
+        if step:
+            number += step
+        else:
+            number, at = _integer(data, at)
+        if kind in {_TRUE, _FALSE}:
+            fields[number] = kind == _TRUE
+        else:
+            fields[number], at = _value(data, at, kind, depth)
+
+
+def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
+    if kind in _INTEGERS:
+        return _integer(data, at)
+    if kind == _BINARY:
+        size, at = _varint(data, at)
+        return bytes(_cut(data, at, size)), at + size
+    if kind == _STRUCT:
+        return decode_struct(data, at, depth + 1)
+    if kind in {_LIST, _SET}:
+        return _list(data, at, depth)
+    if kind in {_TRUE, _FALSE, _BYTE}:  # in a list
+        return _byte(data, at)
+    if kind == _DOUBLE:
+        return bytes(_cut(data, at, 8)), at + 8
+    raise CorruptDataError(f"a field has the unknown type {kind}", position=at)
+
+
+def _list(data: memoryview, at: int, depth: int) -> tuple[list[Any], int]:
+    byte, at = _byte(data, at)
+    count, kind = byte >> 4, byte & 0x0F
+    if count == 15:
+        count, at = _varint(data, at)
+    _cut(data, at, count)  # each has at least a byte
+    if depth > _DEPTH_MAX:
+        raise CorruptDataError("a list is nested too deeply", position=at)
+    values = []
+    for _ in range(count):
+        value, at = _value(data, at, kind, depth + 1)
+        values.append(value)
+    return values, at
+
+
+def _cut(data: memoryview, at: int, size: int) -> memoryview:
+    if size > len(data) - at:
+        raise TruncatedDataError(f"{size} bytes are expected where only {len(data) - at} are left", position=at)
+    return data[at : at + size]
+
+
+def _byte(data: memoryview, at: int) -> tuple[int, int]:
+    if at >= len(data):
+        raise TruncatedDataError("a struct is cut off", position=at)
+    return data[at], at + 1
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for index in range(_VARINT_BYTES_MAX):
+        byte, at = _byte(data, at)
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at
+    raise CorruptDataError("a number has too many bytes", position=at)
+
+
+def _integer(data: memoryview, at: int) -> tuple[int, int]:
+    """Zig-zag: the sign is the lowest bit."""
+    value, at = _varint(data, at)
+    return value >> 1 ^ -(value & 1), at
+
 
 _BYTE_ARRAY: Final = 6
 _DICTIONARIES: Final = frozenset({2, 8})
@@ -24,15 +120,15 @@ class ColumnChunk:
     """The values of one column in one row group."""
 
     column: str
-    """Of a nested column the outermost name."""
+    """For a nested column, the outermost name."""
     start: int
     packed_bytes: int
     unpacked_bytes: int
     has_dictionary: bool
-    """Of bytes: long values may take little room."""
+    """A dictionary of bytes: long values may take little space."""
     is_packed: bool
     bounds: tuple[int, int] | None
-    """Lowest and highest value of a column of 64 bits, if the statistics tell."""
+    """The lowest and highest value of a column of 64 bits, if the statistics have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +145,7 @@ class FileMetadata:
 
 
 def parse_metadata(footer: memoryview) -> FileMetadata:
-    """CorruptDataError: this is no footer of a Parquet file."""
+    """The metadata in a footer. CorruptDataError: it is not the footer of a Parquet file."""
     fields, _ = decode_struct(footer, 0)
     groups = tuple(_row_group(each) for each in _structs(fields, 4))
     columns = frozenset(chunk.column for group in groups for chunk in group.chunks)
@@ -78,8 +174,8 @@ def _chunk(fields: Struct) -> ColumnChunk:
     )
 
 
-def _bounds(statistics: Any) -> tuple[int, int] | None:  # noqa: ANN401 - whatever stands in the footer
-    """By the fields of today, or those that older writers fill in."""
+def _bounds(statistics: Any) -> tuple[int, int] | None:  # noqa: ANN401 - any field of the footer
+    """From the current fields, or those of older writers."""
     if isinstance(statistics, dict):
         for least, most in ((6, 5), (2, 1)):
             low, high = statistics.get(least), statistics.get(most)
@@ -91,7 +187,7 @@ def _bounds(statistics: Any) -> tuple[int, int] | None:  # noqa: ANN401 - whatev
 def _structs(fields: Struct, number: int) -> list[Struct]:
     found = _get(fields, number, list)
     if not all(isinstance(each, dict) for each in found):
-        raise CorruptDataError(f"field {number} of a footer is no list of structs")
+        raise CorruptDataError(f"field {number} of a footer is not a list of structs")
     return found
 
 
@@ -100,3 +196,33 @@ def _get(fields: Struct, number: int, kind: type[Kind]) -> Kind:
     if not isinstance(value, kind):
         raise CorruptDataError(f"field {number} of a footer is {type(value).__name__}, not {kind.__name__}")
     return value
+
+
+PAGE_BYTES_MAX: Final = 256 << 20
+"""A record lies within a page. This is more than twice the largest message that brokers are configured for."""
+_CLAIM_BYTES_FREE: Final = 1 << 20
+"""A footer may be wrong by this much, or by a factor of two: writers count differently."""
+_UNPACKED_BYTES: Final = 2
+_PACKED_BYTES: Final = 3
+
+
+def check_pages(chunk: memoryview, *, column: str, unpacked_bytes: int) -> None:
+    """Check page headers before Arrow decompresses the pages: a few bytes may claim gigabytes.
+
+    CorruptDataError: a page claims to unpack to more than PAGE_BYTES_MAX, or than the footer allows for the chunk.
+    """
+    most = min(PAGE_BYTES_MAX, max(_CLAIM_BYTES_FREE, 2 * unpacked_bytes))
+    for unpacked in _unpacked_sizes(chunk):
+        if not 0 <= unpacked <= most:
+            raise CorruptDataError(f"a page of {column} claims to unpack to {unpacked} bytes")
+
+
+def _unpacked_sizes(chunk: memoryview) -> Iterator[int]:
+    at = 0
+    while at < len(chunk):
+        header, at = decode_struct(chunk, at)
+        packed, unpacked = header.get(_PACKED_BYTES), header.get(_UNPACKED_BYTES)
+        if not isinstance(packed, int) or not isinstance(unpacked, int) or not 0 <= packed <= len(chunk) - at:
+            raise CorruptDataError(f"a page of {packed} bytes begins where {len(chunk) - at} are left", position=at)
+        yield unpacked
+        at += packed

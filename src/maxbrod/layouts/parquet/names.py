@@ -1,7 +1,7 @@
-"""What the objects of this layout are called, and what a name tells: `<folder>/<topic>/<partition>/<level>/<range>`.
+"""The names of objects of this layout: `<folder>/<topic>/<partition>/<level>/<range>`.
 
-The folder is a prefix that the tool lets its user choose (`data` unless he does) and the region. A storage that is
-opened at a region's own folder has neither: then only the footers tell the region.
+The folder is a configurable prefix (`data` by default) and the region. A storage that is opened at a region's own
+folder has neither: then only the footers contain the region.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from maxbrod.model import TopicPartition
 
 PREFIX: Final = "data"
 REGION: Final = "local"
-"""Where nobody names a region. The tool has no default."""
+"""Our default region. The tool has none."""
 STREAMING: Final = 0
-"""The level of segments that come straight from a topic; compaction makes those above."""
+"""The level of segments written from a topic; compaction creates higher ones."""
 
 _NAME: Final = re.compile(
     r"(?:(?P<folder>(?:.*/)?(?P<region>[^/]+))/)?"
@@ -33,10 +33,10 @@ OFFSET_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentName:
-    """`start` and `end` are the offsets of the first and the last record: both are in the segment."""
+    """`start` and `end` are the offsets of the first and the last record, both inclusive."""
 
     folder: str
-    """All before the topic; empty where the storage is a region's own folder."""
+    """Everything before the topic; empty if the storage is a region's own folder."""
     where: TopicPartition
     level: int
     start: int
@@ -44,7 +44,7 @@ class SegmentName:
 
     @property
     def region(self) -> str | None:
-        """None: the name does not say."""
+        """The region; None if the name does not contain it."""
         return self.folder.rpartition("/")[2] or None
 
     @property
@@ -54,7 +54,7 @@ class SegmentName:
 
 
 def parse_name(path: str) -> SegmentName | None:
-    """What a name tells; None if no segment can have it."""
+    """The parts of a name; None if it is not that of a segment."""
     found = _NAME.fullmatch(path)
     if found is None:
         return None
@@ -66,7 +66,7 @@ def parse_name(path: str) -> SegmentName | None:
 
 
 def region_folder(region: str) -> str:
-    """Where the segments of a region go."""
+    """The folder of a region's segments."""
     if _REGION.fullmatch(region) is None or region in {".", ".."}:
         raise UsageError(
             f"{region!r} cannot be a region", hint="it has 1 to 64 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"

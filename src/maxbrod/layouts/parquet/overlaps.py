@@ -1,8 +1,8 @@
-"""Which segment answers for an offset where several hold it. Pure.
+"""Decides which segment to read for an offset that several segments hold. Pure.
 
-Compaction leaves the segments that it merged until they are deleted, and two writers may have overlapped. A higher
-level comes first: it holds what those below it held, and those may be deleted at any time. Within a level it is the
-earlier start, and of two that start together the longer, as the tool decides when it reads or compacts.
+Compaction leaves the merged segments until they are deleted, and two writers may have overlapped. A higher level wins:
+it holds what the levels below held, and those may be deleted at any time. Within a level the earlier start wins, and of
+two with the same start the longer, as when the tool reads or compacts.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
 
 
 class SegmentRange(NamedTuple):
-    """The offsets [base, end) that a segment answers for."""
+    """The offsets [base, end) to read from a segment."""
 
     name: SegmentName
     base: int
     end: int
 
 
-def shares(names: Iterable[SegmentName]) -> list[SegmentRange]:
-    """The segments of one partition without overlaps, in order of offsets. Those that others cover are left out."""
+def without_overlaps(names: Iterable[SegmentName]) -> list[SegmentRange]:
+    """The ranges to read of one partition's segments, in order of offsets. Segments that others cover are left out."""
     taken = _Taken()
     for name in sorted(names, key=lambda each: (-each.level, each.start, -each.end)):
         taken.add(name)
-    return taken.shares
+    return taken.ranges
 
 
 class _Taken:
     def __init__(self) -> None:
-        self.shares: list[SegmentRange] = []
+        self.ranges: list[SegmentRange] = []
         self._bases: list[int] = []
 
     def add(self, name: SegmentName) -> None:
-        """Give the segment what is free of its range."""
+        """Assign the free part of its range to the segment."""
         base, end = name.start, name.end + 1
         at = bisect_right(self._bases, base)
-        if at and self.shares[at - 1].end > base:
-            base = self.shares[at - 1].end
+        if at and self.ranges[at - 1].end > base:
+            base = self.ranges[at - 1].end
         while base < end:
             free = min(end, self._bases[at]) if at < len(self._bases) else end
             if base < free:
-                self.shares.insert(at, SegmentRange(name, base, free))
+                self.ranges.insert(at, SegmentRange(name, base, free))
                 self._bases.insert(at, base)
                 at += 1
-            if at >= len(self.shares):
+            if at >= len(self.ranges):
                 break
-            base = max(base, self.shares[at].end)
+            base = max(base, self.ranges[at].end)
             at += 1

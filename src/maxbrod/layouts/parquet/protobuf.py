@@ -1,6 +1,6 @@
-"""As much of Protocol Buffers' wire format as the tool's few messages need: varints, strings, nested messages.
+"""The parts of Protocol Buffers' wire format that the tool's few messages need: varints, strings, nested messages.
 
-Fields that are not known are passed over, as the format wants it; bytes that cannot be such a message are refused.
+Unknown fields are skipped, as the format requires; invalid bytes are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIGN: Final = 1 << 63
 
 
 def number_field(number: int, value: int) -> bytes:
-    """Nothing for 0, as version 3 of the language has it. Negative numbers have ten bytes."""
+    """Encode a number. 0 is omitted, as in proto3. Negative numbers take ten bytes."""
     return _varint(number << 3 | _VARINT) + _varint(value & _UINT64_MAX) if value else b""
 
 
@@ -31,12 +31,12 @@ def text_field(number: int, value: str) -> bytes:
 
 
 def message_field(number: int, value: bytes) -> bytes:
-    """Written even if it is empty: the tool's nested messages are always there."""
+    """Encode a nested message. Written even if empty: the tool's nested messages are always present."""
     return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
 
 
 class Fields:
-    """The fields of a message by their number. Of one that is repeated the last counts."""
+    """The fields of a message by number. The last occurrence of a field counts."""
 
     def __init__(self, data: bytes) -> None:
         self._numbers: dict[int, int] = {}
@@ -61,7 +61,7 @@ class Fields:
         try:
             return self._blobs.get(number, b"").decode()
         except UnicodeDecodeError as error:
-            raise CorruptDataError(f"field {number} of the message is no UTF-8 text") from error
+            raise CorruptDataError(f"field {number} of the message is not UTF-8") from error
 
     def message(self, number: int) -> Fields:
         return Fields(self._blobs.get(number, b""))
@@ -81,17 +81,19 @@ def _walk(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             size, at = _read_varint(data, at)
             yield number, _cut(data, at, size)
             at += size
-        elif kind in {_FIXED32, _FIXED64}:  # none of the known fields: passed over
+        elif kind in {_FIXED32, _FIXED64}:  # no known field: skipped
             size = 4 if kind == _FIXED32 else 8
             _cut(data, at, size)
             at += size
         else:
-            raise CorruptDataError(f"field {number} of the message is of the unknown kind {kind}", position=at)
+            raise CorruptDataError(f"field {number} of the message has the unknown type {kind}", position=at)
 
 
 def _cut(data: bytes, at: int, size: int) -> bytes:
     if size > len(data) - at:
-        raise TruncatedDataError(f"a field of {size} bytes begins where {len(data) - at} are left", position=at)
+        raise TruncatedDataError(
+            f"a field of {size} bytes is expected where only {len(data) - at} are left", position=at
+        )
     return data[at : at + size]
 
 
@@ -108,7 +110,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for index in range(_VARINT_BYTES_MAX):
         if at + index >= len(data):
-            raise TruncatedDataError("a number of the message is cut", position=at)
+            raise TruncatedDataError("a number of the message is cut off", position=at)
         byte = data[at + index]
         value |= (byte & 0x7F) << 7 * index
         if not byte & 0x80:

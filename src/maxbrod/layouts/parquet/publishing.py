@@ -1,6 +1,6 @@
-"""What is known besides the records, and which offsets segments hold: nothing else would tell that one is lost.
+"""Publishes what is known besides the records, and which offsets segments hold: only this shows that one is lost.
 
-The tool has no metadata but names and footers: a segment counts as soon as it is there.
+The tool has no metadata but names and footers: a segment counts as soon as it exists.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ def publish(
 
 
 def _folder(segment: ForeignSegment) -> str:
-    """That of the partition, whose levels are folders of it."""
+    """The folder of the partition; its levels are subfolders."""
     return segment.path.rsplit("/", 2)[0]

@@ -1,8 +1,7 @@
-"""The records of a segment, batch after batch, in bounded memory.
+"""Reads the records of a segment in batches, in bounded memory.
 
-What is checked on the way, besides what Parquet checks itself: that the footer belongs to the name, that offsets rise
-within the range that the name gives, that no record is missing, and that no page claims to unpack to more than any
-page has.
+Besides what Parquet checks itself, this checks that the footer matches the name, that offsets rise within the range of
+the name, that no record is missing, and that no page claims to unpack to more than any page may have.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Its records within `[base_offset, end_offset)`: a survey gives less than the object has where others overlap."""
+    """Its records within `[base_offset, end_offset)`, which is less than the object has if others overlap it."""
     schema = project(None if columns is None else list(columns))
     sources = {source for field in schema for source in SOURCES.get(field.name, ())}
     for found, offset in stored_records(storage, segment, sources):
@@ -43,9 +42,9 @@ def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | Non
 def stored_records(
     storage: Storage, segment: ForeignSegment, sources: Collection[str]
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The same as the file has them, only those of its columns that are in `sources`, with the first one's offset.
+    """The same records unconverted, only the columns in `sources`, with the offset of the first one.
 
-    What is not asked for is not even fetched, but for the offsets.
+    Other columns are not fetched, except the offsets.
     """
     name = _name(segment.path)
     opened = open_parquet(storage, segment.path, segment.bytes)
@@ -64,7 +63,7 @@ def stored_records(
             yield found.slice(int(rows[0]), int(rows[1] - rows[0])), int(offsets[rows[0]])
     if records != footer.records:
         raise CorruptDataError(
-            f"the footer speaks of {footer.records} records, {records} are there",
+            f"the footer claims {footer.records} records, but there are {records}",
             object_name=opened.object_name,
             offset=last + 1,
         )
@@ -76,7 +75,7 @@ def _check_order(offsets: NDArray[np.int64], last: int, name: SegmentName) -> No
     if wrong.size:
         at, before = int(offsets[wrong[0]]), int(previous[wrong[0]])
         raise CorruptDataError(
-            f"offset {at} stands after {before} in a segment of {name.start} to {name.end}", offset=before + 1
+            f"offset {at} follows {before} in a segment of {name.start} to {name.end}", offset=before + 1
         )
 
 

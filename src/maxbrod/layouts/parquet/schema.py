@@ -1,7 +1,7 @@
-"""The columns of a segment. The tool's own five come first: its reader goes by position and takes any more for its own.
+"""The columns of a segment. The tool's own five come first, because its reader finds columns by position.
 
-Every field is required, because the tool has no null. What that would lose is in columns of ours, which the tool reads
-past and any Parquet engine shows: null flags, the kind of timestamp, and the rest of a time that 64 bits of nanoseconds
+Every field is required, because the tool has no null. What that would lose is in additional columns, which the tool
+ignores and any Parquet engine shows: null flags, the timestamp type, and the rest of a time that 64 bits of nanoseconds
 cannot hold (before 1677, after 2262).
 """
 
@@ -42,14 +42,14 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "value": ("value", "value_null"),
     "headers": ("headers", "header_value_null"),
 }
-"""Which columns of the file a column of records is made of. One that is not here has Kafka's default."""
+"""The columns of the file from which a column of records is made. Others have Kafka's defaults."""
 
 NANOSECONDS: Final = 1_000_000
-"""In a millisecond."""
+"""Per millisecond."""
 TIMESTAMP_MS_MAX: Final = ((1 << 63) - 1) // NANOSECONDS
-"""The last millisecond that nanoseconds can say; the first one is as far on the other side of 1970."""
+"""The last millisecond that nanoseconds can represent; the first one is its negative."""
 NO_TIMESTAMP: Final = -6_795_364_578_871_345_152
-"""What the tool writes for a message without a timestamp: the zero time of Go, cut to 64 bits of nanoseconds.
+"""The tool's value for a message without a timestamp: the zero time of Go, truncated to 64 bits of nanoseconds.
 
 No whole millisecond has this value.
 """

@@ -1,4 +1,4 @@
-"""What an archive holds, by its names and footers: one listing, and the tail of each object, several at a time."""
+"""Surveys an archive by names and footers: one listing, and the tail of each object, several at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from maxbrod.layouts.parquet.footer import Footer, check_footer, parse_footer
 from maxbrod.layouts.parquet.groups import check_columns
 from maxbrod.layouts.parquet.names import PREFIX, SegmentName, parse_name
 from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
-from maxbrod.layouts.parquet.overlaps import SegmentRange, shares
+from maxbrod.layouts.parquet.overlaps import SegmentRange, without_overlaps
 from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 THREADS: Final = 16
-"""Footers that are fetched at the same time: each is an answer to wait for."""
-_LOOKED_AT_MAX: Final = 1000
+"""Footers that are fetched concurrently, to hide the latency of requests."""
+_NAMES_EXAMINED_MAX: Final = 1000
 _TEMPORARY: Final = "temp/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """An object that has a segment's name and opens as one."""
+    """An object with a segment's name and a valid footer."""
 
     name: SegmentName
     size: int
@@ -46,17 +46,18 @@ class Found:
 
 
 def detect(storage: Storage) -> bool:
-    names = (info.path for folder in (PREFIX, "") for info in islice(storage.list(folder), _LOOKED_AT_MAX))
+    names = (info.path for folder in (PREFIX, "") for info in islice(storage.list(folder), _NAMES_EXAMINED_MAX))
     return any(parse_name(name) is not None for name in names) or is_published(storage, "parquet")
 
 
 def survey(storage: Storage, *, region: str | None = None) -> Survey:
-    """All segments of one region, or of all regions as long as no two have records of the same partition."""
+    """All segments of one region, or of all regions if no two have records of the same partition."""
     faults: list[Fault] = []
-    # Before the objects are listed: what is published meanwhile is then more than it says, never less.
+    # Before the objects are listed: if segments are published in between, more are listed than the facts name, never
+    # fewer.
     facts = surveyed_facts(storage, faults)
-    objects, strangers = _named(storage, region)
-    faults += strangers
+    objects, unknown = _named(storage, region)
+    faults += unknown
     found: list[Found] = []
     for outcome in _opened(storage, objects):
         if isinstance(outcome, Fault):
@@ -66,9 +67,9 @@ def survey(storage: Storage, *, region: str | None = None) -> Survey:
     faults.extend(_miscounted(found))
     by_path = {each.name.path: each for each in found}
     segments = [
-        _segment(by_path[share.name.path], share)
+        _segment(by_path[part.name.path], part)
         for where, names in sorted(_partitions(found).items())
-        for share in _one_region(storage, where, names)
+        for part in _one_region(storage, where, names)
     ]
     coverage = {where: each for where, each in facts.coverage.items() if _is_of(each.folder, region)}
     verdict = judge(segments, coverage)
@@ -88,7 +89,7 @@ def survey(storage: Storage, *, region: str | None = None) -> Survey:
 
 
 def open_found(storage: Storage, name: SegmentName, info: ObjectInfo) -> Found:
-    """A segment's footer, checked against its name."""
+    """Open a segment and check its footer against its name."""
     opened = open_parquet(storage, name.path, info.size)
     with parquet_errors(opened.object_name, name.start):
         footer = parse_footer(opened.keys)
@@ -107,7 +108,7 @@ def open_found(storage: Storage, name: SegmentName, info: ObjectInfo) -> Found:
 
 
 def _named(storage: Storage, region: str | None) -> tuple[list[tuple[SegmentName, ObjectInfo]], list[Fault]]:
-    """Objects by what their names tell, and those that stand among them under no segment's name."""
+    """Objects with a segment's name, and faults for other objects in the same folders."""
     named: list[tuple[SegmentName, ObjectInfo]] = []
     others: list[str] = []
     for info in storage.list():
@@ -117,8 +118,8 @@ def _named(storage: Storage, region: str | None) -> tuple[list[tuple[SegmentName
         elif region is None or name.region in {None, region}:
             named.append((name, info))
     folders = tuple({f"{name.folder}/" for name, _ in named if name.folder})
-    strangers = [path for path in others if folders and path.startswith(folders)]
-    return named, [Fault(path=path, message="no segment has such a name: not read", fatal=False) for path in strangers]
+    unknown = [path for path in others if folders and path.startswith(folders)]
+    return named, [Fault(path=path, message="is not a segment's name: not read", fatal=False) for path in unknown]
 
 
 def _opened(storage: Storage, objects: Sequence[tuple[SegmentName, ObjectInfo]]) -> Iterable[Found | Fault]:
@@ -144,7 +145,7 @@ def _miscounted(found: Iterable[Found]) -> list[Fault]:
     return [
         Fault(
             path=each.name.path,
-            message=f"the footer speaks of {each.footer.records} records, the file has {each.rows}",
+            message=f"the footer claims {each.footer.records} records, the file has {each.rows}",
             offset=each.name.start,
         )
         for each in found
@@ -163,20 +164,20 @@ def _one_region(storage: Storage, where: TopicPartition, names: list[SegmentName
     folders = sorted({name.folder for name in names})
     if len(folders) > 1:
         raise UsageError(
-            f"{where} is there in more than one region: {', '.join(folders)}",
+            f"{where} is in more than one region: {', '.join(folders)}",
             object_name=storage.url,
-            hint=f"choose one by its folder, for example {storage.name_of(folders[0])}",
+            hint=f"open the folder of one region, for example {storage.name_of(folders[0])}",
         )
-    return shares(names)
+    return without_overlaps(names)
 
 
-def _segment(found: Found, share: SegmentRange) -> ForeignSegment:
-    whole = (share.base, share.end) == (found.name.start, found.name.end + 1)
+def _segment(found: Found, part: SegmentRange) -> ForeignSegment:
+    whole = (part.base, part.end) == (found.name.start, found.name.end + 1)
     return ForeignSegment(
         where=found.name.where,
         path=found.name.path,
-        base_offset=share.base,
-        end_offset=share.end,
+        base_offset=part.base,
+        end_offset=part.end,
         records=found.rows if whole else None,
         bytes=found.size,
         min_timestamp=found.min_timestamp,
@@ -190,7 +191,7 @@ def _topics(segments: Iterable[ForeignSegment]) -> dict[str, ForeignTopic]:
 
 
 def _is_of(folder: str, region: str | None) -> bool:
-    """Whether the folder of a partition is that of a chosen region."""
+    """Whether the folder of a partition belongs to the chosen region."""
     return region is None or folder.split("/")[-3:-2] in ([], [region])
 
 
@@ -204,7 +205,7 @@ def _positions(
 
 
 def _bounds(metadata: FileMetadata) -> tuple[int | None, int | None]:
-    """The lowest and highest timestamp, if the statistics of every row group tell."""
+    """The lowest and highest timestamp, if the statistics of every row group have them."""
     nanoseconds = _statistics(metadata, "timestamp")
     ours = "timestamp_beyond_ms" in metadata.columns
     if nanoseconds is None or (ours and _statistics(metadata, "timestamp_beyond_ms") != (0, 0)):

@@ -1,39 +1,44 @@
-"""Writes segments as the tool's strict reader takes them: plain values, data pages of version 1, required fields.
+"""Writes segments that the tool's strict reader accepts: plain values, data pages of version 1, required fields.
 
-A segment is written under its own name at once: a storage of ours shows an object whole or not at all, which is what
-the tool has its `temp/<uuid>` and move for. The name follows from the records, so that a repeated write finds the same
-one; where more had come meanwhile the two overlap, which every reader of this layout can deal with.
+A segment is written under its own name directly: our storages show an object whole or not at all, for which the tool
+needs `temp/<uuid>` and a move. The name follows from the records, so a repeated write has the same name. If more
+records have arrived in between, the two segments overlap, which every reader of this layout supports.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from maxbrod.batch.columns import number_column
+from maxbrod.batch.columns import binary_column, headers_columns, number_column
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.parquet.conversion import to_file
 from maxbrod.layouts.parquet.footer import footer_of
-from maxbrod.layouts.parquet.names import REGION, SegmentName, region_folder
-from maxbrod.layouts.parquet.places import SegmentPlace, place_of
-from maxbrod.layouts.parquet.rolling import BYTES_MAX, RECORDS_MAX, SECONDS_MAX, Thresholds, roll
+from maxbrod.layouts.parquet.names import PREFIX, REGION, STREAMING, SegmentName, check_topic, region_folder
 from maxbrod.layouts.parquet.schema import FILE_SCHEMA, TOOL_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from maxbrod.layouts.foreign import Survey, WriteOptions
     from maxbrod.layouts.parquet.footer import Footer
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
+
 CODECS: Final[dict[str, range]] = {"snappy": range(0), "gzip": range(1, 10), "zstd": range(1, 23), "none": range(0)}
-"""Those that the tool can read, with their levels. Others that Parquet knows make it crash."""
-_GZIP_LEVEL: Final = 6  # Arrow would take 9, which is ten times slower and saves nothing
+"""The codecs that the tool can read, with their levels. It crashes on Parquet's others."""
+_GZIP_LEVEL: Final = 6  # Arrow's default is 9, which is ten times slower and saves nothing
 _OPTIONS: Final = frozenset({"region", "segment_seconds_max"})
 _OURS: Final = [name for name in FILE_SCHEMA.names if name not in TOOL_COLUMNS]
 
@@ -41,7 +46,7 @@ _OURS: Final = [name for name in FILE_SCHEMA.names if name not in TOOL_COLUMNS]
 def write(
     storage: Storage, where: TopicPartition, records: Iterable[pa.RecordBatch], options: WriteOptions, survey: Survey
 ) -> list[ForeignSegment]:
-    """One object after the other, each visible when it is complete."""
+    """Write one object after the other, each visible when it is complete."""
     check_options(options)
     place, compression = place_of(where, options.extra.get("region"), survey), compression_of(options)
     after = survey.positions.get(where, 0) - 1
@@ -52,7 +57,7 @@ def write(
 
 
 def check_options(options: WriteOptions) -> None:
-    """UsageError: something in them cannot be."""
+    """UsageError: an option is invalid."""
     compression_of(options)
     _thresholds(options)
     region_folder(options.extra.get("region", REGION))
@@ -62,10 +67,10 @@ def check_options(options: WriteOptions) -> None:
 
 
 def compression_of(options: WriteOptions) -> dict[str, Any]:
-    """The codec and its level as Arrow's writer wants them."""
+    """The codec and its level, as arguments of Arrow's writer."""
     codec = options.codec or "snappy"
     if codec not in CODECS:
-        raise UsageError(f"the parquet layout has no codec {codec!r}", hint=f"choose of {', '.join(CODECS)}")
+        raise UsageError(f"the parquet layout has no codec {codec!r}", hint=f"choose one of {', '.join(CODECS)}")
     if options.level is not None and options.level not in CODECS[codec]:
         raise UsageError(f"{codec} has no level {options.level}")
     level = _GZIP_LEVEL if codec == "gzip" and options.level is None else options.level
@@ -74,14 +79,14 @@ def compression_of(options: WriteOptions) -> dict[str, Any]:
 
 @contextmanager
 def parquet_writer(sink: Any, compression: dict[str, Any]) -> Iterator[pq.ParquetWriter]:  # noqa: ANN401 - any file
-    """A writer of FILE_SCHEMA. Its footer's keys are added last, when the number of records is known."""
+    """A writer of FILE_SCHEMA. The footer's keys are added last, when the number of records is known."""
     with pq.ParquetWriter(
         sink,
         FILE_SCHEMA,
         version="1.0",
         data_page_version="1.0",
-        use_dictionary=_OURS,  # the tool's columns as it writes them itself: plain
-        store_schema=False,  # else Arrow's own key would stand beside the eight
+        use_dictionary=_OURS,  # the tool's own columns are plain
+        store_schema=False,  # otherwise Arrow adds a key of its own to the eight
         write_statistics=["timestamp", "timestamp_beyond_ms"],
         write_page_checksum=True,
         **compression,
@@ -90,7 +95,7 @@ def parquet_writer(sink: Any, compression: dict[str, Any]) -> Iterator[pq.Parque
 
 
 def described(name: SegmentName, footer: Footer, size: int, bounds: tuple[int | None, int | None]) -> ForeignSegment:
-    """A segment that was just written, as a survey would tell it."""
+    """A segment that has just been written, as a survey would return it."""
     return ForeignSegment(
         where=name.where,
         path=name.path,
@@ -136,4 +141,143 @@ def _seconds(text: str | None) -> float:
     try:
         return SECONDS_MAX if text is None else float(text)
     except ValueError as error:
-        raise UsageError(f"segment_seconds_max is no number: {text!r}") from error
+        raise UsageError(f"segment_seconds_max is not a number: {text!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPlace:
+    """One level of one partition."""
+
+    folder: str
+    region: str
+    where: TopicPartition
+    level: int = STREAMING
+
+    def name(self, start: int, end: int) -> SegmentName:
+        return SegmentName(folder=self.folder, where=self.where, level=self.level, start=start, end=end)
+
+
+def place_of(where: TopicPartition, requested: str | None, survey: Survey) -> SegmentPlace:
+    """The folder and region for new segments: those of the archive, or `requested`.
+
+    UsageError: the partition's records are in another region, or the region is ambiguous.
+    """
+    check_topic(where.topic)
+    folders: Mapping[str, str] = survey.details.get("regions", {})
+    region = _region(where, requested, survey, tuple(folders))
+    return SegmentPlace(folder=_folder(region, folders), region=region, where=where)
+
+
+def _region(where: TopicPartition, requested: str | None, survey: Survey, regions: tuple[str, ...]) -> str:
+    own = next((segment for segment in survey.segments if segment.where == where), None)
+    if own is not None:
+        region = str(own.details["region"])
+        if requested not in {None, region}:
+            raise UsageError(
+                f"{where} is already in the archive, of region {region}",
+                object_name=own.path,
+                hint=f"use --layout-option region={region}, or write into another archive",
+            )
+        return region
+    if requested is None and len(regions) > 1:
+        raise UsageError(
+            f"the archive has the regions {', '.join(regions)}",
+            hint="choose the one to write to with --layout-option region=NAME",
+        )
+    return requested or next(iter(regions), REGION)
+
+
+def _folder(region: str, folders: Mapping[str, str]) -> str:
+    if region in folders:
+        return folders[region]
+    if "" in folders.values():
+        raise UsageError(
+            f"the storage is the folder of another region than {region}", hint="open the folder above the regions"
+        )
+    prefixes = {folder.rpartition("/")[0] for folder in folders.values()} or {PREFIX}
+    prefix = prefixes.pop()
+    name = region_folder(region).rpartition("/")[2]
+    return f"{prefix}/{name}" if prefix else name
+
+
+BYTES_MAX: Final = 64 << 20
+"""The tool's default is 100 MiB. Segments are built in memory, several at a time."""
+RECORDS_MAX: Final = 1_000_000
+SECONDS_MAX: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """A segment is complete when it reaches one of them. `seconds_max` counts from the arrival of its first record."""
+
+    bytes_max: int = BYTES_MAX
+    records_max: int = RECORDS_MAX
+    seconds_max: float = SECONDS_MAX
+
+    def __post_init__(self) -> None:
+        if self.bytes_max < 1 or self.records_max < 1 or self.seconds_max <= 0:
+            raise UsageError(f"a segment cannot be limited to {self}")
+
+
+def roll(
+    records: Iterable[pa.RecordBatch],
+    thresholds: Thresholds,
+    *,
+    after: int = -1,
+    clock: Callable[[], float] = monotonic,
+) -> Iterator[list[pa.RecordBatch]]:
+    """The records of one segment after the other, split by bytes, number and time.
+
+    The bytes are those of keys, values and headers before encoding and compression, as the tool counts them. A segment
+    has at least one record, however large. UsageError: offsets do not rise from above `after`.
+    """
+    held: list[pa.RecordBatch] = []
+    held_bytes = held_records = 0
+    began = clock()
+    for batch in records:
+        rest = _data(batch)
+        if rest.num_rows:
+            after = _check_order(rest, after)
+        while rest.num_rows:
+            began = began if held else clock()
+            sizes = np.cumsum(record_bytes(rest))
+            room = (thresholds.bytes_max - held_bytes, thresholds.records_max - held_records)
+            rows = min(int(np.searchsorted(sizes, room[0])) + 1, room[1], rest.num_rows)
+            held.append(rest.slice(0, rows))
+            held_bytes, held_records = held_bytes + int(sizes[rows - 1]), held_records + rows
+            rest = rest.slice(rows)
+            full = held_bytes >= thresholds.bytes_max or held_records >= thresholds.records_max
+            if full or clock() - began >= thresholds.seconds_max:
+                yield held
+                held, held_bytes, held_records = [], 0, 0
+    if held:
+        yield held
+
+
+def record_bytes(records: pa.RecordBatch) -> NDArray[np.int64]:
+    """The size of each record: key, value, and keys and values of its headers."""
+    sizes = np.zeros(records.num_rows, np.int64)
+    for name in ("key", "value"):
+        sizes += np.diff(binary_column(records.column(name)).ends)
+    ends, keys, values = headers_columns(records.column("headers"))
+    for column in (keys, values):
+        if column.valid.size:
+            sizes += np.diff(column.ends[ends])
+    return sizes
+
+
+def _data(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without control records: consumers never see them, so the tool never writes them."""
+    control = batch.column("control")
+    return batch.filter(pc.invert(control)) if batch.num_rows and number_column(control).any() else batch
+
+
+def _check_order(batch: pa.RecordBatch, after: int) -> int:
+    offsets = number_column(batch.column("offset"))
+    if offsets[0] <= after or (np.diff(offsets) <= 0).any():
+        raise UsageError(
+            f"records from offset {int(offsets[0])} on do not follow offset {after} in order",
+            offset=int(offsets[0]),
+            hint="continue after the last offset in the archive",
+        )
+    return int(offsets[-1])

@@ -1,6 +1,6 @@
-"""Batches on their way into an archive: whole neighbours in one buffer, with what is known of each.
+"""Batches to be archived: contiguous in one buffer, with the facts that the catalog records of each.
 
-Messages of magic 0 and 1 say little in their headers; what they lack is read from the records inside.
+Headers of messages of magic 0 and 1 contain little; the missing facts are read from the records inside.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Columns, one row a batch."""
+    """The facts as columns, one row per batch."""
 
     first_offset: NDArray[np.int64]
     last_offset: NDArray[np.int64]
     records: NDArray[np.int64]
     lowest: NDArray[np.int64]
-    """The lowest timestamp of its records, as far as `dated`; unless `exact`, that of the first."""
+    """The lowest timestamp of its records if `dated`; unless `exact`, that of the first record."""
     exact: NDArray[np.bool_]
     highest: NDArray[np.int64]
     dated: NDArray[np.bool_]
-    """Whether it has a record with a timestamp at all."""
+    """Whether it has a record with a timestamp."""
     codec: NDArray[np.int16]
-    """What its records were compressed with at the source."""
+    """The codec of its records at the source."""
 
     def take(self, rows: slice) -> Facts:
         return Facts(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
@@ -46,7 +46,7 @@ class DescribedBatches:
     headers: BatchHeaders
     facts: Facts
     owned: bool = False
-    """Whether the buffer is its own, not the caller's."""
+    """Whether the buffer belongs to this value, not to the caller."""
 
     def __len__(self) -> int:
         return len(self.headers)
@@ -63,7 +63,7 @@ class DescribedBatches:
         )
 
     def copied(self) -> DescribedBatches:
-        """The same in memory of its own, for whoever keeps it longer than the buffer lives."""
+        """A copy in a buffer of its own, which may outlive the caller's buffer."""
         if self.owned:
             return self
         headers = self.headers
@@ -77,7 +77,7 @@ class DescribedBatches:
         return DescribedBatches(data=self.log.copy(), headers=moved, facts=self.facts, owned=True)
 
 
-def as_piece(
+def describe(
     data: NDArray[np.uint8],
     headers: BatchHeaders,
     *,
@@ -85,13 +85,14 @@ def as_piece(
     codec: NDArray[np.int16] | None = None,
     look: Look | None = None,
 ) -> DescribedBatches:
-    """`exact` looks into every record for the lowest timestamp, `look` as long as that may take.
+    """The batches with their facts. `exact` reads every record for the lowest timestamp; `look` reads while its time
+    lasts.
 
-    Elsewhere a batch's first record stands for all of them, unless the header tells more.
+    Otherwise the first record's timestamp is used, unless the header contains the lowest.
     """
     refuse_unknown_codec(headers)
     if (headers.position[1:] != (headers.position + headers.size)[:-1]).any():
-        raise UsageError("batches can be archived only as they stand, one after another")
+        raise UsageError("batches can be archived only if they are contiguous")
     return DescribedBatches(data=data, headers=headers, facts=_facts(data, headers, codec, look, exact=exact))
 
 
@@ -102,17 +103,17 @@ def refuse_unknown_codec(headers: BatchHeaders) -> None:
 
 
 def header_facts(headers: BatchHeaders, codec: NDArray[np.int16] | None = None) -> Facts:
-    """What the headers alone say. The lowest timestamps are those of the first records, where nothing else is told."""
-    # One record's time is the highest as well, which brokers keep true.
-    told = headers.log_append | (headers["count"] == 1)
+    """The facts in the headers alone. The lowest timestamp is that of the first record, unless it is known."""
+    # With a single record the highest timestamp is also the lowest; brokers keep the highest correct.
+    exact = headers.log_append | (headers["count"] == 1)
     return Facts(
         first_offset=headers["base_offset"].astype(np.int64),
         last_offset=headers.last_offset,
         records=headers["count"].astype(np.int64),
-        lowest=np.where(told, headers["max_timestamp"], headers["base_timestamp"]),
-        exact=told,
+        lowest=np.where(exact, headers["max_timestamp"], headers["base_timestamp"]),
+        exact=exact,
         highest=headers["max_timestamp"].astype(np.int64),
-        # Magic 0 knows no timestamps.
+        # Magic 0 has no timestamps.
         dated=(headers["count"] > 0) & (headers["magic"] > 0),
         codec=headers.codec if codec is None else codec,
     )
@@ -127,13 +128,13 @@ def _facts(
     exact: bool,
 ) -> Facts:
     facts = header_facts(headers, codec)
-    _look_for_lowest(data, headers, facts, look, exact=exact)
+    _find_lowest(data, headers, facts, look, exact=exact)
     for row in np.flatnonzero(headers["count"] < 0).tolist():
         _look_inside(data, headers, row, facts)
     return facts
 
 
-def _look_for_lowest(
+def _find_lowest(
     data: NDArray[np.uint8], headers: BatchHeaders, facts: Facts, look: Look | None, *, exact: bool
 ) -> None:
     unsure = (headers["magic"] == NEWEST_MAGIC) & facts.dated & ~headers.log_append
@@ -141,8 +142,8 @@ def _look_for_lowest(
         unsure &= ~facts.exact
         rows = np.flatnonzero(unsure & ~headers.delete_horizon)
         if look is not None and rows.size:
-            _note(facts, rows, *look.lowest_timestamps(data, headers.take(rows)))
-        # Where compaction has noted a delete horizon in the place of the first timestamp, only the records can tell.
+            _record_lowest(facts, rows, *look.lowest_timestamps(data, headers.take(rows)))
+        # Compaction may store a delete horizon instead of the first timestamp: then only the records contain it.
         unsure &= headers.delete_horizon
     rows = np.flatnonzero(unsure)
     if not rows.size:
@@ -151,16 +152,16 @@ def _look_for_lowest(
 
     lowest, sound = lowest_timestamps(data, headers.take(rows))
     facts.lowest[rows] = np.minimum(facts.lowest[rows], facts.highest[rows])
-    _note(facts, rows, lowest, sound)
+    _record_lowest(facts, rows, lowest, sound)
 
 
-def _note(facts: Facts, rows: NDArray[np.int64], lowest: NDArray[np.int64], sound: NDArray[np.bool_]) -> None:
+def _record_lowest(facts: Facts, rows: NDArray[np.int64], lowest: NDArray[np.int64], sound: NDArray[np.bool_]) -> None:
     facts.lowest[rows] = np.where(sound, lowest, facts.lowest[rows])
     facts.exact[rows] = sound
 
 
 def _look_inside(data: NDArray[np.uint8], headers: BatchHeaders, row: int, facts: Facts) -> None:
-    """What a compressed message of magic 0 or 1 holds. One that cannot be unpacked is kept, and counts as empty."""
+    """The facts of a compressed message of magic 0 or 1. One that cannot be decompressed counts as empty."""
     from maxbrod.batch.decode import decode  # noqa: PLC0415 - compiled: loading it costs seconds
 
     columns = ["offset", "timestamp_ms", "timestamp_type"]
