@@ -18,10 +18,9 @@ from maxbrod.batch import kernels, legacy
 from maxbrod.batch.columns import GrowingBytes, binary_array, headers_array, number_array
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
 from maxbrod.batch.headers import BatchHeaders, as_bytes_array, walk
-from maxbrod.batch.scan import Found, scan, sources
 from maxbrod.batch.schema import project
 from maxbrod.batch.unpack import ENOUGH_BYTES, Unpacked, portions
-from maxbrod.errors import naming
+from maxbrod.errors import CorruptDataError, naming
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
@@ -30,6 +29,19 @@ if TYPE_CHECKING:
 _SCRATCH_BYTES: Final = 4 << 20
 _ROOM: Final = 4
 """Times the compressed bytes: text unpacks to so many, and a column that grows is copied."""
+
+_RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two lengths, header count: a byte each
+
+_ROW_ARRAYS: Final[dict[str, Any]] = {
+    "offset": np.int64,
+    "timestamp": np.int64,
+    "key_at": np.int64,
+    "key_valid": np.bool_,
+    "value_at": np.int64,
+    "value_valid": np.bool_,
+    "header_at": np.int64,
+}
+_END_ARRAYS: Final = ("key_ends", "value_ends", "header_ends")
 
 _scratch = threading.local()
 
@@ -176,3 +188,83 @@ def _sequences(headers: BatchHeaders, offset: NDArray[np.int64]) -> NDArray[np.i
     first = np.repeat(headers["base_sequence"].astype(np.int64), headers["count"])
     delta = offset - np.repeat(headers["base_offset"], headers["count"])
     return np.where(first < 0, first, (first + delta) & 0x7FFFFFFF).astype(np.int32)
+
+
+class Found:
+    """Where each part of each record stands. Grows only for records whose bytes have been seen to be there."""
+
+    __slots__ = ("_arrays", "header_key_bytes", "header_value_bytes", "rows")
+
+    def __init__(self, rows_expected: int) -> None:
+        self.rows = 0
+        self.header_key_bytes = 0
+        self.header_value_bytes = 0
+        self._arrays: dict[str, NDArray[Any]] = {
+            **{name: np.empty(rows_expected, kind) for name, kind in _ROW_ARRAYS.items()},
+            **{name: np.zeros(rows_expected + 1, np.int32) for name in _END_ARRAYS},
+        }
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """One column of all rows so far; an `ends` column has one value more, and begins with 0."""
+        return self.since(name, 0)
+
+    def since(self, name: str, row: int) -> NDArray[Any]:
+        return self._arrays[name][row : self.rows + (name in _END_ARRAYS)]
+
+    def add_rows(self, count: int) -> int:
+        """Make room for `count` rows more and return the first one's number."""
+        first = self.rows
+        self.rows += count
+        for name, array in self._arrays.items():
+            needed = self.rows + (name in _END_ARRAYS)
+            if len(array) < needed:
+                grown = np.empty(max(needed, 2 * len(array)), array.dtype)
+                grown[: len(array)] = array
+                self._arrays[name] = grown
+        return first
+
+
+def scan(data: NDArray[np.uint8], headers: BatchHeaders, unpacked: Unpacked, found: Found) -> int:
+    """Add the records of these batches to `found` and return the first one's row.
+
+    CorruptDataError names the batch's offset, its position and the record in it.
+    """
+    _check_counts(headers, unpacked)
+    first = found.add_rows(int(headers["count"].sum(dtype=np.int64)))
+    log_append = headers.log_append
+    status, batch, record, key_bytes, value_bytes = kernels.scan(
+        *sources(data, unpacked),
+        unpacked.start,
+        unpacked.end,
+        headers["base_offset"],
+        headers["last_offset_delta"],
+        np.where(log_append, headers["max_timestamp"], headers["base_timestamp"]),
+        log_append,
+        headers["count"],
+        *(found.since(name, first) for name in (*_ROW_ARRAYS, *_END_ARRAYS)),
+    )
+    found.header_key_bytes += key_bytes
+    found.header_value_bytes += value_bytes
+    if status == kernels.OK and max(found.header_key_bytes, found.header_value_bytes) > kernels.INT32_MAX:
+        status = kernels.TOO_LARGE
+    if status != kernels.OK:
+        raise kernels.failure(kernels.MEANING[status], headers, batch, f"record {record} of its batch", status)
+    return first
+
+
+def sources(data: NDArray[np.uint8], unpacked: Unpacked) -> tuple[NDArray[Any], ...]:
+    """What kernels read from: the buffer, the arena, and which of the two each batch is in."""
+    return kernels.sealed(data), kernels.sealed(unpacked.arena.data), unpacked.in_arena
+
+
+def _check_counts(headers: BatchHeaders, unpacked: Unpacked) -> None:
+    """A count is believed only if its records could fit, so that it cannot make us allocate without limit."""
+    impossible = headers["count"] * np.int64(_RECORD_BYTES_MIN) > unpacked.end - unpacked.start
+    if impossible.any():
+        row = int(np.flatnonzero(impossible)[0])
+        raise CorruptDataError(
+            f"a batch says that it holds {int(headers['count'][row])} records, more than its bytes can",
+            offset=int(headers["base_offset"][row]),
+            position=int(headers.position[row]),
+            hint="the bytes are damaged; read them again from the source",
+        )

@@ -22,7 +22,7 @@ from maxbrod.batch.headers import (
     HEADER_DTYPE,
     NEWEST_MAGIC,
 )
-from maxbrod.batch.joining import join, pairs, seal
+from maxbrod.batch.patch import join, pairs, seal
 from maxbrod.model import Codec, TimestampType
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.compression import compress
-from maxbrod.batch.crc import crc32c
-from maxbrod.batch.headers import CRC_START, HEADER_BYTES, HEADER_DTYPE, LOG_OVERHEAD_BYTES, NEWEST_MAGIC
-from maxbrod.batch.joining import join
+from maxbrod.batch.headers import HEADER_DTYPE, NEWEST_MAGIC
+from maxbrod.batch.patch import join
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
@@ -29,9 +28,7 @@ def filler(count: int, *, timestamp_ms: int) -> NDArray[np.uint8]:
     """One batch of so many empty records, all of this time, with offsets from 0."""
     if not 1 <= count <= FILLER_RECORDS_MAX:
         raise ValueError(f"a filler has 1 to {FILLER_RECORDS_MAX} records, not {count}")
-    records = np.frombuffer(compress(Codec.ZSTD, _records(count), None), np.uint8)
     header = np.zeros(1, HEADER_DTYPE)
-    header["batch_length"] = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(records)
     header["magic"] = NEWEST_MAGIC
     header["attributes"] = int(Codec.ZSTD)
     header["last_offset_delta"] = count - 1
@@ -40,10 +37,7 @@ def filler(count: int, *, timestamp_ms: int) -> NDArray[np.uint8]:
         header[name] = timestamp_ms
     for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
         header[name] = -1
-    batch = np.concatenate([header.view(np.uint8), records])
-    header["crc"] = crc32c(batch[CRC_START:])
-    batch[:HEADER_BYTES] = header.view(np.uint8)
-    return batch
+    return join(header, [compress(Codec.ZSTD, _records(count))])
 
 
 def emptied(offset: int, *, leader_epoch: int) -> NDArray[np.uint8]:

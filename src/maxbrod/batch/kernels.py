@@ -2,7 +2,7 @@
 
 Rules that keep damaged or hostile bytes harmless: no position is read that was not compared with its end
 before; every loop moves forward; nothing is allocated here. A kernel answers with a status and where it
-stopped; `decode`, `encode` and `select` turn that into an error with names in it.
+stopped; `failure` turns that into an error with names in it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
 
 OK: Final = 0
 BAD_VARINT: Final = 1
@@ -43,6 +47,18 @@ def sealed(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def failure(meaning: str, headers: BatchHeaders, row: int, where: str, status: int) -> MaxbrodError:
+    offset, position = int(headers["base_offset"][row]), int(headers.position[row])
+    if status == TOO_LARGE:
+        return RefusedError(meaning, offset=offset, position=position, hint="decode fewer batches at a time")
+    return CorruptDataError(
+        f"{meaning}: {where}",
+        offset=offset,
+        position=position,
+        hint="if the checksum is right, the bytes were written this way, and what wrote them was at fault",
+    )
 
 
 @intrinsic
@@ -391,28 +407,26 @@ def write(
 
 
 @njit(cache=True, nogil=True)
-def cut(data, at, count, keep, dense, out):
-    """Copy the kept records of one batch that `scan` has checked: byte for byte, or with new offset deltas."""
-    end = np.int64(len(data))
-    to = np.int64(0)
-    kept = np.int64(0)
-    for record in range(count):
-        begin = at
-        length, body = read_varint(data, at, end)
-        at = body + length
-        if not keep[record]:
-            continue
-        if dense:
-            _, delta_at = read_varint(data, body + 1, end)
-            _, rest = read_varint(data, delta_at, end)
-            head = delta_at - body
-            to = write_varint(out, to, head + varint_bytes(kept) + (at - rest))
-            copy_bytes(out, to, data, body, head)
-            to = write_varint(out, to + head, kept)
-            copy_bytes(out, to, data, rest, at - rest)
-            to += at - rest
+def lowest_timestamps(buffer, arena, in_arena, starts, ends, base_timestamp, count, out, sound):
+    """Of each record only its length and its timestamp are read. A batch whose records do not add up is not sound."""
+    for batch in range(len(starts)):
+        data = arena if in_arena[batch] else buffer
+        at = starts[batch]
+        end = ends[batch]
+        base = base_timestamp[batch]
+        best = np.int64(9223372036854775807)
+        for _ in range(count[batch]):
+            length, at = read_varint(data, at, end)
+            if at < 0 or length < 6 or length > end - at:
+                at = np.int64(-1)
+                break
+            delta, after = read_varint(data, at + 1, at + length)
+            if after < 0:
+                at = np.int64(-1)
+                break
+            best = min(best, base + delta)
+            at += length
+        if at != end:
+            sound[batch] = False
         else:
-            copy_bytes(out, to, data, begin, at - begin)
-            to += at - begin
-        kept += 1
-    return to
+            out[batch] = best

@@ -23,7 +23,6 @@ from maxbrod.batch.headers import (
     BatchHeaders,
     refuse_wrong_crc,
 )
-from maxbrod.batch.scan import failure
 from maxbrod.batch.schema import project
 from maxbrod.batch.unpack import ENOUGH_BYTES, append
 from maxbrod.errors import CorruptDataError
@@ -222,4 +221,4 @@ def _value(entry: NDArray[np.uint8], magic: int, offset: int, position: int) -> 
 
 def _failure(status: int, headers: BatchHeaders, row: int, message: int) -> MaxbrodError:
     meaning = legacy_kernels.MEANING.get(status) or kernels.MEANING[status]
-    return failure(meaning, headers, row, f"message {message} from there", status)
+    return kernels.failure(meaning, headers, row, f"message {message} from there", status)

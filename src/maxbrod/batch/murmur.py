@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maxbrod.batch import murmur_kernels
+from maxbrod.batch import hash_kernels
 from maxbrod.batch.columns import binary_column
 from maxbrod.batch.kernels import sealed
 
@@ -21,5 +21,5 @@ def partition_for(keys: pa.Array, count: int, *, null_partition: int) -> NDArray
         raise ValueError(f"there is no partition {null_partition} among {count}")
     column = binary_column(keys)
     chosen = np.full(len(keys), null_partition, np.int32)
-    murmur_kernels.partitions(*(sealed(each) for each in column), count, chosen)
+    hash_kernels.partitions(*(sealed(each) for each in column), count, chosen)
     return chosen

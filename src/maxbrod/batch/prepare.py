@@ -15,7 +15,6 @@ from maxbrod.batch.hashing import digest_records, hash_fields
 from maxbrod.batch.headers import walk
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.murmur import partition_for
-from maxbrod.batch.select import select
 from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 
@@ -38,8 +37,6 @@ def prepare() -> None:
     batch = encode(records, codec=Codec.LZ4)
     digest_records(hash_fields(decode(batch)), None)
     lowest_timestamps(batch, walk(batch))
-    for dense in (False, True):
-        select(batch, walk(batch), np.array([True, False]), dense=dense)
     partition_for(records.column("key"), 1, null_partition=0)
     old = np.frombuffer(_OLD_MESSAGE, np.uint8)
     decode(old)

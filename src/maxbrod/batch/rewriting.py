@@ -14,8 +14,8 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import BATCH_BYTES_MAX, encode
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
-from maxbrod.batch.parts import SourcedBatches, SourceRanges
 from maxbrod.batch.provenance import with_provenance
+from maxbrod.batch.replay import SourcedBatches, SourceRanges
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch import timestamp_kernels
+from maxbrod.batch import kernels
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
 from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, as_bytes_array
-from maxbrod.batch.kernels import sealed
 from maxbrod.batch.unpack import append, compressed_rows
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
@@ -43,9 +42,9 @@ def lowest_timestamps(
         in_arena, start, end, readable = _unpack(data, taken, arena)
         group = slice(done, done + len(start))
         found = lowest[rows[group]]
-        timestamp_kernels.lowest(
-            sealed(data),
-            sealed(arena.data),
+        kernels.lowest_timestamps(
+            kernels.sealed(data),
+            kernels.sealed(arena.data),
             in_arena,
             start,
             end,

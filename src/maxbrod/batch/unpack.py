@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, LZ4_BLOCK_BYTES, Arena, find_lz4_blocks
 from maxbrod.batch.headers import HEADER_BYTES, BatchHeaders
-from maxbrod.batch.lz4_frames import BLOCK_BYTES, find_blocks
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 
@@ -36,9 +35,6 @@ class Unpacked:
 
     def __len__(self) -> int:
         return len(self.start)
-
-    def source(self, data: NDArray[np.uint8], batch: int) -> NDArray[np.uint8]:
-        return self.arena.data if self.in_arena[batch] else data
 
 
 def portions(
@@ -87,12 +83,14 @@ def compressed_rows(
     """The rows of compressed batches, each with its lz4 block where it is that and nothing else."""
     rows = np.flatnonzero(headers.codec != Codec.NONE)
     first = last = np.full(len(rows), -1, np.int64)
-    if bytes_max >= BLOCK_BYTES and (headers.codec == Codec.LZ4).any():
-        first, last = find_blocks(data, headers.position[rows] + HEADER_BYTES, (headers.position + headers.size)[rows])
+    if bytes_max >= LZ4_BLOCK_BYTES and (headers.codec == Codec.LZ4).any():
+        first, last = find_lz4_blocks(
+            data, headers.position[rows] + HEADER_BYTES, (headers.position + headers.size)[rows]
+        )
         first = np.where(headers.codec[rows] == Codec.LZ4, first, -1)
     view = memoryview(data)
-    for row, at, end in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
-        yield row, view[at:end] if at >= 0 else None
+    for row, at, stop in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+        yield row, view[at:stop] if at >= 0 else None
 
 
 def append(arena: Arena, headers: BatchHeaders, row: int, packed: NDArray[Any], bytes_max: int) -> None:

@@ -1,10 +1,14 @@
-"""The compiled loops behind `digest`: hashes of values, of headers, and of whole records. No allocation, no errors."""
+"""The compiled hash functions: MurmurHash3 of values, headers and whole records, and murmur2 as Kafka's Java client
+hashes keys. They allocate nothing and cannot fail.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
+_MURMUR2_SEED = np.uint32(0x9747B28C)
+_MURMUR2_FACTOR = np.uint32(0x5BD1E995)
 _C1 = np.uint64(0x87C37B91114253D5)
 _C2 = np.uint64(0x4CF5AD432745937F)
 _M5A = np.uint64(0x52DCE729)
@@ -166,3 +170,43 @@ def fold_records(places, words, used, bases, state):
         first, second = _ended(first, second, _ZERO)
         state[0] = _appended(state[0], bases[0], first)
         state[1] = _appended(state[1], bases[1], second)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _word32(data, at):
+    """Four bytes, the lowest first."""
+    return (
+        np.uint32(data[at])
+        | np.uint32(data[at + 1]) << np.uint32(8)
+        | np.uint32(data[at + 2]) << np.uint32(16)
+        | np.uint32(data[at + 3]) << np.uint32(24)
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _murmur2(data, at, end):
+    value = _MURMUR2_SEED ^ np.uint32(end - at)
+    while end - at >= 4:
+        word = np.uint32(_word32(data, at) * _MURMUR2_FACTOR)
+        word = np.uint32((word ^ (word >> np.uint32(24))) * _MURMUR2_FACTOR)
+        value = np.uint32(np.uint32(value * _MURMUR2_FACTOR) ^ word)
+        at += 4
+    left = end - at
+    if left == 3:
+        value ^= np.uint32(data[at + 2]) << np.uint32(16)
+    if left >= 2:
+        value ^= np.uint32(data[at + 1]) << np.uint32(8)
+    if left >= 1:
+        value = np.uint32((value ^ np.uint32(data[at])) * _MURMUR2_FACTOR)
+    value = np.uint32((value ^ (value >> np.uint32(13))) * _MURMUR2_FACTOR)
+    return value ^ (value >> np.uint32(15))
+
+
+@njit(cache=True, nogil=True)
+def partitions(ends, data, valid, count, out):
+    """The partition of every key that is not null; `out` keeps what it has for the others."""
+    for row in range(len(valid)):
+        if valid[row]:
+            # As Java: the sign bit is cut off, not taken for the absolute value.
+            positive = np.int64(_murmur2(data, np.int64(ends[row]), np.int64(ends[row + 1]))) & np.int64(0x7FFFFFFF)
+            out[row] = np.int32(positive % count)
