@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # No test asserts a time: machines are shared, and the first call compiles.
 settings.register_profile("maxbrod", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
+# For the inner loop (`make test-quick`): drawing examples takes most of its time, and `make test` draws all of them.
+settings.register_profile("quick", settings.get_profile("maxbrod"), max_examples=15)
 settings.load_profile("maxbrod")
 
 _STARTS_A_JVM = frozenset({"cluster", "cluster3", "fenced", "java", "spark"})

@@ -6,20 +6,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Reader = Callable[[Any, str], Any]
+    from pydantic import TypeAdapter
 
 Value = TypeVar("Value")
 
 _INT64: Final = range(-(2**63), 2**63)
+_SHOWN: Final = 40
+"""How many letters of a wrong value an error shows."""
 
 
 def parse(text: str | bytes, *, depth_max: int | None = None, unique: bool = False) -> Any:  # noqa: ANN401 - any JSON
@@ -80,78 +77,28 @@ def _bound(value: object, depth_max: int) -> None:
 
 
 def value_of(cls: type[Value], found: object, where: str = "") -> Value:
-    """A dataclass of JSON fields. ValueError names the field that is missing or of another type.
+    """Return a dataclass from parsed JSON. ValueError names the first field that is missing or of another type.
 
-    A field with a default may be missing, and fields that the class does not have are passed over, so that what older
-    and newer releases write can be read.
+    A field with a default may be missing. Fields that the class does not have are ignored, so that releases can read
+    what older and newer ones write.
     """
-    return cast("Value", _reader(cast("Any", cls))(found, where))
+    from pydantic import ValidationError  # noqa: PLC0415 - slow to load, and most who parse need no values
+
+    try:
+        # As JSON text, not as Python values: only there does strict mode take a list for a tuple.
+        value: Value = _adapter(cast("Any", cls)).validate_json(json.dumps(found), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, ([where] if where else []) + list(first["loc"]))) or "it"
+        text = ascii(first["input"])
+        text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+        problem = "is missing" if first["type"] == "missing" else f"is {text}: {first['msg']}"
+        raise ValueError(f"{place} {problem}") from None
+    return value
 
 
 @cache
-def _reader(hint: Any) -> Reader:  # noqa: ANN401 - a type, as it is declared
-    if get_origin(hint) in {Union, UnionType}:
-        return _optional(_reader(next(each for each in get_args(hint) if each is not NoneType)))
-    if get_origin(hint) is tuple:
-        return _sequence(_reader(get_args(hint)[0]))
-    if get_origin(hint) is Mapping:
-        return _mapping(_reader(get_args(hint)[1]))
-    return _record(hint) if is_dataclass(hint) else _plain(hint)
+def _adapter(cls: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - a dataclass
+    from pydantic import TypeAdapter  # noqa: PLC0415 - as above
 
-
-def _plain(kind: type[Any]) -> Reader:
-    def read(found: Any, where: str) -> Any:  # noqa: ANN401 - any JSON
-        if type(found) is kind:
-            return found
-        if kind is float and type(found) is int:
-            return float(found)
-        raise _wrong(where, found, kind.__name__)
-
-    return read
-
-
-def _optional(inner: Reader) -> Reader:
-    return lambda found, where: None if found is None else inner(found, where)
-
-
-def _sequence(inner: Reader) -> Reader:
-    def read(found: Any, where: str) -> tuple[Any, ...]:  # noqa: ANN401 - any JSON
-        if type(found) not in {list, tuple}:
-            raise _wrong(where, found, "list")
-        return tuple([inner(each, where) for each in found])
-
-    return read
-
-
-def _mapping(inner: Reader) -> Reader:
-    def read(found: Any, where: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
-        if type(found) is not dict:
-            raise _wrong(where, found, "object")
-        return {name: inner(each, f"{where}.{name}") for name, each in found.items()}
-
-    return read
-
-
-def _record(cls: Any) -> Reader:  # noqa: ANN401 - a dataclass
-    hints = get_type_hints(cls)
-    wanted = {each.name: _reader(hints[each.name]) for each in fields(cls)}
-    defaults = {each.name for each in fields(cls) if each.default is not MISSING or each.default_factory is not MISSING}
-
-    def read(found: Any, where: str) -> Any:  # noqa: ANN401 - of the class
-        if type(found) is not dict:
-            raise _wrong(where, found, "object")
-        values = {}
-        for name, reader in wanted.items():
-            place = f"{where}.{name}" if where else name
-            if name in found:
-                values[name] = reader(found[name], place)
-            elif name not in defaults:
-                raise ValueError(f"{place} is missing")
-        return cls(**values)
-
-    return read
-
-
-def _wrong(where: str, found: object, wanted: str) -> ValueError:
-    text = ascii(found)
-    return ValueError(f"{where or 'it'} is {text if len(text) <= 40 else f'{text[:37]}...'}, which is no {wanted}")
+    return TypeAdapter(cls)

@@ -20,7 +20,7 @@ from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.kafka.wire.listeners import find_protocol
+from maxbrod.kafka.wire.security import find_protocol
 from maxbrod.sandbox.clients import UnsecuredToken
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS

@@ -6,7 +6,7 @@ anew, and reads on from where the group stands then. Members of the newer protoc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import LeaveGroupRequest
@@ -18,6 +18,7 @@ from maxbrod.kafka.wire.error_codes import Code, answered_with
 
 if TYPE_CHECKING:
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 _OPERATION: Final = "remove the members of a group"
@@ -51,7 +52,7 @@ def _members(client: KafkaClient, node_id: int, group_id: str, deadline: Deadlin
     return [(each.member_id, each.group_instance_id) for each in found.members]
 
 
-def _leave(group_id: str, members: list[tuple[str, str | None]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _leave(group_id: str, members: list[tuple[str, str | None]]) -> Message:
     identity = LeaveGroupRequest.MemberIdentity
     leaving = [
         identity(member_id=member_id, group_instance_id=instance_id, reason=_REASON)

@@ -6,8 +6,7 @@ of each of its partitions, and nothing of it is changed.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest
 
@@ -16,14 +15,16 @@ from maxbrod.kafka.admin.outcomes import Outcome
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.coordination import GROUP, ask_for_coordinator
 from maxbrod.kafka.wire.error_codes import Code, Reaction, reaction
-from maxbrod.model import TopicPartition
+from maxbrod.kafka.wire.partitions import by_topic, each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
+    from maxbrod.model import TopicPartition
 
 ACTIVE: Final = frozenset({Code.UNKNOWN_MEMBER_ID, Code.NON_EMPTY_GROUP, Code.GROUP_SUBSCRIBED_TO_TOPIC})
 """The codes by which Kafka says that a group has members."""
@@ -36,27 +37,24 @@ def commit_offsets(
     client: KafkaClient, group_id: str, offsets: Iterable[CommittedOffset], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, Outcome]:
     """Put the group where these say, with their leader epochs and metadata; the group is created if there is none."""
-    topics: dict[str, list[Any]] = defaultdict(list)
-    wanted: list[TopicPartition] = []
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
-    for each in offsets:
-        wanted.append(each.where)
-        topics[each.topic].append(
-            topic.OffsetCommitRequestPartition(
-                partition_index=each.partition,
-                committed_offset=each.offset,
-                committed_leader_epoch=each.leader_epoch,
-                committed_metadata=each.metadata,
-            )
+    wanted = {
+        each.where: topic.OffsetCommitRequestPartition(
+            partition_index=each.partition,
+            committed_offset=each.offset,
+            committed_leader_epoch=each.leader_epoch,
+            committed_metadata=each.metadata,
         )
+        for each in offsets
+    }
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         return OffsetCommitRequest(
             group_id=group_id,
             generation_id_or_member_epoch=_NO_GENERATION,
             member_id="",
             group_instance_id=None,
-            topics=[topic(name=name, partitions=partitions) for name, partitions in topics.items()],
+            topics=[topic(name=name, partitions=list(each.values())) for name, each in by_topic(wanted).items()],
         )
 
     return ask_until_final(client, group_id, wanted, request, _each, deadline=deadline) if wanted else {}
@@ -66,13 +64,10 @@ def delete_offsets(
     client: KafkaClient, group_id: str, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, Outcome]:
     """Let the group forget where it stood in these partitions."""
-    wanted = list(partitions)
-    topics: dict[str, list[int]] = defaultdict(list)
-    for where in wanted:
-        topics[where.topic].append(where.partition)
+    wanted = dict.fromkeys(partitions)
     topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         return OffsetDeleteRequest(
             group_id=group_id,
             topics=[
@@ -80,11 +75,11 @@ def delete_offsets(
                     name=name,
                     partitions=[topic.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
                 )
-                for name, indexes in topics.items()
+                for name, indexes in by_topic(wanted).items()
             ],
         )
 
-    def read(answer: Any) -> Iterator[tuple[TopicPartition, int]]:  # noqa: ANN401 - kafka-python is untyped
+    def read(answer: Message) -> Iterator[tuple[TopicPartition, int]]:
         if answer.error_code:
             yield from ((where, answer.error_code) for where in wanted)
         else:
@@ -93,18 +88,16 @@ def delete_offsets(
     return ask_until_final(client, group_id, wanted, request, read, deadline=deadline) if wanted else {}
 
 
-def _each(answer: Any) -> Iterator[tuple[TopicPartition, int]]:  # noqa: ANN401 - kafka-python is untyped
-    for topic in answer.topics:
-        for each in topic.partitions:
-            yield TopicPartition(topic=topic.name, partition=each.partition_index), each.error_code
+def _each(answer: Message) -> Iterator[tuple[TopicPartition, int]]:
+    return ((where, each.error_code) for where, each in each_partition(answer.topics))
 
 
 def ask_until_final(
     client: KafkaClient,
     group_id: str,
     wanted: Iterable[TopicPartition],
-    request: Callable[[], Any],
-    read: Callable[[Any], Iterator[tuple[TopicPartition, int]]],
+    request: Callable[[], Message],
+    read: Callable[[Message], Iterator[tuple[TopicPartition, int]]],
     *,
     deadline: Deadline | None,
 ) -> dict[TopicPartition, Outcome]:

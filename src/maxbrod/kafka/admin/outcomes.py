@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Reaction, code_name, reaction
+from maxbrod.kafka.wire.partitions import in_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
 
 Item = TypeVar("Item", bound="Hashable")
 PATIENCE_S: Final = 60.0
@@ -68,8 +70,8 @@ class _Asking(Generic[Item]):
 def change_each(
     client: KafkaClient,
     items: Iterable[Item],
-    request: Callable[[Sequence[Item]], Any],
-    read: Callable[[Any, Sequence[Item]], Iterable[tuple[Item, Outcome]]],
+    request: Callable[[Sequence[Item]], Message],
+    read: Callable[[Message, Sequence[Item]], Iterable[tuple[Item, Outcome]]],
     *,
     as_good_as_done: Collection[int] = (),
     final: Collection[int] = (),
@@ -83,14 +85,12 @@ def change_each(
     """
     asking: _Asking[Item] = _Asking(items)
 
-    def build(portion: Sequence[Item]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def build(portion: Sequence[Item]) -> Message:
         asking.asked.update(portion)
         return request(portion)
 
     def once(limit: Deadline) -> None:
-        wanted = list(asking.missing)
-        for first in range(0, len(wanted), per_request):
-            portion = wanted[first : first + per_request]
+        for portion in in_requests(list(asking.missing), per_request):
             answer = client.ask_any(partial(build, portion), deadline=limit)
             asking.take(read(answer, portion), as_good_as_done, final)
         if asking.missing:

@@ -6,13 +6,13 @@ are not there yet, to whoever may Describe those; who may not is allowed nothing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeClusterRequest, DescribeGroupsRequest
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.state.access_names import OPERATIONS
-from maxbrod.kafka.wire.coordinators import ask_coordinators
+from maxbrod.kafka.wire.coordination import ask_coordinators
 from maxbrod.kafka.wire.error_codes import Code, code_name
 from maxbrod.kafka.wire.metadata import metadata_request
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
     Operations = frozenset[str]
@@ -31,7 +32,7 @@ _CLUSTER_ACTION: Final = "CLUSTER_ACTION"
 def cluster_operations(client: KafkaClient, *, deadline: Deadline) -> Operations | None:
     """None where nobody tells: who may not Describe the cluster is told of no operation, whatever else is allowed."""
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         return DescribeClusterRequest(include_cluster_authorized_operations=True)
 
     try:
@@ -45,7 +46,7 @@ def topic_operations(client: KafkaClient, names: Iterable[str], *, deadline: Dea
     """Of those whose brokers tell, there or not."""
     wanted = sorted(set(names))
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         asked = metadata_request(wanted)
         asked.include_topic_authorized_operations = True
         return asked
@@ -79,11 +80,11 @@ def may_write_markers(client: KafkaClient, *, deadline: Deadline) -> bool:
     return _CLUSTER_ACTION in (cluster_operations(client, deadline=deadline) or NOTHING)
 
 
-def _describe_groups_request(group_ids: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _describe_groups_request(group_ids: Sequence[str]) -> Message:
     return DescribeGroupsRequest(groups=list(group_ids), include_authorized_operations=True)
 
 
-def _group_operations(answer: Any) -> Iterator[tuple[str, int, Operations | None]]:  # noqa: ANN401 - untyped
+def _group_operations(answer: Message) -> Iterator[tuple[str, int, Operations | None]]:
     for each in answer.groups:
         told = each.authorized_operations
         yield each.group_id, each.error_code, None if told is None else _named(told)

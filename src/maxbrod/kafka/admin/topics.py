@@ -7,10 +7,9 @@ configurations, see `topics`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import (
-    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
@@ -20,7 +19,7 @@ from kafka.protocol.admin import (
 from maxbrod.kafka.admin.outcomes import REQUEST_TIMEOUT_MS, Outcome, change_each
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.wire.error_codes import Code
-from maxbrod.model import TopicPartition
+from maxbrod.kafka.wire.partitions import by_topic, each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,9 @@ if TYPE_CHECKING:
 
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
+    from maxbrod.model import TopicPartition
 
 UP_TO_NOW: Final = -1
 """As an offset for `delete_records`: all that consumers may see."""
@@ -60,7 +61,7 @@ def create_topics(
     """By name. With `validate_only` nothing is created, and the outcome is what it would be."""
     wanted = {topic.name: topic for topic in topics}
 
-    def request(names: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(names: Sequence[str]) -> Message:
         creatable = [_creatable(wanted[name]) for name in names]
         return CreateTopicsRequest(topics=creatable, timeout_ms=REQUEST_TIMEOUT_MS, validate_only=validate_only)
 
@@ -75,7 +76,7 @@ def create_topics(
     )
 
 
-def _creatable(topic: NewTopic) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _creatable(topic: NewTopic) -> Message:
     kind = CreateTopicsRequest.CreatableTopic
     assigned = topic.assignment is not None
     return kind(
@@ -95,7 +96,7 @@ def delete_topics(
 ) -> dict[UUID, Outcome]:
     """By id, so that never another topic of the same name is deleted."""
 
-    def request(ids: Sequence[UUID]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(ids: Sequence[UUID]) -> Message:
         state = DeleteTopicsRequest.DeleteTopicState
         states = [state(name=None, topic_id=each) for each in ids]
         return DeleteTopicsRequest(topics=states, timeout_ms=REQUEST_TIMEOUT_MS)
@@ -112,28 +113,6 @@ def delete_topics(
     )
 
 
-def create_partitions(
-    client: KafkaClient, counts: Mapping[str, int], *, deadline: Deadline | None = None
-) -> dict[str, Outcome]:
-    """So many partitions shall each topic have in all."""
-
-    def request(names: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
-        topic = CreatePartitionsRequest.CreatePartitionsTopic
-        topics = [topic(name=name, count=counts[name], assignments=None) for name in names]
-        return CreatePartitionsRequest(topics=topics, timeout_ms=REQUEST_TIMEOUT_MS, validate_only=False)
-
-    return change_each(
-        client,
-        counts,
-        request,
-        lambda answer, _: ((each.name, _outcome(each)) for each in answer.results),
-        as_good_as_done={Code.INVALID_PARTITIONS},
-        final=_NOT_THERE,
-        per_request=_TOPICS_PER_REQUEST,
-        deadline=deadline,
-    )
-
-
 def alter_configs(
     client: KafkaClient, changes: Mapping[str, Mapping[str, str | None]], *, deadline: Deadline | None = None
 ) -> dict[str, Outcome]:
@@ -142,7 +121,7 @@ def alter_configs(
     A topic's changes are made together or not at all.
     """
 
-    def request(names: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(names: Sequence[str]) -> Message:
         resources = [_altered(name, changes[name]) for name in names]
         return IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
 
@@ -157,7 +136,7 @@ def alter_configs(
     )
 
 
-def _altered(name: str, values: Mapping[str, str | None]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _altered(name: str, values: Mapping[str, str | None]) -> Message:
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     configs = [
         resource.AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
@@ -171,25 +150,26 @@ def delete_records(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MaxbrodError]]:
     """Move the start of each log up to this offset; returns where it is now, and for those that stayed, why."""
 
-    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Message:
         topic = DeleteRecordsRequest.DeleteRecordsTopic
-        topics: dict[str, list[Any]] = {}
-        for where, (offset, _) in asked.items():
-            partition = topic.DeleteRecordsPartition(partition_index=where.partition, offset=offset)
-            topics.setdefault(where.topic, []).append(partition)
-        named = [topic(name=name, partitions=each) for name, each in topics.items()]
-        return DeleteRecordsRequest(topics=named, timeout_ms=REQUEST_TIMEOUT_MS)
+        partition = topic.DeleteRecordsPartition
+        topics = [
+            topic(
+                name=name,
+                partitions=[partition(partition_index=index, offset=offset) for index, (offset, _) in each.items()],
+            )
+            for name, each in by_topic(asked).items()
+        ]
+        return DeleteRecordsRequest(topics=topics, timeout_ms=REQUEST_TIMEOUT_MS)
 
-    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:  # noqa: ANN401 - kafka-python is untyped
-        for topic in answer.topics:
-            for each in topic.partitions:
-                where = TopicPartition(topic=topic.name, partition=each.partition_index)
-                yield where, each.error_code, each.low_watermark
+    def read(answer: Message) -> Iterator[tuple[TopicPartition, int, int]]:
+        for where, each in each_partition(answer.topics):
+            yield where, each.error_code, each.low_watermark
 
     failed: dict[TopicPartition, MaxbrodError] = {}
     done = ask_leaders(client, before, request, read, operation="delete records", deadline=deadline, failed=failed)
     return done, failed
 
 
-def _outcome(answer: Any) -> Outcome:  # noqa: ANN401 - kafka-python is untyped
+def _outcome(answer: Message) -> Outcome:
     return Outcome(code=answer.error_code, details=answer.error_message or None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.error_codes import answered_with
+from maxbrod.kafka.wire.partitions import by_topic, each_partition
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 EARLIEST: Final = -2
@@ -59,30 +61,28 @@ def list_offsets(
     cannot be asked are put there and left out of the answer; without, the first of them is raised.
     """
 
-    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Message:
         topic_class = ListOffsetsRequest.ListOffsetsTopic
         topics = [
             topic_class(
                 name=name,
                 partitions=[
                     topic_class.ListOffsetsPartition(
-                        partition_index=where.partition, current_leader_epoch=leader.leader_epoch, timestamp=timestamp
+                        partition_index=index, current_leader_epoch=leader.leader_epoch, timestamp=timestamp
                     )
-                    for where, (timestamp, leader) in each.items()
+                    for index, (timestamp, leader) in each.items()
                 ],
             )
-            for name, each in _by_topic(asked).items()
+            for name, each in by_topic(asked).items()
         ]
         return ListOffsetsRequest(
             replica_id=_CONSUMER, isolation_level=int(read_committed), topics=topics, timeout_ms=10_000
         )
 
-    def read(answer: Any) -> Iterable[tuple[TopicPartition, int, ListedOffset]]:  # noqa: ANN401 - untyped
-        for topic in answer.topics:
-            for each in topic.partitions:
-                where = TopicPartition(topic=topic.name, partition=each.partition_index)
-                found = ListedOffset(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
-                yield where, each.error_code, found
+    def read(answer: Message) -> Iterable[tuple[TopicPartition, int, ListedOffset]]:
+        for where, each in each_partition(answer.topics):
+            found = ListedOffset(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
+            yield where, each.error_code, found
 
     return ask_leaders(client, wanted, request, read, operation="list offsets", deadline=deadline, failed=failed)
 
@@ -99,23 +99,23 @@ def epoch_ends(
     An end below what was read in that epoch says that the log was truncated since. `failed` is as in `list_offsets`.
     """
 
-    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Message:
         topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         topics = [
             topic_class(
                 topic=name,
                 partitions=[
                     topic_class.OffsetForLeaderPartition(
-                        partition=where.partition, current_leader_epoch=leader.leader_epoch, leader_epoch=epoch
+                        partition=index, current_leader_epoch=leader.leader_epoch, leader_epoch=epoch
                     )
-                    for where, (epoch, leader) in each.items()
+                    for index, (epoch, leader) in each.items()
                 ],
             )
-            for name, each in _by_topic(asked).items()
+            for name, each in by_topic(asked).items()
         ]
         return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
 
-    def read(answer: Any) -> Iterable[tuple[TopicPartition, int, EpochEnd]]:  # noqa: ANN401 - kafka-python is untyped
+    def read(answer: Message) -> Iterable[tuple[TopicPartition, int, EpochEnd]]:
         for topic in answer.topics:
             for each in topic.partitions:
                 where = TopicPartition(topic=topic.topic, partition=each.partition)
@@ -129,8 +129,8 @@ def epoch_ends(
 def ask_leaders(
     client: KafkaClient,
     wanted: Mapping[TopicPartition, Wanted],
-    request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Any],
-    read: Callable[[Any], Iterable[tuple[TopicPartition, int, Found]]],
+    request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Message],
+    read: Callable[[Message], Iterable[tuple[TopicPartition, int, Found]]],
     *,
     operation: str,
     deadline: Deadline | None,
@@ -159,8 +159,8 @@ class _Asking(Generic[Wanted, Found]):
         self,
         client: KafkaClient,
         wanted: Mapping[TopicPartition, Wanted],
-        request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Any],
-        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Found]]],
+        request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Message],
+        read: Callable[[Message], Iterable[tuple[TopicPartition, int, Found]]],
         operation: str,
         *,
         patient: bool,
@@ -218,10 +218,3 @@ class _Asking(Generic[Wanted, Found]):
             self.passing[where] = error
         else:
             self.final[where] = error
-
-
-def _by_topic(asked: Mapping[TopicPartition, Wanted]) -> dict[str, dict[TopicPartition, Wanted]]:
-    groups: dict[str, dict[TopicPartition, Wanted]] = defaultdict(dict)
-    for where, each in asked.items():
-        groups[where.topic][where] = each
-    return groups

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from maxbrod.kafka.wire.connection import Message
+
 _HEADER: Final = struct.Struct(">ixihi")  # correlation id, no tagged field, throttle time, error code, session id
 _PARTITION: Final = struct.Struct(">ihqqq")  # index, error code, high watermark, last stable, log start offset
 _ABORTED: Final = struct.Struct(">qq")  # producer id, first offset
@@ -69,7 +71,7 @@ class FetchAnswer:
 
 def fetch_request(
     partitions: Iterable[PartitionFetch], *, bytes_max: int, wait_ms: int = 500, read_committed: bool = True
-) -> Any:  # noqa: ANN401 - kafka-python is untyped
+) -> Message:
     """Several partitions in one request, without a session: each request stands for itself."""
     topics: dict[UUID, list[Any]] = defaultdict(list)
     for each in partitions:

@@ -8,7 +8,7 @@ may, a `Hole` in a feed is a hundred times as fast): one offset in each partitio
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.batch.fillers import FILLER_RECORDS_MAX, filler
 from maxbrod.batch.headers import walk
@@ -22,6 +22,7 @@ from maxbrod.kafka.wire.client import PATIENCE_S, gave_up, retry
 from maxbrod.kafka.wire.coordination import TRANSACTION, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.produce.appends import Batch
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.model import TopicPartition
 
 _OPERATION: Final = "fill holes by empty transactions"
@@ -44,13 +46,13 @@ def fillers(
     count: int, identity: ProducerIdentity, *, first_sequence: int = 0, timestamp_ms: int | None = None
 ) -> Iterator[Batch]:
     """Stamped batches of empty records, so many in all. Not for compacted topics: they refuse records without key."""
-    now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-    full = filler(FILLER_RECORDS_MAX, timestamp_ms=now_ms) if count >= FILLER_RECORDS_MAX else None
+    time_ms = now_ms() if timestamp_ms is None else timestamp_ms
+    full = filler(FILLER_RECORDS_MAX, timestamp_ms=time_ms) if count >= FILLER_RECORDS_MAX else None
     sequence = first_sequence
     for first in range(0, count, FILLER_RECORDS_MAX):
         size = min(FILLER_RECORDS_MAX, count - first)
         # A batch under way must not change: each is a copy of its own.
-        data = full.copy() if full is not None and size == FILLER_RECORDS_MAX else filler(size, timestamp_ms=now_ms)
+        data = full.copy() if full is not None and size == FILLER_RECORDS_MAX else filler(size, timestamp_ms=time_ms)
         yield from stamped(data, walk(data, check_crc=False), identity, first_sequence=sequence)
         sequence = sequence_after(sequence, size)
 
@@ -108,7 +110,7 @@ class _Filling:
 
         retry(once, deadline=Deadline.after(self._patience_s), what="the markers of empty transactions")
 
-    def _ask(self, build: Callable[[], Any], error_of: Callable[[Any], int]) -> None:
+    def _ask(self, build: Callable[[], Message], error_of: Callable[[Message], int]) -> None:
         """Both requests may be made twice: the coordinator knows what it has done already."""
         began = time.monotonic()
 
@@ -130,7 +132,7 @@ class _Filling:
 
         retry(once, deadline=self.deadline, what=f"the coordinator of the transactional id {self._transactional_id}")
 
-    def _ask_once(self, build: Callable[[], Any], error_of: Callable[[Any], int], limit: Deadline) -> int:
+    def _ask_once(self, build: Callable[[], Message], error_of: Callable[[Message], int], limit: Deadline) -> int:
         if self._coordinator is None:
             self._coordinator = find_coordinator(self._client, self._transactional_id, TRANSACTION, deadline=limit)
         try:

@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka.protocol.producer import ProduceRequest, ProduceResponse, WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 from maxbrod.errors import CorruptDataError, UnavailableError
-from maxbrod.kafka.produce.answer import Answer, read_produce_answer
 from maxbrod.kafka.produce.appends import Batch
-from maxbrod.kafka.produce.request import TOPIC_IDS_SINCE, TRANSACTIONS_MAX, RecordsTo, markers_body, produce_body
+from maxbrod.kafka.produce.request import (
+    TOPIC_IDS_SINCE,
+    TRANSACTIONS_MAX,
+    Answer,
+    RecordsTo,
+    markers_body,
+    produce_body,
+    read_produce_answer,
+)
 from maxbrod.kafka.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.produce.append_queue import AppendQueue, Entry
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.kafka.wire.connection import Connection
+    from maxbrod.kafka.wire.connection import Connection, Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 MARKERS_MAX: Final = 10_000
@@ -144,7 +151,7 @@ class Lane:
 
 
 def _produce_answers(
-    answer: Any,  # noqa: ANN401 - kafka-python is untyped
+    answer: Message,
     version: int,
 ) -> Iterator[tuple[tuple[bytes, int], Answer]]:
     for topic in answer.responses:
@@ -160,7 +167,7 @@ def _details(message: str | None, records: Iterable[Any] | None) -> str | None:
 
 
 def _marker_answers(
-    answer: Any,  # noqa: ANN401 - kafka-python is untyped
+    answer: Message,
 ) -> Iterator[tuple[tuple[bytes, int], Answer]]:
     for marker in answer.markers:
         for topic in marker.topics:

@@ -7,7 +7,7 @@ the same transactional id before and ends what that one left open.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.producer import InitProducerIdRequest
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
@@ -72,15 +73,15 @@ def transactional_producer_id(
 def ask_transaction_coordinator(
     client: KafkaClient,
     transactional_id: str,
-    build: Callable[[], Any],
-    error_of: Callable[[Any], int],
+    build: Callable[[], Message],
+    error_of: Callable[[Message], int],
     *,
     operation: str,
     deadline: Deadline | None = None,
-) -> Any:  # noqa: ANN401 - kafka-python is untyped
+) -> Message:
     """The first answer of the id's coordinator without an error; what may pass is asked again, all else raised."""
 
-    def once(limit: Deadline) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def once(limit: Deadline) -> Message:
         node_id = find_coordinator(client, transactional_id, TRANSACTION, deadline=limit)
         answer = client.ask_broker(node_id, build(), deadline=limit)
         if code := error_of(answer):
@@ -90,13 +91,13 @@ def ask_transaction_coordinator(
     return retry(once, deadline=deadline, what=f"the coordinator of the transactional id {transactional_id}")
 
 
-def _request(transactional_id: str | None, timeout_ms: int) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _request(transactional_id: str | None, timeout_ms: int) -> Message:
     return InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=-1, producer_epoch=-1
     )
 
 
-def _identity(answer: Any, object_name: str) -> ProducerIdentity:  # noqa: ANN401 - kafka-python is untyped
+def _identity(answer: Message, object_name: str) -> ProducerIdentity:
     if answer.error_code:
         raise _refusal(answer.error_code, _OPERATION, object_name)
     return ProducerIdentity(producer_id=answer.producer_id, epoch=answer.producer_epoch)

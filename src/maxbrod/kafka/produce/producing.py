@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from maxbrod.kafka.produce.answer import Answer
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.kafka.produce.request import Answer
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.model import TopicPartition
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
@@ -17,16 +17,17 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
 from maxbrod.errors import RefusedError, UnavailableError
 from maxbrod.kafka.produce.producer_ids import ask_transaction_coordinator, transactional_producer_id
 from maxbrod.kafka.wire.client import retry
-from maxbrod.kafka.wire.coordination import TRANSACTION
-from maxbrod.kafka.wire.coordinators import ask_coordinators
+from maxbrod.kafka.wire.coordination import TRANSACTION, ask_coordinators
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with
+from maxbrod.kafka.wire.partitions import by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.model import TopicPartition
 
 PATIENCE_S: Final = 120.0
@@ -86,7 +87,7 @@ def end(client: KafkaClient, transaction: Transaction, *, commit: bool, patience
     operation = "commit a transaction" if commit else "abort a transaction"
     over = 0
 
-    def judged(answer: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
+    def judged(answer: Message) -> int:
         nonlocal over
         over = int(answer.error_code) if answer.error_code in _OVER else 0
         return 0 if over else int(answer.error_code)
@@ -111,7 +112,7 @@ def standings(client: KafkaClient, transactions: Iterable[Transaction]) -> dict[
     """By transactional id; looks only. UnavailableError where a coordinator does not answer."""
     wanted = {each.transactional_id: each for each in transactions}
 
-    def read(answer: Any) -> Iterator[tuple[str, int, Standing]]:  # noqa: ANN401 - kafka-python is untyped
+    def read(answer: Message) -> Iterator[tuple[str, int, Standing]]:
         for each in answer.transaction_states:
             gone = each.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
             standing = Standing.FORGOTTEN if gone else _standing(each, wanted[each.transactional_id].identity)
@@ -130,7 +131,7 @@ def standings(client: KafkaClient, transactions: Iterable[Transaction]) -> dict[
     return answers.found
 
 
-def _standing(state: Any, identity: ProducerIdentity) -> Standing:  # noqa: ANN401 - kafka-python is untyped
+def _standing(state: Message, identity: ProducerIdentity) -> Standing:
     if (state.producer_id, state.producer_epoch) != (identity.producer_id, identity.epoch):
         return Standing.ABORTED
     if state.transaction_state == _ONGOING:
@@ -154,20 +155,18 @@ def ongoing(client: KafkaClient, prefix: str, *, patience_s: float = PATIENCE_S)
     return retry(once, deadline=Deadline.after(patience_s), what="the brokers to list transactions")
 
 
-def add_request(transaction: Transaction, partitions: Sequence[TopicPartition]) -> Any:  # noqa: ANN401 - untyped
-    topics: dict[str, list[int]] = {}
-    for where in partitions:
-        topics.setdefault(where.topic, []).append(where.partition)
+def add_request(transaction: Transaction, partitions: Sequence[TopicPartition]) -> Message:
+    topics = by_topic(dict.fromkeys(partitions))
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transaction.transactional_id,
         v3_and_below_producer_id=transaction.identity.producer_id,
         v3_and_below_producer_epoch=transaction.identity.epoch,
-        v3_and_below_topics=[topic(name=name, partitions=indexes) for name, indexes in topics.items()],
+        v3_and_below_topics=[topic(name=name, partitions=list(indexes)) for name, indexes in topics.items()],
     )
 
 
-def added(answer: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
+def added(answer: Message) -> int:
     """The first error of any partition that is not merely the consequence of another's."""
     codes = [
         each.partition_error_code
@@ -178,7 +177,7 @@ def added(answer: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
     return next((code for code in codes if code != Code.OPERATION_NOT_ATTEMPTED), codes[0] if codes else 0)
 
 
-def end_request(transaction: Transaction, *, commit: bool) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def end_request(transaction: Transaction, *, commit: bool) -> Message:
     return EndTxnRequest(
         transactional_id=transaction.transactional_id,
         producer_id=transaction.identity.producer_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import (
     DescribeAclsRequest,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 _ANY: Final = 1
@@ -37,7 +38,7 @@ class Acls:
 def may_describe_cluster(client: KafkaClient, *, deadline: Deadline) -> bool:
     """Without it Kafka shows a part of the groups only, and says nothing about the others."""
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         return DescribeClusterRequest(include_cluster_authorized_operations=True)
 
     answer = _ask(client, request, "describe the cluster", deadline)
@@ -47,7 +48,7 @@ def may_describe_cluster(client: KafkaClient, *, deadline: Deadline) -> bool:
 def read_acls(client: KafkaClient, *, deadline: Deadline) -> Acls:
     """Every ACL of the cluster."""
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         return DescribeAclsRequest(
             resource_type_filter=_ANY,
             resource_name_filter=None,
@@ -62,7 +63,7 @@ def read_acls(client: KafkaClient, *, deadline: Deadline) -> Acls:
     return Acls(authorized=not answer.error_code, acls=tuple(_acls(answer)))
 
 
-def _acls(answer: Any) -> Iterator[Acl]:  # noqa: ANN401 - kafka-python is untyped
+def _acls(answer: Message) -> Iterator[Acl]:
     for resource in answer.resources:
         for each in resource.acls:
             yield Acl(
@@ -100,8 +101,13 @@ def read_users(client: KafkaClient, *, deadline: Deadline) -> tuple[ScramUser, .
 
 
 def _ask(
-    client: KafkaClient, request: Callable[[], Any], operation: str, deadline: Deadline, *, accepted: int = Code.NONE
-) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    client: KafkaClient,
+    request: Callable[[], Message],
+    operation: str,
+    deadline: Deadline,
+    *,
+    accepted: int = Code.NONE,
+) -> Message:
     answer = client.ask_any(request, deadline=deadline)
     if answer.error_code not in {Code.NONE, accepted}:
         raise answered_with(answer.error_code, operation=operation, object_name="the cluster")

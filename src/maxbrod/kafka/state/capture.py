@@ -6,7 +6,7 @@ Only a cluster that cannot be asked at all is an error.
 
 from __future__ import annotations
 
-import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from maxbrod.errors import CorruptDataError, MaxbrodError
@@ -18,7 +18,7 @@ from maxbrod.kafka.state.topics import read_configs, see_topics
 from maxbrod.kafka.wire.client import PATIENCE_S
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, code_name
-from maxbrod.model import topic_id_text
+from maxbrod.model import now_ms, topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -58,8 +58,7 @@ def capture(
     What does not exist is not in it. UnavailableError only where no broker answers before the deadline.
     """
     limit = deadline or Deadline.after(PATIENCE_S)
-    taken_at_ms = time.time_ns() // 1_000_000
-    return _Capture(client, limit).run(topics, groups, taken_at_ms)
+    return _Capture(client, limit).run(topics, groups, now_ms())
 
 
 class _Capture:
@@ -142,16 +141,7 @@ class _Capture:
         offsets = read_offsets(self._client, listed.values(), topic_ids, deadline=self._limit)
         for group_id, why in offsets.refused.items():
             self._gap(f"offsets of group {group_id}", why, _DESCRIBE_GROUP if _denied(why) else _AGAIN)
-        return tuple(
-            Group(
-                group_id=each.group_id,
-                type=each.type,
-                state=each.state,
-                protocol_type=each.protocol_type,
-                offsets=offsets.found.get(each.group_id),
-            )
-            for each in listed.values()
-        )
+        return tuple(Group(**asdict(each), offsets=offsets.found.get(each.group_id)) for each in listed.values())
 
     def _acls(self) -> tuple[Acl, ...] | None:
         found = self._attempt("ACLs", read_acls, _DESCRIBE_CLUSTER)

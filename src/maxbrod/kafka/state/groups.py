@@ -6,7 +6,7 @@ Hundreds of groups are a handful of requests. What could not be had is told besi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
@@ -15,7 +15,7 @@ from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.client import retry
-from maxbrod.kafka.wire.coordinators import ask_coordinators
+from maxbrod.kafka.wire.coordination import ask_coordinators
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.messages.share_groups import DescribeShareGroupOffsetsRequest
 from maxbrod.model import topic_id_text
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.kafka.wire.coordinators import Answers
+    from maxbrod.kafka.wire.connection import Message
+    from maxbrod.kafka.wire.coordination import Answers
     from maxbrod.kafka.wire.deadline import Deadline
 
     # A group, the error that it was answered with, and its offsets.
@@ -101,7 +102,7 @@ def read_offsets(
 ) -> Answers[tuple[CommittedOffset, ...]]:
     """Where these groups stand in every partition that they ever committed or, for a share group, read."""
 
-    def committed(answer: Any) -> Iterator[Told]:  # noqa: ANN401 - kafka-python is untyped
+    def committed(answer: Message) -> Iterator[Told]:
         return ((each.group_id, _error(each), tuple(_committed(each, topic_ids))) for each in answer.groups)
 
     share = {group.group_id for group in groups if group.type == SHARE}
@@ -113,14 +114,14 @@ def read_offsets(
     return offsets
 
 
-def _offset_fetch_request(group_ids: Iterable[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _offset_fetch_request(group_ids: Iterable[str]) -> Message:
     group = OffsetFetchRequest.OffsetFetchRequestGroup
     wanted = [group(group_id=each, topics=None, member_id=None, member_epoch=-1) for each in group_ids]
     # What an open transaction would commit is not committed: the offset before it is the group's.
     return OffsetFetchRequest(groups=wanted, require_stable=False)
 
 
-def _committed(group: Any, topic_ids: Mapping[str, str]) -> Iterator[CommittedOffset]:  # noqa: ANN401 - untyped
+def _committed(group: Message, topic_ids: Mapping[str, str]) -> Iterator[CommittedOffset]:
     for topic in group.topics:
         for each in topic.partitions:
             if each.committed_offset >= 0:
@@ -134,12 +135,12 @@ def _committed(group: Any, topic_ids: Mapping[str, str]) -> Iterator[CommittedOf
                 )
 
 
-def _share_offsets_request(group_ids: Iterable[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _share_offsets_request(group_ids: Iterable[str]) -> Message:
     group = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
     return DescribeShareGroupOffsetsRequest(groups=[group(group_id=each, topics=None) for each in group_ids])
 
 
-def _share_offsets(answer: Any) -> Iterator[Told]:  # noqa: ANN401 - kafka-python is untyped
+def _share_offsets(answer: Message) -> Iterator[Told]:
     for group in answer.groups:
         offsets = tuple(
             CommittedOffset(
@@ -157,7 +158,7 @@ def _share_offsets(answer: Any) -> Iterator[Told]:  # noqa: ANN401 - kafka-pytho
         yield group.group_id, _error(group), offsets
 
 
-def _error(group: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
+def _error(group: Message) -> int:
     """Of the group, or of the first of its partitions that has one: a group is told whole or not at all."""
     inside = (each.error_code for topic in group.topics for each in topic.partitions)
     return int(group.error_code or next(filter(None, inside), 0))

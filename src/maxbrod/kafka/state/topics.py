@@ -16,11 +16,13 @@ from maxbrod.kafka.state.cluster_state import EFFECTIVE_CONFIGS
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
 from maxbrod.kafka.wire.metadata import Topic, metadata_request, read_metadata
+from maxbrod.kafka.wire.partitions import in_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 _TOPIC: Final = 2  # a type of resource
@@ -74,7 +76,8 @@ def read_configs(
 
     def once(_: Deadline) -> None:
         passing = 0
-        for asked in _portions([name for name in wanted if name not in found and name not in refused]):
+        missing = [name for name in wanted if name not in found and name not in refused]
+        for asked in in_requests(missing, _TOPICS_PER_REQUEST):
             answer = client.ask_any(partial(_configs_request, asked), deadline=deadline)
             for each in answer.results:
                 if not each.error_code:
@@ -117,11 +120,7 @@ def read_defaults(client: KafkaClient, *, deadline: Deadline) -> dict[str, str] 
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _portions(names: Sequence[str]) -> Iterable[Sequence[str]]:
-    return (names[first : first + _TOPICS_PER_REQUEST] for first in range(0, len(names), _TOPICS_PER_REQUEST))
-
-
-def _configs_request(names: Iterable[str], kind: int = _TOPIC) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _configs_request(names: Iterable[str], kind: int = _TOPIC) -> Message:
     resource = DescribeConfigsRequest.DescribeConfigsResource
     return DescribeConfigsRequest(
         resources=[resource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names],

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.wire.connection import CUT_OFF, Connection
 from maxbrod.kafka.wire.deadline import Backoff, Deadline
-from maxbrod.kafka.wire.listeners import protocol_mistake
 from maxbrod.kafka.wire.metadata import Metadata, Topic, metadata_request, read_metadata
+from maxbrod.kafka.wire.security import protocol_mistake
 
 if TYPE_CHECKING:
     import threading
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import KafkaConfig
     from maxbrod.kafka.state.cluster_state import Broker
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.model import TopicPartition
 
 Result = TypeVar("Result")
@@ -91,12 +92,7 @@ class KafkaClient:
         wanted = None if topics is None else sorted(set(topics))
         fresh = read_metadata(self.ask_any(lambda: metadata_request(wanted), deadline=deadline))
         kept = {} if wanted is None else {k: v for k, v in self._known.topics.items() if k not in wanted}
-        self._known = Metadata(
-            cluster_id=fresh.cluster_id,
-            controller=fresh.controller,
-            brokers=fresh.brokers,
-            topics={**kept, **fresh.topics},
-        )
+        self._known = replace(fresh, topics={**kept, **fresh.topics})
         return fresh
 
     def topic(self, name: str, *, deadline: Deadline) -> Topic:
@@ -122,12 +118,7 @@ class KafkaClient:
     def forget(self, topic: str) -> None:
         """The metadata of this topic has proved wrong."""
         topics = {name: found for name, found in self._known.topics.items() if name != topic}
-        self._known = Metadata(
-            cluster_id=self._known.cluster_id,
-            controller=self._known.controller,
-            brokers=self._known.brokers,
-            topics=topics,
-        )
+        self._known = replace(self._known, topics=topics)
 
     def connection(self, node_id: int, *, deadline: Deadline) -> Connection:
         """To this broker, open and ready."""
@@ -137,18 +128,18 @@ class KafkaClient:
             raise UnavailableError("the broker is not there now", object_name=f"broker {node_id}")
         return self._connected((broker.host, broker.port), deadline)
 
-    def ask_broker(self, node_id: int, request: Any, *, deadline: Deadline) -> Any:  # noqa: ANN401 - untyped
+    def ask_broker(self, node_id: int, request: Message, *, deadline: Deadline) -> Message:
         """The answer of this broker, within the time that one request may take."""
         limit = deadline.within(self.request_timeout_s)
         return self.connection(node_id, deadline=limit).ask(request, limit)
 
-    def ask_any(self, build: Callable[[], Any], *, deadline: Deadline | None = None) -> Any:  # noqa: ANN401 - untyped
+    def ask_any(self, build: Callable[[], Message], *, deadline: Deadline | None = None) -> Message:
         """The answer of whichever broker gives one, asking all of them again and again until the deadline."""
         return retry(
             lambda limit: self._ask_each(build, limit), deadline=deadline, what="any broker to answer", stop=self.stop
         )
 
-    def _ask_each(self, build: Callable[[], Any], deadline: Deadline) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def _ask_each(self, build: Callable[[], Message], deadline: Deadline) -> Message:
         last: UnavailableError | None = None
         for address in self._candidates():
             limit = deadline.within(min(_ONE_BROKER_TIMEOUT_S, self.request_timeout_s))

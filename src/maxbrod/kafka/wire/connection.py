@@ -13,7 +13,7 @@ import ssl
 import struct
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -47,6 +47,10 @@ _LOGIN_LIFE: Final = 0.8
 _AHEAD_BYTES: Final = 4096
 # Telling the kernel is a system call. So much later than asked for, nobody minds that a wait ends.
 _TIMEOUT_SLACK_S: Final = 0.5
+
+
+Message: TypeAlias = Any
+"""A request or response of kafka-python, which is untyped."""
 
 
 class Connection:
@@ -116,13 +120,13 @@ class Connection:
         """Stay silent for so long; the next `send` waits."""
         self._throttled_until = max(self._throttled_until, time.monotonic() + milliseconds / 1000)
 
-    def ask(self, request: Any, deadline: Deadline) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def ask(self, request: Message, deadline: Deadline) -> Message:
         """Send a request and decode its answer with kafka-python's class."""
         ticket = self.send(request, deadline)
         version = request.API_VERSION
         return self.decode(self.receive(ticket, deadline), request.header.get_response_class(), version)
 
-    def decode(self, frame: NDArray[np.uint8], response_class: Any, version: int) -> Any:  # noqa: ANN401 - untyped
+    def decode(self, frame: NDArray[np.uint8], response_class: Message, version: int) -> Message:
         """An answer as `receive` gives it, by kafka-python's class; what it says about throttling is obeyed."""
         # The frame after the correlation id: the library would copy all of it to find that out.
         body = frame[4:]
@@ -132,7 +136,7 @@ class Connection:
         self.throttle(getattr(answer, "throttle_time_ms", 0) or 0)
         return answer
 
-    def send(self, request: Any, deadline: Deadline) -> int:  # noqa: ANN401 - kafka-python is untyped
+    def send(self, request: Message, deadline: Deadline) -> int:
         """Send a request; the ticket that comes back is for `receive`."""
         self._keep_silent(deadline)
         if request.API_VERSION is None:
@@ -247,7 +251,7 @@ class Connection:
             self._socket.settimeout(remaining_s)
             self._timeout_s = remaining_s
 
-    def _decode(self, response_class: Any, body: NDArray[np.uint8], version: int) -> Any:  # noqa: ANN401 - untyped
+    def _decode(self, response_class: Message, body: NDArray[np.uint8], version: int) -> Message:
         try:
             return response_class.decode(body.tobytes(), version=version)
         except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka.protocol.metadata import MetadataRequest
 
@@ -13,6 +13,8 @@ from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, reacti
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
+
+    from maxbrod.kafka.wire.connection import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Metadata:
     topics: Mapping[str, Topic]
 
 
-def metadata_request(topics: Iterable[str] | None) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def metadata_request(topics: Iterable[str] | None) -> Message:
     """For these topics, or for all that this user may see. Asking must never create a topic."""
     wanted = None
     if topics is not None:
@@ -54,7 +56,7 @@ def metadata_request(topics: Iterable[str] | None) -> Any:  # noqa: ANN401 - kaf
     return MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
 
 
-def read_metadata(answer: Any) -> Metadata:  # noqa: ANN401 - kafka-python is untyped
+def read_metadata(answer: Message) -> Metadata:
     """From kafka-python's words into ours; an error that a retry cannot mend is raised."""
     brokers = {
         each.node_id: Broker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
@@ -68,14 +70,14 @@ def read_metadata(answer: Any) -> Metadata:  # noqa: ANN401 - kafka-python is un
     )
 
 
-def _exists(topic: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
+def _exists(topic: Message) -> bool:
     code = topic.error_code
     if code and reaction(code) is Reaction.FATAL:
         raise answered_with(code, operation="read metadata", object_name=topic.name)
     return code not in {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID}
 
 
-def _topic(topic: Any) -> Topic:  # noqa: ANN401 - kafka-python is untyped
+def _topic(topic: Message) -> Topic:
     return Topic(
         name=topic.name,
         topic_id=topic.topic_id,

@@ -5,7 +5,9 @@ The mechanisms themselves are kafka-python's.
 
 from __future__ import annotations
 
+import socket
 import ssl
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.net.sasl import get_sasl_mechanism
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maxbrod.config import KafkaConfig, SaslConfig
+    from maxbrod.kafka.wire.connection import Message
+    from maxbrod.kafka.wire.deadline import Deadline
 
 _LOG_IN: Final = "log in"
 _UNKNOWN_AUTHORITY: Final = "tls.ca_file must hold the authority that signed it"
@@ -30,6 +34,16 @@ _CERTIFICATE_HINTS: Final = {
     10: "it has expired; the broker needs a new one, unless the clock of this machine is wrong",
     62: _OTHER_HOST,
     64: _OTHER_HOST,
+}
+
+_PROBE_TIMEOUT_S: Final = 3.0
+_PROBE_HEAD: Final = struct.Struct(">iih")  # length, correlation id, error code
+_CORRELATION_ID: Final = 1
+_PROTOCOLS: Final = {
+    (False, False): "PLAINTEXT",
+    (False, True): "SASL_PLAINTEXT",
+    (True, False): "SSL",
+    (True, True): "SASL_SSL",
 }
 
 
@@ -80,7 +94,7 @@ def tls_failure(error: ssl.SSLError, broker: str) -> UsageError | None:
     return None
 
 
-def log_in(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> float:
+def log_in(config: SaslConfig, broker: str, ask: Callable[[Message], Any]) -> float:
     """Authenticate through `ask`, which sends one request; returns how many seconds the login lasts, 0 for ever."""
     _agree(config, broker, ask)
     mechanism = get_sasl_mechanism(config.mechanism)(**_credentials(config))
@@ -99,7 +113,7 @@ def log_in(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> float:
     return float(answer.session_lifetime_ms or 0) / 1000
 
 
-def _agree(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> None:
+def _agree(config: SaslConfig, broker: str, ask: Callable[[Message], Any]) -> None:
     answer = ask(SaslHandshakeRequest(mechanism=config.mechanism))
     if answer.error_code == Code.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(sorted(answer.mechanisms)) or "none"
@@ -116,7 +130,7 @@ def _agree(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> None:
         raise answered_with(answer.error_code, operation=_LOG_IN, object_name=broker)
 
 
-def _refused(config: SaslConfig, broker: str, answer: Any) -> AccessDeniedError:  # noqa: ANN401 - kafka-python is untyped
+def _refused(config: SaslConfig, broker: str, answer: Message) -> AccessDeniedError:
     said = str(answer.error_message or code_name(answer.error_code))
     if any(secret in said for secret in _secrets(config)):
         said = code_name(answer.error_code)
@@ -155,3 +169,56 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is unt
 
     def token(self) -> str:
         return self._token
+
+
+def protocol_mistake(host: str, port: int, config: KafkaConfig, deadline: Deadline) -> UsageError | None:
+    """The error for a listener that speaks another protocol than the configuration says; None: it cannot be told."""
+    found = find_protocol(host, port, deadline)
+    if found is None or found == config.security_protocol:
+        return None
+    return UsageError(
+        f"the listener speaks {found}, and was spoken to in {config.security_protocol}",
+        operation="connect",
+        object_name=f"{host}:{port}",
+        hint=f"set security.protocol to {found}, or name the address of another listener",
+    )
+
+
+def find_protocol(host: str, port: int, deadline: Deadline) -> str | None:
+    """Kafka's name for what the listener speaks; None: it does not answer, or is none of Kafka's."""
+    for tls in (False, True):
+        try:
+            sasl = _takes_logins(host, port, tls=tls, timeout_s=max(min(_PROBE_TIMEOUT_S, deadline.remaining_s), 0.001))
+        except ssl.SSLError as error:
+            # It wants a certificate of the client: then that is the login.
+            sasl = False if tls and "certificate" in str(error).lower() else None
+        except OSError:
+            sasl = None
+        if sasl is not None:
+            return _PROTOCOLS[tls, sasl]
+    return None
+
+
+def _takes_logins(host: str, port: int, *, tls: bool, timeout_s: float) -> bool | None:
+    request = SaslHandshakeRequest(mechanism="", version=1)
+    request.with_header(correlation_id=_CORRELATION_ID, client_id="maxbrod")
+    with socket.create_connection((host, port), timeout=timeout_s) as stream:
+        if not tls:
+            return _probe(stream, request.encode(header=True, framed=True))
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with context.wrap_socket(stream, server_hostname=host) as secured:
+            return _probe(secured, request.encode(header=True, framed=True))
+
+
+def _probe(stream: socket.socket, request: bytes) -> bool | None:
+    stream.sendall(request)
+    head = b""
+    while len(head) < _PROBE_HEAD.size:
+        received = stream.recv(_PROBE_HEAD.size - len(head))
+        if not received:
+            return None
+        head += received
+    _, correlation_id, code = _PROBE_HEAD.unpack(head)
+    known = {Code.UNSUPPORTED_SASL_MECHANISM: True, Code.ILLEGAL_SASL_STATE: False}
+    return known.get(code) if correlation_id == _CORRELATION_ID else None

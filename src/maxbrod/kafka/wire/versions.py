@@ -7,7 +7,7 @@ recreated looks like the old one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.api_key import ApiKey
 
@@ -15,6 +15,8 @@ from maxbrod.errors import UnsupportedFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from maxbrod.kafka.wire.connection import Message
 
 OLDEST_KAFKA: Final = "3.1"
 _LEAST: Final[dict[int, int]] = {
@@ -48,7 +50,7 @@ class ApiVersions:
     broker: str
     ranges: Mapping[int, tuple[int, int]]
 
-    def choose(self, request_class: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
+    def choose(self, request_class: Message) -> int:
         """The version to use; UnsupportedFormatError where broker and client have none in common."""
         key = int(request_class.API_KEY)
         least, most = _LEAST.get(key, 0), min(_MOST.get(key, 1 << 15), int(request_class.max_version))
