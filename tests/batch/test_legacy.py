@@ -258,7 +258,7 @@ def test_a_wrapper_whose_lengths_disagree_is_refused(key_length: int, value_leng
     checked = struct.pack(">bbqii", 1, 1, 7, key_length, value_length) + b"xxxxxxx"
     text = struct.pack(">qiI", 3, len(checked) + 4, zlib.crc32(checked)) + checked
 
-    with pytest.raises(CorruptDataError, match="lengths disagree") as caught:
+    with pytest.raises(CorruptDataError, match="lengths of a compressed message disagree") as caught:
         decode(text)
     assert (caught.value.offset, caught.value.position) == (3, 0)
 
@@ -308,7 +308,7 @@ def test_an_old_message_over_the_limit_is_corrupt_and_not_merely_cut() -> None:
     small = message(1, INNER)
 
     assert len(walk(small + whole, batch_bytes_max=len(whole))) == 2
-    with pytest.raises(CorruptDataError, match="which cannot be") as caught:
+    with pytest.raises(CorruptDataError, match="impossible length") as caught:
         walk(small + whole, batch_bytes_max=len(whole) - 1)
     assert (caught.value.offset, caught.value.position) == (1, len(small))
 

@@ -1,9 +1,8 @@
-"""Record batches to Arrow columns: decompress a few batches, find every record in one compiled pass, gather.
+"""Decodes record batches to Arrow columns: decompress a few batches, locate every field in one compiled pass, gather.
 
-Pure: bytes in, one `pyarrow.RecordBatch` of `RECORD_SCHEMA` out, records in the order they stand. Control
-records are rows too (flag `control`); a batch that compaction has emptied gives none. Batches are taken in
-groups that fit a core's cache: fresh memory for all decompressed bytes at once would take longer to map than
-lz4 needs to fill it.
+Pure: bytes in, one `pyarrow.RecordBatch` of `RECORD_SCHEMA` out, records in log order. Control records are rows too
+(flag `control`); a batch that compaction has emptied gives none. Batches are decoded in groups that fit a core's cache:
+mapping fresh memory for all decompressed bytes at once would take longer than lz4 needs to fill it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 _SCRATCH_BYTES: Final = 4 << 20
 _ROOM: Final = 4
-"""Times the compressed bytes: text unpacks to so many, and a column that grows is copied."""
+"""Capacity as a multiple of the compressed bytes. Text unpacks to about that; a column that must grow is copied."""
 
 _RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two lengths, header count: a byte each
 
@@ -55,9 +54,9 @@ def decode(
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     object_name: str | None = None,
 ) -> pa.RecordBatch:
-    """All records of `buffer`, or of those of its batches that `headers` names.
+    """Decode all batches of `buffer`, or only those in `headers`.
 
-    Without `headers` the buffer is walked first and must hold whole batches only. `columns` builds only those.
+    Without `headers` the buffer is walked first and must hold whole batches only. `columns` limits what is built.
     """
     data = as_bytes_array(buffer)
     if headers is None:
@@ -83,7 +82,7 @@ def _decode(
 
 
 def _borrow_scratch() -> Arena:
-    """An arena that this thread has used before, so that its memory is mapped already."""
+    """The arena that this thread used last, if any: its memory is mapped already."""
     arena: Arena = getattr(_scratch, "arena", None) or Arena(_SCRATCH_BYTES)
     _scratch.arena = None
     return arena
@@ -95,14 +94,14 @@ def _return_scratch(arena: Arena) -> None:
 
 
 class _Gathered:
-    """The columns that are asked for, as they fill up group by group."""
+    """The requested columns, filled group by group."""
 
     def __init__(self, data: NDArray[np.uint8], headers: BatchHeaders, names: list[str]) -> None:
         self._data = data
         self._headers = headers
         self._names = names
         packed = int(headers.size.sum())
-        # A record has at least a byte even compressed; where one has less, `Found` grows.
+        # A compressed record usually has at least one byte. If there are more records, `Found` grows.
         self._found = Found(min(int(headers["count"].sum(dtype=np.int64)), packed))
         self._bytes = {name: GrowingBytes(_ROOM * packed) for name in ("key", "value") if name in names}
         self._header_keys, self._header_values = GrowingBytes(0), GrowingBytes(0)
@@ -182,7 +181,7 @@ def _per_batch(name: str, headers: BatchHeaders) -> NDArray[Any]:
 
 
 def _sequences(headers: BatchHeaders, offset: NDArray[np.int64]) -> NDArray[np.int32]:
-    """A record's own sequence number. The producer's counter goes from 2**31 - 1 on to 0."""
+    """The sequence number of each record. A producer's counter wraps from 2**31 - 1 to 0."""
     if (headers["base_sequence"] < 0).all():
         return np.repeat(headers["base_sequence"], headers["count"])
     first = np.repeat(headers["base_sequence"].astype(np.int64), headers["count"])
@@ -191,7 +190,7 @@ def _sequences(headers: BatchHeaders, offset: NDArray[np.int64]) -> NDArray[np.i
 
 
 class Found:
-    """Where each part of each record stands. Grows only for records whose bytes have been seen to be there."""
+    """The position of each field of each record. It grows only by records whose bytes are known to be there."""
 
     __slots__ = ("_arrays", "header_key_bytes", "header_value_bytes", "rows")
 
@@ -205,14 +204,14 @@ class Found:
         }
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """One column of all rows so far; an `ends` column has one value more, and begins with 0."""
+        """One column of all rows so far. An `ends` column has one more value and starts with 0."""
         return self.since(name, 0)
 
     def since(self, name: str, row: int) -> NDArray[Any]:
         return self._arrays[name][row : self.rows + (name in _END_ARRAYS)]
 
     def add_rows(self, count: int) -> int:
-        """Make room for `count` rows more and return the first one's number."""
+        """Add `count` rows and return the number of the first."""
         first = self.rows
         self.rows += count
         for name, array in self._arrays.items():
@@ -227,7 +226,7 @@ class Found:
 def scan(data: NDArray[np.uint8], headers: BatchHeaders, unpacked: Unpacked, found: Found) -> int:
     """Add the records of these batches to `found` and return the first one's row.
 
-    CorruptDataError names the batch's offset, its position and the record in it.
+    Every length is checked. CorruptDataError names the batch's offset, its position and the record in it.
     """
     _check_counts(headers, unpacked)
     first = found.add_rows(int(headers["count"].sum(dtype=np.int64)))
@@ -253,17 +252,17 @@ def scan(data: NDArray[np.uint8], headers: BatchHeaders, unpacked: Unpacked, fou
 
 
 def sources(data: NDArray[np.uint8], unpacked: Unpacked) -> tuple[NDArray[Any], ...]:
-    """What kernels read from: the buffer, the arena, and which of the two each batch is in."""
+    """The inputs of kernels: the buffer, the arena, and which of the two holds each batch."""
     return kernels.sealed(data), kernels.sealed(unpacked.arena.data), unpacked.in_arena
 
 
 def _check_counts(headers: BatchHeaders, unpacked: Unpacked) -> None:
-    """A count is believed only if its records could fit, so that it cannot make us allocate without limit."""
+    """Refuse a count that its bytes cannot hold, so that a hostile header cannot make us allocate without limit."""
     impossible = headers["count"] * np.int64(_RECORD_BYTES_MIN) > unpacked.end - unpacked.start
     if impossible.any():
         row = int(np.flatnonzero(impossible)[0])
         raise CorruptDataError(
-            f"a batch says that it holds {int(headers['count'][row])} records, more than its bytes can",
+            f"a batch claims to hold {int(headers['count'][row])} records, more than its bytes can",
             offset=int(headers["base_offset"][row]),
             position=int(headers.position[row]),
             hint="the bytes are damaged; read them again from the source",

@@ -1,7 +1,7 @@
-"""Batches of records that hold nothing, to move a log's end on: a million records with null key and value in 0.8 MB.
+"""Batches of empty records that advance the end of a log: a million records with null key and value take 0.8 MB.
 
-Bytes only. All records of a batch are alike but for their offset delta, so they are written as columns of bytes, one
-block for each length that the delta's varint can have.
+Bytes only. The records of a batch differ only in their offset delta, so they are written as columns of bytes, one
+block for each length of the delta's varint.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FILLER_RECORDS_MAX: Final = 1_000_000
-"""A few more would not fit into what a broker takes by default."""
+"""Slightly more would exceed the default message.max.bytes of a broker."""
 _NULL: Final = 1  # a length of -1, as a varint
 _VARINT_BYTES_MAX: Final = 3  # of an offset delta below a million
 
 
 def filler(count: int, *, timestamp_ms: int) -> NDArray[np.uint8]:
-    """One batch of so many empty records, all of this time, with offsets from 0."""
+    """One batch of `count` empty records with this timestamp and offsets from 0."""
     if not 1 <= count <= FILLER_RECORDS_MAX:
         raise ValueError(f"a filler has 1 to {FILLER_RECORDS_MAX} records, not {count}")
     header = np.zeros(1, HEADER_DTYPE)
@@ -41,7 +41,7 @@ def filler(count: int, *, timestamp_ms: int) -> NDArray[np.uint8]:
 
 
 def emptied(offset: int, *, leader_epoch: int) -> NDArray[np.uint8]:
-    """A batch of one offset and no record, as compaction leaves it: it keeps the epoch that the log had there."""
+    """A batch of one offset without a record, as compaction leaves it. It preserves the leader epoch at that offset."""
     header = np.zeros(1, HEADER_DTYPE)
     header["magic"] = NEWEST_MAGIC
     header["base_offset"] = offset

@@ -27,7 +27,7 @@ _S3 = np.uint64(3)
 _ZERO = np.uint64(0)
 _LOW = np.uint64(0xFFFFFFFF)
 _PRIME = np.uint64((1 << 61) - 1)
-# A null is no value of any length: its two words are digits of pi, which no other rule gives.
+# A null differs from every value: its two words are digits of pi, which no hash of a value is built from.
 _NULL1 = np.uint64(0x243F6A8885A308D3)
 _NULL2 = np.uint64(0x13198A2E03707344)
 
@@ -46,7 +46,7 @@ def _finished(word):
 
 @njit(cache=True, nogil=True, inline="always")
 def _absorbed(first, second, a, b):
-    """One block of 16 bytes, as MurmurHash3 takes it in."""
+    """Mix in one block of 16 bytes, as MurmurHash3 does."""
     first ^= _rotated(a * _C1, _S31) * _C2
     first = (_rotated(first, _S27) + second) * _FIVE + _M5A
     second ^= _rotated(b * _C2, _S33) * _C1
@@ -117,7 +117,7 @@ def hash_values(ends, data, valid, first_out, second_out):
 
 @njit(cache=True, nogil=True)
 def hash_headers(ends, key_first, key_second, value_first, value_second, first_out, second_out):
-    """Of each record's headers, from the hashes of their keys and values: in order, each as often as it stands."""
+    """Hash the headers of each record, from the hashes of their keys and values, in order and with duplicates."""
     for row in range(len(first_out)):
         first = _ZERO
         second = _ZERO
@@ -129,7 +129,7 @@ def hash_headers(ends, key_first, key_second, value_first, value_second, first_o
 
 @njit(cache=True, nogil=True, inline="always")
 def _multiplied(a, b):
-    """The product in the field of 2**61 - 1, of two below that."""
+    """The product of two numbers in the field of 2**61 - 1."""
     a_high = a >> _S32
     a_low = a & _LOW
     b_high = b >> _S32
@@ -204,9 +204,9 @@ def _murmur2(data, at, end):
 
 @njit(cache=True, nogil=True)
 def partitions(ends, data, valid, count, out):
-    """The partition of every key that is not null; `out` keeps what it has for the others."""
+    """The partition of every key that is not null. For null keys `out` is unchanged."""
     for row in range(len(valid)):
         if valid[row]:
-            # As Java: the sign bit is cut off, not taken for the absolute value.
+            # As in Java: the sign bit is cleared; it is not the absolute value.
             positive = np.int64(_murmur2(data, np.int64(ends[row]), np.int64(ends[row + 1]))) & np.int64(0x7FFFFFFF)
             out[row] = np.int32(positive % count)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     Words = NDArray[np.uint64]
 
 COLUMNS: Final = ("offset", "timestamp_ms", "timestamp_type", "key", "value", "headers")
-"""Of the records' schema, all that a digest looks at."""
+"""The columns of the record schema that a digest covers."""
 
 
 def hash_fields(records: pa.RecordBatch) -> dict[Field, Words]:
-    """For each field two words a record, in two rows. `records` has the `COLUMNS`, none of them a slice of others."""
+    """Two words for each record and field, in two rows. `records` has the `COLUMNS`, none of them sliced."""
     return {
         Field.TIMESTAMP: _numbers(records, "timestamp_ms"),
         Field.TIMESTAMP_TYPE: _numbers(records, "timestamp_type"),
@@ -37,7 +37,7 @@ def hash_fields(records: pa.RecordBatch) -> dict[Field, Words]:
 def digest_records(
     hashes: dict[Field, Words], places: NDArray[np.int64] | None, ignored: Collection[Field] = ()
 ) -> Digest:
-    """Of records in a row, from their `hash_fields`. `places` None: only their order counts."""
+    """The digest of consecutive records, from their `hash_fields`. If `places` is None, only their order counts."""
     words = np.stack([hashes[field] for field in Field])
     count = words.shape[2]
     places = np.zeros(count, np.int64) if places is None else places

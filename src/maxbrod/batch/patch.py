@@ -1,7 +1,7 @@
-"""Rewrites header fields of batches in place, with their new CRC, without touching or reading a record.
+"""Writes batch headers: patches fields of existing batches in place, and seals new batches. Loads no numba.
 
-The CRC follows from the change alone (see `crc`), so a batch that was damaged before stays detectably
-damaged: patching never blesses corruption.
+A patch reads no record. The new CRC follows from the change alone (see `crc`), so a batch that was damaged before is
+still detectably damaged: patching never hides corruption.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ PATCHABLE: Final = frozenset(
         "base_sequence",
     }
 )
-"""Fields that can change while the records stay as they are."""
+"""Fields that can change without changing the records."""
 
 
 def patch(data: NDArray[np.uint8], headers: BatchHeaders, **changes: NDArray[Any] | int) -> BatchHeaders:
-    """Write `changes` (field = one value, or one a batch) into the batches of `data`; returns their new headers."""
+    """Write `changes` (a value, or one a batch, for each field) into the batches of `data`; return the new headers."""
     unknown = sorted(set(changes) - PATCHABLE)
     if unknown:
         raise ValueError(f"cannot patch {', '.join(unknown)}: the records depend on it")
@@ -66,7 +66,7 @@ def patch(data: NDArray[np.uint8], headers: BatchHeaders, **changes: NDArray[Any
 
 
 def join(headers: NDArray[Any], bodies: Sequence[bytes | NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Batches from their headers and their (compressed) records."""
+    """Build batches from their headers and their (compressed) records."""
     ends = np.cumsum([0, *(HEADER_BYTES + len(body) for body in bodies)], dtype=np.int64)
     out = np.empty(int(ends[-1]), np.uint8)
     for (start, end), body in zip(pairs(ends), bodies, strict=True):
@@ -75,10 +75,10 @@ def join(headers: NDArray[Any], bodies: Sequence[bytes | NDArray[np.uint8]]) -> 
 
 
 def seal(out: NDArray[np.uint8], positions: NDArray[np.int64], headers: NDArray[Any]) -> NDArray[np.uint8]:
-    """Fill in each batch's header: its length, and last its CRC."""
+    """Write the header of each batch: its length, and last its CRC."""
     lengths = np.diff(positions) - LOG_OVERHEAD_BYTES
     if lengths.max(initial=0) > _LENGTH_MAX:
-        raise UsageError("a batch would have more than 2 GiB", hint="choose a smaller batch_bytes_max")
+        raise UsageError("a batch would exceed 2 GiB", hint="choose a smaller batch_bytes_max")
     headers["batch_length"] = lengths
     places = positions[:-1, None] + np.arange(HEADER_BYTES)
     out[places] = _as_bytes(headers)
@@ -88,7 +88,7 @@ def seal(out: NDArray[np.uint8], positions: NDArray[np.int64], headers: NDArray[
 
 
 def pairs(edges: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """From where to where each batch goes."""
+    """The start and end of each batch."""
     return list(pairwise(edges.tolist()))
 
 

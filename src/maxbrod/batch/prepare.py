@@ -1,6 +1,6 @@
-"""Compiles every kernel into numba's cache, so that the first real command does not wait for it.
+"""Compiles every kernel into numba's cache, so that the first command does not wait for it.
 
-Run once at set-up: `python -m maxbrod.batch.prepare`. Each process still pays about a second to load numba.
+Run once at set-up: `python -m maxbrod.batch.prepare`. Each process still needs about a second to load numba.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OLD_MESSAGE = bytes.fromhex("0000000000000000000000175ba32c10010000000000000000
 
 
 def prepare() -> None:
-    """Call each kernel once with the very types that real calls use."""
+    """Call each kernel once with the types that real calls use."""
     header = {"key": b"h", "value": b"v"}
     records = pa.RecordBatch.from_pydict(
         {
