@@ -155,7 +155,7 @@ INNER = Record(offset=0, timestamp=1, key=None, value=b"v")
     [
         (message(0, INNER), "another magic"),
         (message(1, INNER, crc=5), "wrong checksum"),
-        (message(1, INNER, attributes=1), "inside a compressed one"),
+        (message(1, INNER, attributes=1), "contains a compressed one"),
         (message(1, INNER)[:-1], "length"),
         (message(1, INNER) + b"\0\0", "length"),
     ],

@@ -1,4 +1,4 @@
-"""Gives rights and quotas back: creates ACLs, sets client quotas. Each has its own outcome. To read them: `access`."""
+"""Creates ACLs and sets client quotas. Each has its own outcome. `state.access` reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def create_acls(client: KafkaClient, acls: Iterable[Acl], *, deadline: Deadline | None = None) -> dict[Acl, Outcome]:
-    """One that exists already is done. SECURITY_DISABLED is what a cluster without an authorizer says."""
+    """Create ACLs. An existing one counts as done. A cluster without an authorizer answers SECURITY_DISABLED."""
 
     def request(portion: Sequence[Acl]) -> Message:
         return CreateAclsRequest(creations=[_creation(acl) for acl in portion])
@@ -48,22 +48,22 @@ def _creation(acl: Acl) -> Message:
 
 
 def _number(names: Mapping[int, str], name: str, acl: Acl) -> int:
-    """Kafka's number; a number that had no name when it was captured is refused, as nobody knows what it allows."""
+    """Kafka's number for a name. A number that had no name at capture is refused: its meaning is unknown."""
     for number, known in names.items():
         if known == name:
             return number
     raise UnsupportedFormatError(
-        f"an ACL has {name!r}, which this release does not know",
+        f"an ACL has {name!r}, which this release does not support",
         operation="create ACLs",
         object_name=f"{acl.resource_type} {acl.resource_name}",
-        hint="create it with Kafka's own tools",
+        hint="create it with Kafka's tools",
     )
 
 
 def set_quotas(
     client: KafkaClient, quotas: Iterable[Quota], *, deadline: Deadline | None = None
 ) -> dict[Entities, Outcome]:
-    """By whom they are for. Values that a quota does not name stay as they are."""
+    """Set client quotas. The result is by entity. Values that a quota does not name are unchanged."""
     wanted = {quota.entities: quota.values for quota in quotas}
 
     def request(portion: Sequence[Entities]) -> Message:

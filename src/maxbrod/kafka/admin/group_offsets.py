@@ -1,7 +1,7 @@
-"""Sets and deletes where groups stand, for groups without members. To read it: `groups`.
+"""Commits and deletes the offsets of groups without members. `state.groups` reads them.
 
-Only a group that nobody is a member of takes offsets from outside; what an active one answers is told as the outcome
-of each of its partitions, and nothing of it is changed.
+Kafka accepts offsets from outside only for a group without members. For an active group the outcome of each partition
+is the error, and nothing changes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from maxbrod.model import TopicPartition
 
 ACTIVE: Final = frozenset({Code.UNKNOWN_MEMBER_ID, Code.NON_EMPTY_GROUP, Code.GROUP_SUBSCRIBED_TO_TOPIC})
-"""The codes by which Kafka says that a group has members."""
+"""The error codes for a group with members."""
 _NO_GENERATION: Final = -1
-# Of a topic that is not there, an offset can neither be committed nor deleted, and it will not come by waiting.
+# The offsets of a missing topic can be neither committed nor deleted, and waiting does not help.
 _FINAL: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 def commit_offsets(
     client: KafkaClient, group_id: str, offsets: Iterable[CommittedOffset], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, Outcome]:
-    """Put the group where these say, with their leader epochs and metadata; the group is created if there is none."""
+    """Commit these offsets with their leader epochs and metadata. Creates the group if it does not exist."""
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     wanted = {
         each.where: topic.OffsetCommitRequestPartition(
@@ -63,7 +63,7 @@ def commit_offsets(
 def delete_offsets(
     client: KafkaClient, group_id: str, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, Outcome]:
-    """Let the group forget where it stood in these partitions."""
+    """Delete the committed offsets of these partitions."""
     wanted = dict.fromkeys(partitions)
     topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
 
@@ -101,7 +101,7 @@ def ask_until_final(
     *,
     deadline: Deadline | None,
 ) -> dict[TopicPartition, Outcome]:
-    """Ask the coordinator until nothing of its answer may pass any more: for requests that may be made twice."""
+    """Send an idempotent request to the coordinator until no partition has a retriable error."""
 
     def once(limit: Deadline) -> dict[TopicPartition, Outcome]:
         refused, node_id = ask_for_coordinator(client, group_id, GROUP, deadline=limit)

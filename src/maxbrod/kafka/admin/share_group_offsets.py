@@ -1,4 +1,4 @@
-"""Sets and deletes where share groups stand, for those without members. Kafka 4.1 and later. To read it: `groups`."""
+"""Sets and deletes the offsets of share groups without members. Kafka 4.1 and later. `state.groups` reads them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def set_share_offsets(
     client: KafkaClient, group_id: str, offsets: Mapping[TopicPartition, int], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, Outcome]:
-    """Let the group begin at these offsets; it is created if there is none."""
+    """Set the start offsets of the group. Creates the group if it does not exist."""
     topic = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
     partition = topic.AlterShareGroupOffsetsRequestPartition
 
@@ -48,7 +48,7 @@ def set_share_offsets(
 def delete_share_offsets(
     client: KafkaClient, group_id: str, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, Outcome]:
-    """Let the group forget the topics of these partitions, with all others that they have: Kafka knows no less."""
+    """Delete the offsets of the topics of these partitions. Kafka deletes those of all partitions of a topic."""
     wanted = list(partitions)
     topic = DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic
 

@@ -1,7 +1,7 @@
-"""Changes to topics: creates and deletes them, adds partitions, sets configurations, moves the start of a log.
+"""Creates and deletes topics, sets their configurations, and moves the start of a log.
 
-Each change has its own outcome, all told at once: one that is refused does not hide the others. To read topics and
-configurations, see `topics`.
+Each change has its own outcome, so that a refused one does not hide the others. `state.topics` reads topics and
+configurations.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from maxbrod.model import TopicPartition
 
 UP_TO_NOW: Final = -1
-"""As an offset for `delete_records`: all that consumers may see."""
+"""An offset for `delete_records`: the high watermark."""
 _TOPICS_PER_REQUEST: Final = 500
 _TOPIC: Final = 2  # a type of resource
 _SET: Final = 0  # what to do with a value
 _DELETE: Final = 1
-# The controller has the last word on which topics there are, so that there is none will not pass.
+# The controller knows which topics exist, so this error is final.
 _NOT_THERE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to be created: with so many partitions and replicas, or with `assignment`, the brokers of each partition.
+    """A topic to create, with a number of partitions and replicas, or with `assignment`, the brokers of each partition.
 
-    -1 leaves a number to the cluster's default.
+    -1 uses the cluster's default.
     """
 
     name: str
@@ -58,7 +58,7 @@ class NewTopic:
 def create_topics(
     client: KafkaClient, topics: Iterable[NewTopic], *, validate_only: bool = False, deadline: Deadline | None = None
 ) -> dict[str, Outcome]:
-    """By name. With `validate_only` nothing is created, and the outcome is what it would be."""
+    """Create topics; the result is by name. With `validate_only` nothing is created, and the outcome is predicted."""
     wanted = {topic.name: topic for topic in topics}
 
     def request(names: Sequence[str]) -> Message:
@@ -94,7 +94,7 @@ def _creatable(topic: NewTopic) -> Message:
 def delete_topics(
     client: KafkaClient, topic_ids: Iterable[UUID], *, deadline: Deadline | None = None
 ) -> dict[UUID, Outcome]:
-    """By id, so that never another topic of the same name is deleted."""
+    """Delete topics by id, so that a newer topic of the same name is never deleted."""
 
     def request(ids: Sequence[UUID]) -> Message:
         state = DeleteTopicsRequest.DeleteTopicState
@@ -116,9 +116,9 @@ def delete_topics(
 def alter_configs(
     client: KafkaClient, changes: Mapping[str, Mapping[str, str | None]], *, deadline: Deadline | None = None
 ) -> dict[str, Outcome]:
-    """Of each topic, set these values and leave all others; None takes one away, and the cluster's default is in force.
+    """Set these values of each topic and leave all others. None removes a value, and the cluster's default applies.
 
-    A topic's changes are made together or not at all.
+    The changes of a topic are made together or not at all.
     """
 
     def request(names: Sequence[str]) -> Message:
@@ -148,7 +148,7 @@ def _altered(name: str, values: Mapping[str, str | None]) -> Message:
 def delete_records(
     client: KafkaClient, before: Mapping[TopicPartition, int], *, deadline: Deadline | None = None
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MaxbrodError]]:
-    """Move the start of each log up to this offset; returns where it is now, and for those that stayed, why."""
+    """Move the start of each log up to this offset. Returns the new log start offsets, and the errors of the others."""
 
     def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Message:
         topic = DeleteRecordsRequest.DeleteRecordsTopic

@@ -1,8 +1,8 @@
-"""What stands last in a log, and which sequence number its producer has next.
+"""The last batch of a log, and the next sequence number of its producer.
 
-Whoever goes on with what another process began must neither repeat what that one wrote nor trust that all it sent has
-arrived: a request may still be on its way. With the same producer id and the sequence numbers that come next, a broker
-takes each batch once, whoever sends it first.
+A process that resumes the work of another must neither repeat what was written nor assume that all that was sent has
+arrived: a request may still be in flight. With the same producer id and the next sequence numbers, a broker appends
+each batch once, whichever process sends it first.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class LogTail:
     control: bool
     producer_id: int
     next_sequence: int
-    """Of its producer; says nothing where it is a control batch."""
+    """The next one of its producer. Meaningless for a control batch."""
     records: NDArray[np.uint8]
-    """As they stand behind the batch's header."""
+    """The bytes after the batch header."""
 
 
 def read_tail(client: KafkaClient, where: TopicPartition, end: int, *, topic_id: UUID) -> LogTail | None:
-    """The batch that ends the log at `end`; None where it was deleted."""
+    """The batch that ends the log at `end`; None if it was deleted."""
     chunks = list(read_range(client, where, end - 1, end, topic_id=topic_id, floor=0, read_committed=False))
     for chunk in reversed(chunks):
         if len(chunk.headers):
@@ -62,7 +62,10 @@ def read_tail(client: KafkaClient, where: TopicPartition, end: int, *, topic_id:
 
 
 def next_sequence(client: KafkaClient, where: TopicPartition, producer_id: int, *, deadline: Deadline) -> int:
-    """As the partition's leader knows it; 0 for a producer that it does not know, of which it takes any."""
+    """The next sequence number that the partition's leader expects.
+
+    0 for a producer that the leader does not know: it accepts any number from that one.
+    """
 
     def request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Message:
         topic = DescribeProducersRequest.TopicRequest

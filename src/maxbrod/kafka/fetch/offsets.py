@@ -1,4 +1,4 @@
-"""Where a partition begins, ends, stood at a time, or was cut: asked of the leaders, many partitions at once."""
+"""Requests offsets from leaders, for many partitions at once: log start, end, by timestamp, and the end of an epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedOffset:
-    """`offset` and `timestamp_ms` are -1 where a time was asked for and no record is that young."""
+    """`offset` and `timestamp_ms` are -1 if a time was requested and no record is that new."""
 
     offset: int
     timestamp_ms: int
@@ -41,7 +41,7 @@ class ListedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnd:
-    """The newest epoch up to the one asked for, and the offset it ends at (exclusive). -1 where none is known."""
+    """The newest epoch up to the requested one, and its end offset (exclusive). -1 if none is known."""
 
     leader_epoch: int
     end_offset: int
@@ -55,10 +55,11 @@ def list_offsets(
     deadline: Deadline | None = None,
     failed: dict[TopicPartition, MaxbrodError] | None = None,
 ) -> dict[TopicPartition, ListedOffset]:
-    """For each partition the offset of EARLIEST, of LATEST, or of the first record at or after a time in ms.
+    """The offset of EARLIEST, LATEST, or the first record at or after a time in ms, for each partition.
 
-    With `read_committed`, LATEST is the last stable offset, else the high watermark. With `failed`, partitions that
-    cannot be asked are put there and left out of the answer; without, the first of them is raised.
+    With `read_committed`, LATEST is the last stable offset: below it every transaction has ended, so a record's fate
+    cannot change any more. Otherwise it is the high watermark. Failed partitions are added to `failed` and left out of
+    the result; without `failed`, the first failure is raised.
     """
 
     def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Message:
@@ -94,9 +95,9 @@ def epoch_ends(
     deadline: Deadline | None = None,
     failed: dict[TopicPartition, MaxbrodError] | None = None,
 ) -> dict[TopicPartition, EpochEnd]:
-    """For each partition and leader epoch, where that epoch ends in the log as it is now.
+    """The end offset of a leader epoch in the current log, for each partition.
 
-    An end below what was read in that epoch says that the log was truncated since. `failed` is as in `list_offsets`.
+    An end below what was read in that epoch means that the log has been truncated since. `failed` as in `list_offsets`.
     """
 
     def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Message:
@@ -136,24 +137,24 @@ def ask_leaders(
     deadline: Deadline | None,
     failed: dict[TopicPartition, MaxbrodError] | None = None,
 ) -> dict[TopicPartition, Found]:
-    """One request for each leader; partitions that fail in a way that may pass are asked for again.
+    """Send one request to each leader, and again for partitions with retriable errors.
 
-    With `failed`, a partition that cannot be asked goes in there, and the others are answered all the same.
+    With `failed`, failed partitions are added there and the others are still answered.
     """
-    asking = _Asking(client, wanted, request, read, operation, patient=failed is not None)
+    requests = _LeaderRequests(client, wanted, request, read, operation, patient=failed is not None)
     try:
         what = f"the leaders of {len(wanted)} partitions to {operation}"
-        retry(asking.once, deadline=deadline, what=what, stop=client.stop)
+        retry(requests.once, deadline=deadline, what=what, stop=client.stop)
     except UnavailableError:
         if failed is None:
             raise
     if failed is not None:
-        failed.update({**asking.final, **asking.passing})
-    return {where: asking.done[where] for where in wanted if where in asking.done}
+        failed.update({**requests.final, **requests.retriable})
+    return {where: requests.done[where] for where in wanted if where in requests.done}
 
 
-class _Asking(Generic[Wanted, Found]):
-    """Who has answered, who never will, and who may yet."""
+class _LeaderRequests(Generic[Wanted, Found]):
+    """The partitions that are answered, that failed for good, and that may be retried."""
 
     def __init__(
         self,
@@ -167,7 +168,7 @@ class _Asking(Generic[Wanted, Found]):
     ) -> None:
         self.done: dict[TopicPartition, Found] = {}
         self.final: dict[TopicPartition, MaxbrodError] = {}
-        self.passing: dict[TopicPartition, UnavailableError] = {}
+        self.retriable: dict[TopicPartition, UnavailableError] = {}
         self._client = client
         self._wanted = wanted
         self._request = request
@@ -176,14 +177,14 @@ class _Asking(Generic[Wanted, Found]):
         self._patient = patient
 
     def once(self, limit: Deadline) -> None:
-        """Ask every leader; raises if that was not the end of it."""
-        self.passing.clear()
+        """Send one round of requests. Raises if partitions remain."""
+        self.retriable.clear()
         for node_id, asked in self._by_leader(limit).items():
             self._ask(node_id, asked, limit)
         if self.final and not self._patient:
             raise next(iter(self.final.values()))
-        if self.passing:
-            raise next(iter(self.passing.values()))
+        if self.retriable:
+            raise next(iter(self.retriable.values()))
 
     def _by_leader(self, limit: Deadline) -> dict[int, dict[TopicPartition, tuple[Wanted, Leader]]]:
         groups: dict[int, dict[TopicPartition, tuple[Wanted, Leader]]] = defaultdict(dict)
@@ -193,7 +194,7 @@ class _Asking(Generic[Wanted, Found]):
             try:
                 leader = self._client.leader(where, deadline=limit)
             except (UsageError, UnavailableError) as error:
-                self._fails(where, error)
+                self._record_failure(where, error)
             else:
                 groups[leader.node_id][where] = (each, leader)
         return groups
@@ -204,17 +205,17 @@ class _Asking(Generic[Wanted, Found]):
         except UnavailableError as error:
             for topic in {where.topic for where in asked}:
                 self._client.forget(topic)
-            self.passing.update(dict.fromkeys(asked, error))
+            self.retriable.update(dict.fromkeys(asked, error))
             return
         for where, code, found in self._read(answer):
             if code:
                 self._client.forget(where.topic)
-                self._fails(where, answered_with(code, operation=self._operation, object_name=str(where)))
+                self._record_failure(where, answered_with(code, operation=self._operation, object_name=str(where)))
             else:
                 self.done[where] = found
 
-    def _fails(self, where: TopicPartition, error: MaxbrodError) -> None:
+    def _record_failure(self, where: TopicPartition, error: MaxbrodError) -> None:
         if isinstance(error, UnavailableError):
-            self.passing[where] = error
+            self.retriable[where] = error
         else:
             self.final[where] = error

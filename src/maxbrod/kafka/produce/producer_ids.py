@@ -1,7 +1,7 @@
-"""Who a producer is: an id and an epoch that a broker gives out, by which retries are told from new records.
+"""Producer ids and epochs, which brokers assign. With them brokers distinguish retries from new records.
 
-A producer without a transactional id may ask any broker; one with must ask its coordinator, which fences whoever had
-the same transactional id before and ends what that one left open.
+A producer without a transactional id may ask any broker. One with a transactional id must ask its coordinator, which
+fences the previous owner of that id by a new epoch and aborts its open transaction.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _WAYS_OUT: Final[dict[int, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
-    """What stands in the header of each batch. An id that was never used before has the epoch 0."""
+    """The producer fields of each batch header. An unused id has the epoch 0."""
 
     producer_id: int
     epoch: int
 
 
 def new_producer_id(client: KafkaClient, *, deadline: Deadline | None = None) -> ProducerIdentity:
-    """An identity that nobody has had before."""
+    """An identity that was never used before."""
 
     def once(limit: Deadline) -> ProducerIdentity:
         return _identity(client.ask_any(lambda: _request(None, TRANSACTION_TIMEOUT_MS), deadline=limit), "the cluster")
@@ -58,7 +58,7 @@ def transactional_producer_id(
     timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     deadline: Deadline | None = None,
 ) -> ProducerIdentity:
-    """The identity that belongs to this transactional id from now on; what it had open before is aborted."""
+    """The new identity of this transactional id. Its open transaction is aborted, and its previous owner is fenced."""
     answer = ask_transaction_coordinator(
         client,
         transactional_id,
@@ -79,7 +79,7 @@ def ask_transaction_coordinator(
     operation: str,
     deadline: Deadline | None = None,
 ) -> Message:
-    """The first answer of the id's coordinator without an error; what may pass is asked again, all else raised."""
+    """The first response of the coordinator without an error. Retriable errors are retried, others raised."""
 
     def once(limit: Deadline) -> Message:
         node_id = find_coordinator(client, transactional_id, TRANSACTION, deadline=limit)

@@ -1,8 +1,9 @@
-"""The requests that append: Produce and WriteTxnMarkers, written by hand in pieces. Bytes only, no I/O.
+"""Produce and WriteTxnMarkers requests, and Produce responses, encoded and decoded by hand. Bytes only, no I/O.
 
-By hand, because the library joins all records into one frame, and here they are most of the bytes; and because ten
-thousand markers that are all alike are one marker, repeated. All versions from 9 to 13 of Produce and the versions 1
-and 2 of WriteTxnMarkers have the layout that is written here.
+kafka-python would join all records into one frame, and they are most of the bytes; and ten thousand equal markers are
+one marker, repeated. Its decoder of responses took a fifth of the processor time of producing. It still decodes the few
+responses with more than codes and offsets, such as which record was refused and why. Produce versions 9 to 13 and
+WriteTxnMarkers versions 1 and 2 have this layout.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from maxbrod.model import TopicPartition
 
 TOPIC_IDS_SINCE: Final = 13
-"""The version of Produce from which on a topic is named by its id."""
+"""The first version of Produce that names topics by id."""
 TRANSACTIONS_MAX: Final = 11
-"""The last version of Produce that leaves it to the producer to add partitions to its transaction."""
+"""The last version of Produce in which the producer itself adds partitions to its transaction."""
 TRANSACTION_VERSION_SINCE: Final = 2
-"""The version of WriteTxnMarkers from which on a marker tells the version of its transaction."""
+"""The first version of WriteTxnMarkers in which a marker has the version of its transaction."""
 _ALL_IN_SYNC: Final = -1
 _START: Final = struct.Struct(">hi")  # acks, timeout
 _INDEX: Final = struct.Struct(">i")
@@ -45,7 +46,7 @@ _ANSWER_END: Final = struct.Struct(">iB")  # throttling, and no tagged fields
 
 
 class RecordsTo(NamedTuple):
-    """One batch for one partition: a broker takes no second one for it in the same request."""
+    """One batch for one partition. A broker refuses a second one for it in the same request."""
 
     where: TopicPartition
     topic_id: UUID
@@ -55,7 +56,7 @@ class RecordsTo(NamedTuple):
 def produce_body(
     entries: Iterable[RecordsTo], *, version: int, timeout_ms: int, transactional_id: str | None = None
 ) -> list[Piece]:
-    """To be acknowledged by all in-sync replicas. The records stand in the pieces as they were given."""
+    """A request to be acknowledged by all in-sync replicas. The records are pieces of their own, uncopied."""
     topics: dict[int, list[RecordsTo]] = defaultdict(list)
     for entry in entries:
         topics[entry.topic_id.int].append(entry)
@@ -76,7 +77,7 @@ def produce_body(
 def markers_body(
     counts: Iterable[tuple[TopicPartition, int]], identity: ProducerIdentity, *, version: int, coordinator_epoch: int
 ) -> list[Piece]:
-    """So many commit markers for each partition, of a producer that has no records there."""
+    """A request for this many commit markers in each partition, of a producer without records there."""
     markers: list[Piece] = []
     total = 0
     end = _INDEX.pack(coordinator_epoch) + (b"\0" if version >= TRANSACTION_VERSION_SINCE else b"") + _NO_TAGS
@@ -94,7 +95,7 @@ def _string(text: str) -> bytes:
 
 
 def _length(count: int) -> bytes:
-    """A compact length: a varint of one more than it is."""
+    """A compact length: the length plus one as a varint."""
     value = count + 1
     if value < 0x80:
         return bytes((value,))
@@ -104,7 +105,7 @@ def _length(count: int) -> bytes:
 
 
 class Answer(NamedTuple):
-    """What a broker says about one partition of a request."""
+    """The response for one partition of a request."""
 
     code: int
     base_offset: int = -1
@@ -113,14 +114,14 @@ class Answer(NamedTuple):
 
 
 class ProduceAnswer(NamedTuple):
-    """By topic (its id's bytes, or its name where the version tells that) and partition."""
+    """Answers by topic (the bytes of its id or its name, depending on the version) and partition."""
 
     throttle_ms: int
     partitions: dict[tuple[bytes, int], Answer]
 
 
 def read_produce_answer(frame: NDArray[np.uint8], version: int) -> ProduceAnswer | None:
-    """From its correlation id on, of the versions 9 to 13. None: it tells more, or is none; kafka-python can tell."""
+    """Read a response of versions 9 to 13 from its correlation id on. None if only kafka-python can decode it."""
     data = frame.tobytes()
     try:
         return _read_answer(data, version)
@@ -153,7 +154,7 @@ def _read_answer(data: bytes, version: int) -> ProduceAnswer | None:
 
 
 def _count(data: bytes, place: int) -> tuple[int, int]:
-    """A compact length, and what follows it."""
+    """A compact length, and the position after it."""
     value = shift = 0
     while True:
         byte = data[place]

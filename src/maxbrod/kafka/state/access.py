@@ -1,4 +1,4 @@
-"""Who may do what and how much of it: ACLs, client quotas, SCRAM users. Asked of any broker; nothing is changed."""
+"""Reads ACLs, client quotas and SCRAM users from any broker. Changes nothing."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _DESCRIBE: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acls:
-    """`authorized` is false where the cluster has no authorizer, and so no ACLs."""
+    """`authorized` is false if the cluster has no authorizer and therefore no ACLs."""
 
     authorized: bool
     acls: tuple[Acl, ...]
 
 
 def may_describe_cluster(client: KafkaClient, *, deadline: Deadline) -> bool:
-    """Without it Kafka shows a part of the groups only, and says nothing about the others."""
+    """Whether this user may Describe the cluster. Without it Kafka silently omits groups."""
 
     def request() -> Message:
         return DescribeClusterRequest(include_cluster_authorized_operations=True)
@@ -78,7 +78,7 @@ def _acls(answer: Message) -> Iterator[Acl]:
 
 
 def read_quotas(client: KafkaClient, *, deadline: Deadline) -> tuple[Quota, ...]:
-    """Every client quota: of users, client ids and addresses, and the defaults."""
+    """Every client quota: for users, client ids and addresses, and the defaults."""
     answer = _ask(client, lambda: DescribeClientQuotasRequest(components=[], strict=False), "read quotas", deadline)
     return tuple(
         Quota(
@@ -90,8 +90,8 @@ def read_quotas(client: KafkaClient, *, deadline: Deadline) -> tuple[Quota, ...]
 
 
 def read_users(client: KafkaClient, *, deadline: Deadline) -> tuple[ScramUser, ...]:
-    """Every user of SCRAM, once for each mechanism."""
-    # An empty list is all, too. Null is as well, but a broker stumbles over it when it has to refuse (Kafka 4.3).
+    """Every SCRAM user, once for each mechanism."""
+    # Empty means all. So does null, but a broker fails on it when it must refuse the request (Kafka 4.3).
     answer = _ask(client, lambda: DescribeUserScramCredentialsRequest(users=[]), "read SCRAM users", deadline)
     return tuple(
         ScramUser(name=user.user, mechanism=name_of(MECHANISMS, each.mechanism), iterations=each.iterations)

@@ -1,6 +1,6 @@
-"""Which transactions hold a partition back: who opened them, where they begin, since when.
+"""The open transactions that hold back the last stable offset of partitions: who opened them, where and when.
 
-For reports: what this user may not know, or no broker tells in time, is left out, never an error.
+For reports: what this user may not read, or no broker returns in time, is left out and is no error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _Origin = dict[str, Any]
 class OpenTransaction:
     """A producer whose transaction in this partition has no marker yet.
 
-    The last three fields are None where this user may not Describe the transactional id, or nobody knows it any more.
+    The last three fields are None if this user may not Describe the transactional id, or no coordinator knows it.
     """
 
     producer_id: int
     producer_epoch: int
     start_offset: int
     last_timestamp_ms: int
-    """Of the producer's last batch here, by its own clock; -1 if unknown."""
+    """The timestamp of the producer's last batch here, by its own clock; -1 if unknown."""
     transactional_id: str | None = None
     started_at_ms: int | None = None
     timeout_ms: int | None = None
@@ -49,7 +49,7 @@ class OpenTransaction:
 def open_transactions(
     client: KafkaClient, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
-    """The open transactions of each partition, by start offset. A partition of which nothing is known is left out."""
+    """The open transactions of each partition, by start offset. Partitions without an answer are left out."""
     limit = deadline or Deadline.after(_PATIENCE_S)
     try:
         found = _producers(client, set(partitions), limit)
@@ -112,13 +112,13 @@ def _open(producers: Iterable[Any]) -> tuple[OpenTransaction, ...]:
 
 
 def _origins(client: KafkaClient, producer_ids: set[int], deadline: Deadline) -> dict[int, _Origin]:
-    """Each broker tells of the transactions that it coordinates."""
+    """Each broker lists the transactions that it coordinates."""
     found: dict[int, _Origin] = {}
     try:
         for node_id in client.metadata([], deadline=deadline).brokers:
             found |= _origins_at(client, node_id, producer_ids, deadline)
     except MaxbrodError:
-        pass  # what the other brokers told is still true
+        pass  # the answers of the other brokers are still valid
     return found
 
 

@@ -1,4 +1,4 @@
-"""How many bytes the brokers have on their disks. For estimates: what may not be asked is left out, never an error."""
+"""The sizes of logs on the disks of brokers. For estimates: unknown sizes are left out and are no error."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _PATIENCE_S: Final = 30.0
 def partition_sizes(
     client: KafkaClient, topics: Iterable[str], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, int]:
-    """The bytes of each partition's log on its leader's disk, as far as this user may know (Describe on the cluster).
+    """The bytes of each partition's log on its leader's disk, if this user may Describe the cluster.
 
-    Of a topic with remote storage it is the local part. A partition whose leader does not answer is left out.
+    For a topic with remote storage it is the local part. A partition whose leader does not answer is left out.
     """
     limit = deadline or Deadline.after(_PATIENCE_S)
     client.metadata([], deadline=limit)
@@ -47,9 +47,9 @@ def partition_sizes(
 
 
 def topics_on_disk(client: KafkaClient, *, deadline: Deadline) -> set[str]:
-    """Every topic of which a broker has a replica, also those that this user may not describe.
+    """Every topic with a replica on a broker, including those that this user may not Describe.
 
-    An error where this user may not know (it takes Describe on the cluster).
+    An error if this user may not Describe the cluster.
     """
     brokers = client.metadata([], deadline=deadline).brokers
     return {where.topic for node_id in brokers for where in _log_sizes(client, node_id, None, deadline=deadline)}

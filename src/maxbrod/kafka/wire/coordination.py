@@ -1,4 +1,8 @@
-"""Finds the one broker that coordinates a group or a transactional id. For many groups at once: `coordinators`."""
+"""Finds the coordinators of groups and transactional ids, and sends requests to them.
+
+For many at once, failures are returned beside the results, and requests are repeated if a coordinator moves or does
+not answer.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ _DENIED: Final[dict[int, str]] = {
 
 
 def find_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Deadline) -> int:
-    """The broker's id. UnavailableError while there is none; UsageError where this user may not know."""
+    """The id of the coordinator. UnavailableError while there is none; UsageError if this user is not authorized."""
     code, node_id = ask_for_coordinator(client, key, kind, deadline=deadline)
     operation = "find a coordinator"
     if code in _DENIED:
@@ -43,10 +47,10 @@ def find_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Dead
 
 
 def ask_for_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Deadline) -> tuple[int, int]:
-    """The error code that was answered, and the broker's id if it is 0."""
+    """The error code, and the id of the coordinator if the code is 0."""
     answer = client.ask_any(partial(_find_request, kind, [key]), deadline=deadline)
     (found,) = answer.coordinators
-    client.metadata([], deadline=deadline)  # it may be a broker that was not there before
+    client.metadata([], deadline=deadline)  # it may be a new broker
     return int(found.error_code), int(found.node_id)
 
 
@@ -55,7 +59,7 @@ def _find_request(kind: int, keys: Sequence[str]) -> Message:
 
 
 class Answers(Generic[Found]):
-    """What was found for each group, and why nothing was for the others."""
+    """The results by group, and the reasons for groups without one."""
 
     def __init__(self) -> None:
         self.found: dict[str, Found] = {}
@@ -65,7 +69,7 @@ class Answers(Generic[Found]):
         return [each for each in group_ids if each not in self.found and each not in self.refused]
 
     def refuse(self, group_id: str, code: int) -> None:
-        """Unless it may pass, and then the group is asked for again."""
+        """Record an error. With a retriable one the group stays missing and is requested again."""
         if reaction(code) is Reaction.FATAL:
             self.refused[group_id] = code_name(code)
 
@@ -86,16 +90,16 @@ def ask_coordinators(
     deadline: Deadline,
     kind: int = GROUP,
 ) -> Answers[Found]:
-    """One request for each coordinator and 200 groups. `read` tells each group's error code and what was found.
+    """Send one request for each coordinator and 200 groups. `read` yields the error code and the result of each group.
 
-    With the kind TRANSACTION, the ids are transactional ones.
+    With the kind TRANSACTION, the ids are transactional ids.
     """
     wanted = sorted(group_ids)
     answers: Answers[Found] = Answers()
 
     def once(limit: Deadline) -> None:
-        failure = UnavailableError("a coordinator moves or loads")
-        client.metadata([], deadline=limit)  # a coordinator may be a broker that was not there before
+        failure = UnavailableError("a coordinator is moving or loading")
+        client.metadata([], deadline=limit)  # a coordinator may be a new broker
         for node_id, portion in _by_coordinator(client, answers, answers.missing(wanted), kind, limit):
             try:
                 answers.record(read(client.ask_broker(node_id, request(portion), deadline=limit)))

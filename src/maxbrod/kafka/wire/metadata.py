@@ -1,4 +1,4 @@
-"""The cluster as a broker tells it: brokers, topics with their ids, and who leads each partition. Pure values."""
+"""Cluster metadata: brokers, topics with their ids, and the leader of each partition. Pure values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Who has a partition. `leader` is None while nobody leads it."""
+    """The replicas of a partition. `leader` is None while there is none."""
 
     leader: int | None
     leader_epoch: int
@@ -30,7 +30,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic is its id: a name may be deleted and created again."""
+    """A topic is identified by its id: a topic of the same name may be deleted and created again."""
 
     name: str
     topic_id: UUID
@@ -40,7 +40,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What one broker knew at one moment. A topic that does not exist is not in `topics`."""
+    """The metadata of one response. A topic that does not exist is not in `topics`."""
 
     cluster_id: str | None
     controller: int
@@ -49,7 +49,7 @@ class Metadata:
 
 
 def metadata_request(topics: Iterable[str] | None) -> Message:
-    """For these topics, or for all that this user may see. Asking must never create a topic."""
+    """A request for these topics, or for all that this user may see. It must never create a topic."""
     wanted = None
     if topics is not None:
         wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
@@ -57,7 +57,7 @@ def metadata_request(topics: Iterable[str] | None) -> Message:
 
 
 def read_metadata(answer: Message) -> Metadata:
-    """From kafka-python's words into ours; an error that a retry cannot mend is raised."""
+    """Convert a response of kafka-python. An error that is not retriable is raised."""
     brokers = {
         each.node_id: Broker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
         for each in answer.brokers

@@ -1,6 +1,10 @@
-"""TLS and SASL of one connection. Nothing here shows a secret: not in an error, not in a log, not in a repr.
+"""TLS and SASL of a connection, and detection of the security protocol that a listener speaks.
 
-The mechanisms themselves are kafka-python's.
+No error, log line or repr shows a secret. The SASL mechanisms are kafka-python's.
+
+A listener that receives another protocol just closes the connection, as a dying broker does. A SASL handshake
+distinguishes them: every listener answers it, and one without SASL with ILLEGAL_SASL_STATE. The probe sends no secret
+and trusts nothing in the answer.
 """
 
 from __future__ import annotations
@@ -28,9 +32,9 @@ if TYPE_CHECKING:
 _LOG_IN: Final = "log in"
 _UNKNOWN_AUTHORITY: Final = "tls.ca_file must hold the authority that signed it"
 _OTHER_HOST: Final = "name an address that it was issued for; tls.check_hostname: false trusts it under any"
-# OpenSSL's numbers, of X509_V_ERR_*.
+# OpenSSL's X509_V_ERR_* numbers.
 _CERTIFICATE_HINTS: Final = {
-    9: "it is not valid yet; look at the clock of this machine",
+    9: "it is not valid yet; check the clock of this machine",
     10: "it has expired; the broker needs a new one, unless the clock of this machine is wrong",
     62: _OTHER_HOST,
     64: _OTHER_HOST,
@@ -48,7 +52,7 @@ _PROTOCOLS: Final = {
 
 
 def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
-    """What TLS needs, read from the files; None where the protocol has no TLS."""
+    """The TLS context from the configured files; None if the protocol has no TLS."""
     if config.security_protocol not in {"SSL", "SASL_SSL"}:
         return None
     tls = config.tls
@@ -57,7 +61,7 @@ def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
     name = "tls.ca_file"
     try:
         if tls.ca_file is not None:
-            # Only this authority is trusted then, as Java's truststore does it.
+            # Then only this authority is trusted, as with Java's truststore.
             context = ssl.create_default_context(cafile=tls.ca_file)
             context.check_hostname = tls.check_hostname
         name = "tls.certificate_file"
@@ -65,7 +69,7 @@ def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
             key_file = tls.key_file or tls.certificate_file
             refuse_readable_key(key_file, key_file.stat())
             password = tls.key_password.get_secret_value() if tls.key_password else ""
-            # Without a password OpenSSL would ask for one at the terminal, and wait.
+            # Without a password OpenSSL would prompt at the terminal and wait.
             context.load_cert_chain(tls.certificate_file, tls.key_file, password)
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else "it is not usable PEM"
@@ -75,7 +79,7 @@ def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
 
 
 def tls_failure(error: ssl.SSLError, broker: str) -> UsageError | None:
-    """The error for a certificate that one side refused; None for a mere broken connection."""
+    """The error for a certificate that one side refused; None for a broken connection."""
     reason = (error.reason or "") + str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return UsageError(
@@ -86,7 +90,7 @@ def tls_failure(error: ssl.SSLError, broker: str) -> UsageError | None:
         )
     if "certificate" in reason.lower() or "HANDSHAKE_FAILURE" in reason:
         return UsageError(
-            "the broker refuses our certificate, or wants one and got none",
+            "the broker refuses our certificate, or requires one and got none",
             operation="open TLS",
             object_name=broker,
             hint="give tls.certificate_file and tls.key_file, signed by an authority that the broker trusts",
@@ -95,7 +99,7 @@ def tls_failure(error: ssl.SSLError, broker: str) -> UsageError | None:
 
 
 def log_in(config: SaslConfig, broker: str, ask: Callable[[Message], Any]) -> float:
-    """Authenticate through `ask`, which sends one request; returns how many seconds the login lasts, 0 for ever."""
+    """Authenticate through `ask`, which sends one request. Returns the lifetime of the login in seconds, 0 for ever."""
     _agree(config, broker, ask)
     mechanism = get_sasl_mechanism(config.mechanism)(**_credentials(config))
     while not mechanism.is_done():
@@ -105,7 +109,7 @@ def log_in(config: SaslConfig, broker: str, ask: Callable[[Message], Any]) -> fl
         try:
             mechanism.receive(bytes(answer.auth_bytes))
         except (ValueError, KeyError):
-            # From None: what the library says may quote what was exchanged.
+            # From None: the library's message may quote the exchange.
             message = f"the broker does not prove that it knows the password ({config.mechanism})"
             raise AccessDeniedError(message, operation=_LOG_IN, object_name=broker) from None
     if not mechanism.is_authenticated():
@@ -121,10 +125,10 @@ def _agree(config: SaslConfig, broker: str, ask: Callable[[Message], Any]) -> No
         raise UsageError(message, operation=_LOG_IN, object_name=broker, hint="set kafka.sasl.mechanism to one of them")
     if answer.error_code == Code.ILLEGAL_SASL_STATE:
         raise UsageError(
-            "the listener takes no logins, and was spoken to in SASL",
+            "the listener does not use SASL, but the configuration does",
             operation=_LOG_IN,
             object_name=broker,
-            hint="set security.protocol to PLAINTEXT or SSL, or name the address of another listener",
+            hint="set security.protocol to PLAINTEXT or SSL, or use the address of another listener",
         )
     if answer.error_code:
         raise answered_with(answer.error_code, operation=_LOG_IN, object_name=broker)
@@ -151,7 +155,7 @@ def _credentials(config: SaslConfig) -> dict[str, Any]:
         return {"sasl_oauth_token_provider": _Token(config.token.get_secret_value())}
     username = config.username or ""
     if config.mechanism.startswith("SCRAM"):
-        # RFC 5802, 5.1: kafka-python leaves this to its caller.
+        # RFC 5802, 5.1. kafka-python leaves this to the caller.
         username = username.replace("=", "=3D").replace(",", "=2C")
     return {
         "sasl_mechanism": config.mechanism,
@@ -161,7 +165,7 @@ def _credentials(config: SaslConfig) -> dict[str, Any]:
 
 
 class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is untyped
-    """A token that is simply there."""
+    """A fixed token."""
 
     def __init__(self, token: str) -> None:
         super().__init__()
@@ -172,25 +176,25 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is unt
 
 
 def protocol_mistake(host: str, port: int, config: KafkaConfig, deadline: Deadline) -> UsageError | None:
-    """The error for a listener that speaks another protocol than the configuration says; None: it cannot be told."""
+    """The error for a listener whose protocol differs from the configuration; None if unknown."""
     found = find_protocol(host, port, deadline)
     if found is None or found == config.security_protocol:
         return None
     return UsageError(
-        f"the listener speaks {found}, and was spoken to in {config.security_protocol}",
+        f"the listener uses {found}, but the configuration says {config.security_protocol}",
         operation="connect",
         object_name=f"{host}:{port}",
-        hint=f"set security.protocol to {found}, or name the address of another listener",
+        hint=f"set security.protocol to {found}, or use the address of another listener",
     )
 
 
 def find_protocol(host: str, port: int, deadline: Deadline) -> str | None:
-    """Kafka's name for what the listener speaks; None: it does not answer, or is none of Kafka's."""
+    """Kafka's name for the protocol of the listener; None if it does not answer or is not Kafka's."""
     for tls in (False, True):
         try:
             sasl = _takes_logins(host, port, tls=tls, timeout_s=max(min(_PROBE_TIMEOUT_S, deadline.remaining_s), 0.001))
         except ssl.SSLError as error:
-            # It wants a certificate of the client: then that is the login.
+            # It requires a client certificate, which is its login.
             sasl = False if tls and "certificate" in str(error).lower() else None
         except OSError:
             sasl = None
