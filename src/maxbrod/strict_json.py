@@ -1,5 +1,5 @@
-"""JSON that somebody else may have written: parsed without what Python takes beyond the standard, and made into values
-whose every field has the type that it is declared with.
+"""Parses untrusted JSON: without Python's extensions to the standard, and into values whose fields have their declared
+types.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN: Final = 40
 
 
 def parse(text: str | bytes, *, depth_max: int | None = None, unique: bool = False) -> Any:  # noqa: ANN401 - any JSON
-    """ValueError: no JSON, a number beyond 64 bits, NaN, nested too deep, or, if `unique`, a key that comes twice."""
+    """Parse JSON. ValueError if invalid: also integers over 64 bits, NaN, deep nesting, repeated keys if `unique`."""
     try:
         found = json.loads(
             text,
@@ -30,14 +30,14 @@ def parse(text: str | bytes, *, depth_max: int | None = None, unique: bool = Fal
             object_pairs_hook=_unique if unique else None,
         )
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("it is nested too deeply") from None
     if depth_max is not None:
         _bound(found, depth_max)
     return found
 
 
 def _integer(text: str) -> int:
-    # Python takes no time to count the digits of what it will not parse.
+    # Checked first, because converting a very long number takes quadratic time.
     if len(text) > 20 or int(text) not in _INT64:
         raise ValueError(f"a number has more than 64 bits: {text[:24]}")
     return int(text)
@@ -50,7 +50,7 @@ def _number(text: str) -> float:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!a} comes twice")
+        raise ValueError(f"the key {twice!a} is repeated")
     return found
 
 
@@ -73,7 +73,7 @@ def _bound(value: object, depth_max: int) -> None:
         ]
         if not level:
             return
-    raise ValueError("it is nested too deep")
+    raise ValueError("it is nested too deeply")
 
 
 def value_of(cls: type[Value], found: object, where: str = "") -> Value:
