@@ -22,7 +22,7 @@ test: check setup $(STAMPS)/test-tools ## Run the checks and the test suite
 	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
 test-quick: setup ## Run what needs neither Kafka nor Spark, for the inner loop
-	$(BIN)/pytest -m "not slow and not full" -n 2 --dist worksteal
+	$(BIN)/pytest -m "not slow and not full" -n 2 --dist worksteal --hypothesis-profile quick
 
 test-slow: setup $(STAMPS)/test-tools ## Run the long suite: a million fuzz cases and other sweeps
 	$(BIN)/pytest -m slow

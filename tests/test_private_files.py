@@ -29,9 +29,9 @@ def test_a_pipe_in_the_place_of_a_lock_hangs_nobody(tmp_path: Path, monkeypatch:
     (cache_dir() / "restores").mkdir()
     for lock in ("thing.lock", "restores/r.lock"):
         os.mkfifo(tmp_path / "cache" / lock)
-    with pytest.raises(RefusedError, match="no file"):
+    with pytest.raises(RefusedError, match="not a file"):
         filled("thing", lambda _: None)
-    with pytest.raises(RefusedError, match="no file"), restore_lock.alone("r"):
+    with pytest.raises(RefusedError, match="not a file"), restore_lock.alone("r"):
         pass
 
 

@@ -1,7 +1,7 @@
-"""Owns the user's cache folder: things that are slow to make and the same for everyone, made once.
+"""The user's cache folder, for files that are slow to create.
 
-A cached folder is complete or absent, never half made, also after `kill -9`. Everything in it can be
-made again, so deleting it is always safe. Nothing secret may go in here.
+A cached folder is complete or absent, never partial, even after `kill -9`. Everything in it can be created again, so
+deleting it is always safe. It must not contain secrets.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 def cache_dir() -> Path:
-    """`$MAXBROD_CACHE`, else the platform's cache folder; made if it is missing. OSError where it cannot be.
+    """`$MAXBROD_CACHE`, or the platform's cache folder. Created if missing; OSError if that fails.
 
-    RefusedError: others can write to it. What is in it is run: classes, programs.
+    RefusedError if others can write to it, because it holds classes and programs that are run.
     """
     folder = cache_path()
     make_private(folder)
-    # Resolved, because a class archive is bound to the very path of each jar.
+    # Resolved, because a class archive is bound to the exact path of each jar.
     return folder.resolve()
 
 
 def cache_path() -> Path:
-    """Where the cache folder is or would be; for those who only look."""
+    """The path of the cache folder, which may not exist."""
     if own := os.environ.get("MAXBROD_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maxbrod"
 
 
 def filled(name: str, fill: Callable[[Path], None]) -> Path:
-    """The cached folder `name`, which `fill` makes the first time. One process fills, the others wait for it."""
+    """The cached folder `name`, which `fill` creates the first time. One process fills it, the others wait."""
     folder = cache_dir() / name
     if folder.is_dir():
         return folder
@@ -50,7 +50,7 @@ def filled(name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
-    # Whoever holds the lock is the only filler: what lies there is of one that was killed.
+    # The lock makes this the only filler, so what exists was left by a killed one.
     for abandoned in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
     # On the same file system as the result, or the rename would not be atomic.
@@ -65,7 +65,7 @@ def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    # The kernel drops the lock with the process, so that a killed filler blocks nobody.
+    # The kernel releases the lock with the process, so a killed filler blocks nobody.
     with opened(path, create=True) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

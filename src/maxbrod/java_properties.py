@@ -1,7 +1,7 @@
-"""Translates the properties that Kafka's own clients take (`security.protocol`, `sasl.jaas.config`, …).
+"""Translates the properties of Kafka's Java clients (`security.protocol`, `sasl.jaas.config`, …) and reads their files.
 
-Reads the files they come in, too. Properties in, the `kafka` section of a configuration out.
-A property that would not be honoured is refused by its name; no error ever shows a value.
+The result is the `kafka` section of a configuration. A property that would have no effect is refused by name. No error
+shows a value.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def load_properties(path: Path) -> dict[str, str]:
-    """A file as `java.util.Properties` reads it: comments, escapes, lines that go on after a backslash."""
+    """Read a file as `java.util.Properties` does: with comments, escapes and continuation lines."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -67,7 +67,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         part = line.lstrip(" \t\f")
         if not whole and part.startswith(("#", "!")):
             continue
-        # An odd number of backslashes at the end: the last one stands for the end of the line.
+        # An odd number of backslashes at the end: the last one continues the line.
         if (len(part) - len(part.rstrip("\\"))) % 2:
             whole += part[:-1]
             continue
@@ -77,23 +77,23 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _unescape(text: str) -> str:
-    def meant(found: re.Match[str]) -> str:
+    def replacement(found: re.Match[str]) -> str:
         if found["unicode"] is not None:
             return chr(int(found["unicode"], 16))
         return _LETTERS.get(found["letter"], found["letter"])
 
-    return _ESCAPE.sub(meant, text)
+    return _ESCAPE.sub(replacement, text)
 
 
 def translate(properties: Mapping[str, str]) -> dict[str, Any]:
-    """The same connection in our words; UsageError names the property that is wrong or not supported."""
+    """The same connection in our configuration. UsageError names a property that is wrong or not supported."""
     for name in sorted(set(properties) - _KNOWN):
         raise refused(name, "is not supported")
     if "bootstrap.servers" not in properties:
         raise refused("bootstrap.servers", "is missing")
     for name in ("ssl.truststore.type", "ssl.keystore.type"):
         location = name.replace(".type", ".location")
-        # Java's own default is JKS, which only Java can read.
+        # Java's default is JKS, which only Java can read.
         if location in properties and properties.get(name, "JKS").upper() != "PEM":
             raise refused(name, "must be PEM", hint="export the store to PEM files with keytool and openssl")
     return {
@@ -105,7 +105,7 @@ def translate(properties: Mapping[str, str]) -> dict[str, Any]:
 
 
 def property_of(setting: str) -> str:
-    """The property that one of our settings came from."""
+    """The property that a setting came from."""
     return {
         "security_protocol": "security.protocol",
         "sasl.mechanism": "sasl.mechanism",

@@ -1,4 +1,4 @@
-"""The nouns that everything above shares: Kafka's own, as frozen values with the width the protocol gives them."""
+"""The types that everything above shares, mostly Kafka's: frozen values with the widths of the protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maxbrod.errors import CorruptDataError
 
 
 class Codec(IntEnum):
-    """How the records of a batch are compressed: bits 0 to 2 of its attributes."""
+    """The compression codec of a batch: bits 0 to 2 of its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -23,7 +23,7 @@ class Codec(IntEnum):
 
 
 class TimestampType(IntEnum):
-    """What a record's timestamp means. NONE is a magic 0 message, which has no timestamp at all."""
+    """The meaning of a record's timestamp. NONE is for messages of magic 0, which have no timestamp."""
 
     NONE = -1
     CREATE = 0
@@ -41,7 +41,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class PartitionId:
-    """A partition of one incarnation of a topic: a topic that is deleted and created again gets another id."""
+    """A partition of one incarnation of a topic. A topic that is deleted and created again gets another id."""
 
     topic_id: str
     partition: int
@@ -52,7 +52,7 @@ class PartitionId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """The records of one producer from `first_offset` up to its abort marker, which stands at `last_offset`."""
+    """The records of one producer from `first_offset` to its abort marker at `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -60,7 +60,7 @@ class AbortedTransaction:
 
 
 class GapReason(StrEnum):
-    """Why offsets hold no data. The last two want looking at: a later run reads such offsets again while it can."""
+    """Why offsets have no data. The last two need attention: later runs read such offsets again if they can."""
 
     COMPACTED = "compacted"
     RETENTION = "retention"
@@ -68,22 +68,22 @@ class GapReason(StrEnum):
     PRUNED = "pruned"
     DELETED = "deleted"
     UNRECORDED = "unrecorded"
-    """By the layout of another tool, from which it was converted."""
+    """The layout of another tool, from which it was converted, does not record it."""
     CORRUPT = "corrupt"
     UNEXPLAINED = "unexplained"
 
 
 MENDABLE: Final = frozenset({GapReason.CORRUPT, GapReason.UNEXPLAINED})
-"""Reasons of gaps that a later run may still read."""
+"""The reasons of gaps that a later run may still read."""
 
 
 def now_ms() -> int:
-    """The clock of every row and report: milliseconds since 1970."""
+    """The current time of rows and reports, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def topic_id_text(topic_id: UUID) -> str:
-    """A topic id as Kafka prints it: 22 letters of URL-safe base64. The archive names topics by this."""
+    """A topic id as Kafka prints it: 22 letters of URL-safe base64. The archive identifies topics by it."""
     return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
@@ -92,7 +92,7 @@ def topic_id_of(text: str) -> UUID:
     try:
         found = UUID(bytes=urlsafe_b64decode(text.encode("ascii") + b"=="))
     except ValueError as error:
-        raise CorruptDataError("this is no topic id", object_name=text) from error
-    if topic_id_text(found) != text:  # the decoder passes over letters that it does not know
-        raise CorruptDataError("this is no topic id", object_name=text)
+        raise CorruptDataError("this is not a topic id", object_name=text) from error
+    if topic_id_text(found) != text:  # the decoder ignores unknown letters
+        raise CorruptDataError("this is not a topic id", object_name=text)
     return found

@@ -1,4 +1,4 @@
-"""Notices: what a person should know about a run, and the exit code and the verdict that follow from them."""
+"""Notices of a run to the user, and the exit code and verdict that follow from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERDICTS: Final = {EXIT_DONE: "complete", EXIT_FAILED: "failed", EXIT_CORRUPT: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something that a person should know. `exit_code` is what it makes of the command's."""
+    """A message to the user about a run. `exit_code` is its contribution to that of the command."""
 
     kind: str
     message: str
@@ -34,11 +34,11 @@ class Notice:
 
 
 def worst_exit_code(notices: Iterable[Notice]) -> int:
-    """Of the gravest notice: the archive could not be written, then damage, then what is missing."""
+    """The exit code of the gravest notice: a failed write, then damage, then missing data."""
     codes = {notice.exit_code for notice in notices}
     return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=EXIT_DONE)
 
 
 def verdict_of(exit_code: int) -> str:
-    """What a backup that ends with this code is called."""
+    """The verdict on a backup that ends with this code."""
     return _VERDICTS.get(exit_code, "incomplete")

@@ -1,7 +1,7 @@
-"""Files that nobody but this user may put there or read: locks, folders and keys, in places that others can write to.
+"""Files that only this user may create or read: locks, folders and keys, in folders that others may write to.
 
-Whoever can write to a folder can name a pipe or a link as the file that we are about to open. So nothing here follows a
-link, waits for a pipe, or believes a file that belongs to somebody else.
+A user who can write to a folder can create a pipe or a link with the name of a file that we are about to open. So
+nothing here follows a link, waits for a pipe, or trusts a file of another user.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OTHERS_WRITE: Final = 0o022
 
 @contextmanager
 def opened(path: Path, *, create: bool) -> Iterator[int]:
-    """A descriptor of a regular file of this user, made with mode 0600 if `create`. OSError: it cannot be opened.
+    """Yield a descriptor of a regular file of this user, created with mode 0600 if `create`.
 
-    RefusedError: something else has that name, or the file is another user's.
+    OSError if it cannot be opened. RefusedError if something else has that name, or another user owns the file.
     """
     try:
         descriptor = os.open(path, _SAFELY | (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY), 0o600)
@@ -34,19 +34,19 @@ def opened(path: Path, *, create: bool) -> Iterator[int]:
         raise
     except OSError as error:
         if path.is_symlink() or path.is_fifo() or path.is_socket():
-            raise _refused("this is no file, but has the name of one of ours", path) from error
+            raise _refused("this is not a file, but has the name of one of ours", path) from error
         raise
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise _refused("this is no file of this user, but has the name of one", path)
+            raise _refused("this is not a file of this user, but has the name of one", path)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder of mode 0700, or see that nobody else can write to the one that is there. OSError: it cannot be."""
+    """Create a folder with mode 0700, or ensure that nobody else can write to it. OSError if impossible."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if is_private(folder):
         return
@@ -57,21 +57,21 @@ def make_private(folder: Path) -> None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether only this user, or root, can put anything there."""
+    """Whether only this user or root can create files there."""
     found = folder.stat()
     return found.st_uid in {os.geteuid(), 0} and not found.st_mode & _OTHERS_WRITE
 
 
 def refuse_readable_key(path: Path, found: os.stat_result) -> None:
-    """RefusedError: others than its owner may read a private key. Root's may be read by a group, as servers have it."""
+    """RefusedError if anyone but its owner may read a private key. A group may read root's, as is usual on servers."""
     allowed = 0o040 if found.st_uid == 0 and os.geteuid() != 0 else 0
     if stat.S_ISREG(found.st_mode) and found.st_mode & _OTHERS & ~allowed:
         raise RefusedError(
             f"others may read this private key (mode {stat.S_IMODE(found.st_mode):04o})",
             object_name=str(path),
-            hint=f"chmod 600 {path}; if it was so for long, make a new key",
+            hint=f"chmod 600 {path}; if others could read it for long, create a new key",
         )
 
 
 def _refused(what: str, path: Path) -> RefusedError:
-    return RefusedError(what, object_name=str(path), hint="look at who put it there, and remove it")
+    return RefusedError(what, object_name=str(path), hint="find out who created it, and remove it")

@@ -20,9 +20,10 @@ from reference import Record, write_batch, write_record
 from test_legacy import message, wrapper
 
 from maxbrod.batch.compression import compress, decompress
+from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
-from maxbrod.batch.select import select
+from maxbrod.batch.replay import replay
 from maxbrod.batch.transactions import from_markers
 from maxbrod.errors import MaxbrodError
 from maxbrod.model import Codec
@@ -147,10 +148,10 @@ def everything(buffer: bytes) -> None:
     headers = walk(buffer)
     records = decode(buffer, headers, decompressed_bytes_max=BYTES_MAX)
     records.validate(full=True)
-    keep = np.arange(records.num_rows) % 2 == 0
-    for dense in (False, True):
-        select(buffer, headers, keep, dense=dense)
-    from_markers(buffer, headers)
+    aborted = from_markers(buffer, headers).aborted
+    middle = Cut(first_offset=records.column("offset")[records.num_rows // 2].as_py() if records.num_rows else 0)
+    for exact in (False, True):
+        replay(buffer, headers, aborted, cut=middle, exact=exact, batch_bytes_max=BYTES_MAX)
 
 
 def unchecked(buffer: bytes) -> None:

@@ -17,9 +17,8 @@ from reference import Record, write_batch, write_record
 
 from maxbrod.batch import unpack as unpack_module
 from maxbrod.batch.compression import Arena, compress
-from maxbrod.batch.decode import decode
+from maxbrod.batch.decode import Found, decode, scan
 from maxbrod.batch.headers import BatchHeaders, walk
-from maxbrod.batch.scan import Found, scan
 from maxbrod.batch.unpack import unpack
 from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.model import Codec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,6 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
 from maxbrod.batch.schema import RECORD_SCHEMA
-from maxbrod.batch.select import select
 from maxbrod.batch.transactions import Transactions, committed_batches, from_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
 from maxbrod.model import Codec
@@ -108,13 +106,6 @@ def test_a_value_that_does_not_fit_its_field_is_not_cut_to_fit() -> None:
         patch(buffer, walk(buffer), base_sequence=np.array([(1 << 31) + 5]))
 
 
-def test_a_mask_too_short_for_old_messages_is_refused_and_one_of_numbers_is_a_mask() -> None:
-    old, new = message(1, ONE), write_batch([ONE])
-    with pytest.raises(UsageError, match="the mask is for 0"):
-        select(old, walk(old), np.empty(0, np.bool_))
-    assert select(new, walk(new), np.array([0])).size == 0
-
-
 def test_a_legacy_wrapper_bomb_is_unpacked_one_at_a_time() -> None:
     inner = message(1, Record(offset=0, timestamp=0, key=None, value=bytes(24 << 20)))
     value = gzip.compress(inner, 1)
@@ -124,34 +115,6 @@ def test_a_legacy_wrapper_bomb_is_unpacked_one_at_a_time() -> None:
 
     assert decode(bombs, columns=["offset"]).column("offset").to_pylist() == list(range(12))
     assert peak_bytes(lambda: decode(bombs, columns=["offset"])) < 250 << 20
-
-
-def test_a_selection_never_unpacks_everything_at_once() -> None:
-    records = [Record(offset=row, timestamp=0, key=None, value=bytes(8 << 20)) for row in range(2)]
-    plain = write_batch(records)
-    packed = write_batch(
-        records, attributes=int(Codec.ZSTD), body=compress(Codec.ZSTD, np.frombuffer(plain[61:], np.uint8), 1)
-    )
-    many = np.frombuffer(packed * 20, np.uint8)
-    keep = np.array([True, False] * 20)
-
-    assert peak_bytes(lambda: select(many, walk(many), keep)) < 250 << 20
-    assert decode(select(many, walk(many), keep), columns=["offset"]).num_rows == 20
-
-
-def test_a_selection_names_the_object_it_fails_in() -> None:
-    bad = write_batch([ONE, replace(ONE, offset=6)], body=b"\xff" * 30)
-
-    with pytest.raises(CorruptDataError) as caught:
-        select(bad, walk(bad), np.array([True, False]), object_name="segment-3")
-    assert (caught.value.object_name, caught.value.offset) == ("segment-3", 5)
-
-
-def test_a_record_count_cannot_make_a_selection_allocate() -> None:
-    bad = write_batch([ONE], count=(1 << 31) - 1, last_offset_delta=(1 << 31) - 2)
-
-    with pytest.raises(UsageError, match="2147483647 records or more"):
-        select(bad, walk(bad), np.array([True]))
 
 
 @pytest.mark.parametrize("inner", [[0, 5, 2], [3, 3], [-1, 4]])

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from native_logs import data_batch
 
-from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena, compress
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, LZ4_FRAME_START, Arena, compress, find_lz4_blocks
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
-from maxbrod.batch.lz4_frames import FRAME_START, find_blocks
 from maxbrod.batch.unpack import compressed_rows, unpack
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
@@ -23,7 +22,7 @@ def found(*frames: bytes) -> list[bool]:
     """Of frames that stand one after another, which are one block; those must unpack to what they hold."""
     data = np.frombuffer(b"".join(frames), np.uint8)
     ends = np.cumsum([len(frame) for frame in frames])
-    first, last = find_blocks(data, ends - [len(frame) for frame in frames], ends)
+    first, last = find_lz4_blocks(data, ends - [len(frame) for frame in frames], ends)
     return [bool(at >= 0 and end > at) for at, end in zip(first, last, strict=True)]
 
 
@@ -38,7 +37,7 @@ def test_a_frame_of_one_block_is_found_among_others() -> None:
 @pytest.mark.parametrize("kept", [0, 1, 7, 11, 15, -1, -4])
 def test_a_frame_that_is_cut_is_never_taken_for_whole(kept: int) -> None:
     assert found(compress(Codec.LZ4, TEXT)[:kept]) == [False]
-    assert found(FRAME_START + bytes(8)) == [False]
+    assert found(LZ4_FRAME_START + bytes(8)) == [False]
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD, Codec.NONE])

@@ -16,7 +16,7 @@ sys.path.insert(0, sys.argv[1])
 from numba.core.registry import CPUDispatcher
 from reference import Record, write_batch
 from test_legacy import message, wrapper
-from maxbrod.batch import digest_kernels, kernels, legacy_kernels, murmur_kernels, timestamp_kernels
+from maxbrod.batch import hash_kernels, kernels, legacy_kernels
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
@@ -25,12 +25,11 @@ from maxbrod.batch.headers import walk
 from maxbrod.batch.murmur import partition_for
 from maxbrod.batch.prepare import prepare
 from maxbrod.batch.replay import replay
-from maxbrod.batch.select import select
 from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 prepare()
 def compiled():
-    modules = (digest_kernels, kernels, legacy_kernels, murmur_kernels, timestamp_kernels)
+    modules = (hash_kernels, kernels, legacy_kernels)
     functions = {name: each for module in modules for name, each in vars(module).items()}
     return {name: len(f.signatures) for name, f in functions.items() if isinstance(f, CPUDispatcher) and f.signatures}
 before = compiled()
@@ -41,7 +40,6 @@ for text in (write_batch(records), message(0, records[0]), wrapper(1, Codec.GZIP
         batch = decode(kind(text))
         digest_records(hash_fields(batch), np.arange(batch.num_rows), ["key"])
         lowest_timestamps(kind(text), walk(kind(text)))
-        select(kind(text), walk(kind(text)), np.arange(batch.num_rows) % 2 == 0, dense=True)
         replay(kind(text), walk(kind(text)), [], cut=Cut(since_ms=2), exact=True, batch_bytes_max=1000)
         partition_for(batch.slice(1).column("key"), 3, null_partition=1)
         for codec in Codec:
@@ -68,17 +66,13 @@ def test_decoding_and_encoding_load_no_pandas() -> None:
     """It would add half a second to the first batch of every process, and nobody needs it there."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import numpy as np\n"
         "from reference import Record, write_batch\n"
         "from test_legacy import message\n"
         "from maxbrod.batch.decode import decode\n"
         "from maxbrod.batch.encode import encode\n"
-        "from maxbrod.batch.headers import walk\n"
-        "from maxbrod.batch.select import select\n"
         "record = Record(offset=0, timestamp=0, key=b'k', value=None, headers=[(b'h', None)])\n"
         "log = write_batch([record]) + message(1, record)\n"
         "encode(decode(log))\n"
-        "select(log, walk(log), np.array([True, True]), dense=True)\n"
         "sys.exit('pandas' in sys.modules)"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent)]

@@ -73,7 +73,7 @@ def test_old_messages_that_reach_back_into_what_stands_before_are_refused(exact:
 
 
 def test_batches_out_of_order_are_refused() -> None:
-    with pytest.raises(CorruptDataError, match="after one that ends at offset 7"):
+    with pytest.raises(CorruptDataError, match="follows one that ends at offset 7"):
         run(packed(TWO) + SOUND)
 
 

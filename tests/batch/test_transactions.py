@@ -179,7 +179,7 @@ def test_old_messages_have_no_transactions_to_filter_by() -> None:
     log = message(1, Record(offset=0, timestamp=0, key=None, value=b"v"))
 
     assert committed_batches(walk(log), []).tolist() == [True]
-    with pytest.raises(UnsupportedFormatError, match="know no transactions"):
+    with pytest.raises(UnsupportedFormatError, match="have no transactions"):
         committed_records(walk(log), [])
 
 

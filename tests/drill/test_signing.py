@@ -215,7 +215,7 @@ def test_a_report_that_says_a_thing_twice_is_refused(tmp_path: Path) -> None:
     """Which of both was signed, and which one a reader shows, would be up to the reader."""
     path = tmp_path / "report.json"
     path.write_text('{"report": {"verdict": "failed"}, "report": {"verdict": "passed"}}')
-    with pytest.raises(CorruptDataError, match="'report' comes twice"):
+    with pytest.raises(CorruptDataError, match="'report' is repeated"):
         read_report(path)
 
 

@@ -105,5 +105,5 @@ def test_a_feed_that_has_nothing_yet_is_asked_again_and_costs_no_patience() -> N
 
 
 def test_a_hole_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="none"):
+    with pytest.raises(ValueError, match="at least 1 offset"):
         Hole(count=0, source_offset=0)

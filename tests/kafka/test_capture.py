@@ -28,7 +28,7 @@ from maxbrod.kafka.state.cluster_state import (
     QuotaEntity,
 )
 from maxbrod.kafka.state.sizes import partition_sizes
-from maxbrod.kafka.wire import coordinators
+from maxbrod.kafka.wire import coordination
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
@@ -219,7 +219,7 @@ def test_many_groups_are_a_handful_of_requests(
         assert asked["FindCoordinatorRequest"] == full + 1
         assert asked["OffsetFetchRequest"] <= full + len(cluster3.broker_ids)
         assert sum(asked.values()) < 50
-        monkeypatch.setattr(coordinators, "_GROUPS_PER_REQUEST", 7)
+        monkeypatch.setattr(coordination, "_GROUPS_PER_REQUEST", 7)
         in_portions = capture(client, [topic])
     assert in_portions.groups == state.groups
     offsets = {each.group_id: each.offsets for each in state.groups if each.group_id in groups}
@@ -232,7 +232,7 @@ def test_a_coordinator_that_has_moved_is_asked_again(
 ) -> None:
     create_topic(cluster3, topic)
     groups = commit_many(cluster3, topic, 20)
-    by_coordinator = coordinators._by_coordinator
+    by_coordinator = coordination._by_coordinator
     lies = 1
 
     def out_of_date(*arguments: Any) -> Any:
@@ -241,7 +241,7 @@ def test_a_coordinator_that_has_moved_is_asked_again(
             yield node_id % 3 + 1 if lies else node_id, portion
         lies = 0
 
-    monkeypatch.setattr(coordinators, "_by_coordinator", out_of_date)
+    monkeypatch.setattr(coordination, "_by_coordinator", out_of_date)
     with client_of(cluster3) as client:
         state = capture(client, [topic])
     assert not lies

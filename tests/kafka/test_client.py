@@ -159,7 +159,11 @@ def broker_that_speaks(fetch_versions: tuple[int, int], error_code: int = 0) -> 
 
 @pytest.mark.parametrize(
     ("versions", "error_code", "said"),
-    [((0, 12), 0, "up to version 12, and 13 is the least"), ((0, 4), 35, "not even version 3"), ((99, 100), 0, "99")],
+    [
+        ((0, 12), 0, "up to version 12, but at least 13 is required"),
+        ((0, 4), 35, "not even version 3"),
+        ((99, 100), 0, "99"),
+    ],
 )
 def test_a_broker_of_another_age_is_refused_with_the_version_that_would_do(
     versions: tuple[int, int], error_code: int, said: str

@@ -168,5 +168,5 @@ def test_a_topic_id_looks_as_kafka_prints_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "abc", "cJRDD4PqT4qkt3EnX+XZ/Q", "cJRDD4PqT4qkt3EnX-XZ_Q==", "ä" * 22, "c" * 22])
 def test_what_is_no_topic_id_is_refused(text: str) -> None:
-    with pytest.raises(CorruptDataError, match="no topic id"):
+    with pytest.raises(CorruptDataError, match="not a topic id"):
         topic_id_of(text)

@@ -77,7 +77,7 @@ def test_an_answer_cut_at_any_byte_is_corrupt() -> None:
     for size in range(len(whole)):
         with pytest.raises(CorruptDataError):
             read_answer(as_array(whole[:size]))
-    with pytest.raises(CorruptDataError, match="goes on"):
+    with pytest.raises(CorruptDataError, match="bytes after its end"):
         read_answer(as_array(whole + b"\0"))
 
 

@@ -169,7 +169,7 @@ def test_a_foreign_write_is_refused(cluster: Cluster, client: KafkaClient, topic
         produce_messages(cluster, topic, numbered(1))
         yield from batches
 
-    with pytest.raises(RefusedError, match="landed at offset 201 of the target, and 200 was its place") as caught:
+    with pytest.raises(RefusedError, match="was appended at offset 201 of the target instead of 200") as caught:
         list(produce_all(client, [feed_of(client, topic, interrupted())], in_flight=1))
     assert (caught.value.object_name, caught.value.offset) == (f"{topic}-0", 200)
 
@@ -211,9 +211,13 @@ def refuses(cluster: Cluster, topic: str, *, partition: int) -> bool:
 @pytest.mark.parametrize(
     ("config", "message", "hint"),
     [
-        ({"max.message.bytes": "5000"}, "larger than the topic takes", "max.message.bytes"),
-        ({"message.timestamp.before.max.ms": "1000"}, "does not take the time", "message.timestamp.before.max.ms"),
-        ({"cleanup.policy": "compact"}, "does not take a record", "cleanup.policy=delete"),
+        ({"max.message.bytes": "5000"}, "exceeds the size limit of the topic", "max.message.bytes"),
+        (
+            {"message.timestamp.before.max.ms": "1000"},
+            "does not accept the timestamp",
+            "message.timestamp.before.max.ms",
+        ),
+        ({"cleanup.policy": "compact"}, "does not accept a record", "cleanup.policy=delete"),
     ],
     ids=["size", "time", "key"],
 )
@@ -245,7 +249,7 @@ def test_a_log_that_lost_acknowledged_batches_is_refused(cluster: Cluster, clien
     batches = batches_of(orders(1000), new_producer_id(client))
     list(produce_all(client, [feed_of(client, topic, batches[:3])]))
     feed = feed_of(client, topic, batches[5:], first_offset=500)
-    with pytest.raises(RefusedError, match="ends at 300, and up to 500 was acknowledged") as caught:
+    with pytest.raises(RefusedError, match="ends at 300, but records up to 500 were acknowledged") as caught:
         list(produce_all(client, [feed]))
     assert caught.value.offset == 500
 

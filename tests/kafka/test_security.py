@@ -20,7 +20,7 @@ from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.kafka.wire.listeners import find_protocol
+from maxbrod.kafka.wire.security import find_protocol
 from maxbrod.sandbox.clients import UnsecuredToken
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS
@@ -158,7 +158,7 @@ def test_the_certificate_door_says_that_it_wants_one(guarded: Cluster) -> None:
     config = config_of(guarded, "SSL")
     error = refusal(config.model_copy(update={"tls": TlsConfig(ca_file=config.tls.ca_file)}), secret=PASSWORD)
     assert isinstance(error, UsageError)
-    assert "wants one and got none" in error.message
+    assert "requires one and got none" in error.message
 
 
 def test_a_broker_that_an_unknown_authority_vouches_for_is_refused(guarded: Cluster) -> None:
@@ -195,9 +195,9 @@ def test_whoever_speaks_another_protocol_to_a_listener_is_told_which_it_is(
     assert isinstance(error, UsageError)
     if (spoken, listener) == ("SASL_SSL", "SSL"):
         # The broker asks for the certificate before anything else.
-        assert "wants one and got none" in error.message
+        assert "requires one and got none" in error.message
     else:
-        assert "was spoken to in" in error.message
+        assert "the configuration" in error.message
         assert "security.protocol" in (error.hint or "")
 
 

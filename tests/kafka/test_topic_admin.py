@@ -14,7 +14,6 @@ from maxbrod.kafka.admin.topics import (
     UP_TO_NOW,
     NewTopic,
     alter_configs,
-    create_partitions,
     create_topics,
     delete_records,
     delete_topics,
@@ -81,7 +80,7 @@ def test_replicas_stand_where_they_were_assigned(cluster3: Cluster, topic: str) 
     assert replicas(cluster3, topic, 1).replicas == (2, 3)
 
 
-@pytest.mark.parametrize("api", ["CreateTopics", "CreatePartitions", "DeleteTopics"])
+@pytest.mark.parametrize("api", ["CreateTopics", "DeleteTopics"])
 def test_a_change_whose_answer_was_lost_is_done(cluster: Cluster, topic: str, api: str) -> None:
     (broker,) = cluster.spec.brokers
     address = ("127.0.0.1", broker.ports[PLAINTEXT])
@@ -91,8 +90,6 @@ def test_a_change_whose_answer_was_lost_is_done(cluster: Cluster, topic: str, ap
             number = proxy.add(LoseAnswer(on=KafkaMatch(api), times=1))
             assert create_topics(client, [NewTopic(name=topic, partitions=2)])[topic].done
         wait_until_known(cluster, topic)
-        with KafkaClient(KafkaConfig(bootstrap=proxy.bootstrap)) as client:
-            assert create_partitions(client, {topic: 5})[topic].done
         found = direct.metadata([topic]).topics[topic]
         with KafkaClient(KafkaConfig(bootstrap=proxy.bootstrap)) as client:
             assert delete_topics(client, [found.topic_id])[found.topic_id].done
@@ -105,14 +102,6 @@ def test_a_topic_is_deleted_by_its_id_and_never_another_one(cluster: Cluster, cl
     outcomes = delete_topics(client, [topic_id, other])
     assert outcomes[topic_id].done
     assert outcomes[other].code == Code.UNKNOWN_TOPIC_ID
-
-
-def test_partitions_are_added_and_never_taken_away(cluster: Cluster, client: KafkaClient, topic: str) -> None:
-    create_topic(cluster, topic, partitions=2)
-    outcomes = create_partitions(client, {topic: 4, f"{topic}-none": 2})
-    assert outcomes[topic].done
-    assert outcomes[f"{topic}-none"].code == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert create_partitions(client, {topic: 3})[topic].code == Code.INVALID_PARTITIONS
 
 
 def test_values_are_set_and_taken_away_and_all_others_stay(cluster: Cluster, client: KafkaClient, topic: str) -> None:

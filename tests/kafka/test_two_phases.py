@@ -108,7 +108,7 @@ def test_a_transaction_that_timed_out_is_told_as_aborted_and_cannot_be_committed
         late = filled(client, topic, topic, timeout_ms=1000)
         # Brokers look for such transactions every ten seconds.
         wait_for("the timeout", lambda: standings(client, [late])[topic] is Standing.ABORTED, timeout_s=120)
-        with pytest.raises(RefusedError, match="has ended otherwise"):
+        with pytest.raises(RefusedError, match="has already ended the other way"):
             end(client, late, commit=True)
         wait_for("the marker", lambda: stable(client, topic) == 31, timeout_s=60)
 
@@ -120,7 +120,7 @@ def test_an_attempt_that_was_pushed_aside_writes_nothing_more(cluster: Cluster, 
         second = begin(client, topic, timeout_ms=60_000)
         assert second.identity.epoch > first.identity.epoch
         late = batches(first, 10, first_sequence=30)
-        with pytest.raises(RefusedError, match="the transaction is over"):
+        with pytest.raises(RefusedError, match="the transaction has ended"):
             list(produce_all(client, [feed(client, topic, late)], transactional_id=topic))
         wait_for("the marker", lambda: stable(client, topic) == 31, timeout_s=60)
 

@@ -12,7 +12,6 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
-from maxbrod.batch.select import select
 from maxbrod.batch.transactions import from_markers
 from maxbrod.model import AbortedTransaction, Codec
 from oracle.conversion import RECORDS, at_offsets, to_arrow, to_java
@@ -99,18 +98,6 @@ def test_java_finds_a_patched_batch_valid(java: JavaOracle, codec: Codec) -> Non
     assert [batch.base_sequence for batch in batches] == list(range(len(headers)))
     assert {(b.producer_id, b.producer_epoch, b.partition_leader_epoch) for b in batches} == {(42, 3, 8)}
     assert [record for batch in batches for record in batch.records] == at_offsets(RECORDS, 1_000)
-
-
-@pytest.mark.parametrize("dense", [False, True])
-@pytest.mark.parametrize("codec", list(Codec))
-def test_java_reads_exactly_the_selected_records(java: JavaOracle, codec: Codec, dense: bool) -> None:
-    data = encode(to_arrow(RECORDS, 50), codec=codec)
-    keep = np.array([row % 2 == 1 for row in range(len(RECORDS))])
-    kept = [record for record, wanted in zip(at_offsets(RECORDS, 50), keep, strict=True) if wanted]
-    if dense:
-        kept = [record._replace(offset=50 + row) for row, record in enumerate(kept)]
-
-    assert java.parse(select(data, walk(data), keep, dense=dense).tobytes()) == kept
 
 
 def test_markers_that_java_writes_are_understood(java: JavaOracle) -> None:

@@ -40,8 +40,8 @@ def test_a_topic_that_is_not_there_is_named_or_created_on_request(
 @pytest.mark.parametrize(
     ("config", "words", "hint"),
     [
-        ({"max.message.bytes": "1000"}, "larger than the topic takes", "max.message.bytes"),
-        ({"message.timestamp.before.max.ms": "1000"}, "does not take the time of a record", "before.max.ms"),
+        ({"max.message.bytes": "1000"}, "exceeds the size limit of the topic", "max.message.bytes"),
+        ({"message.timestamp.before.max.ms": "1000"}, "does not accept the timestamp of a record", "before.max.ms"),
     ],
 )
 def test_a_record_that_the_topic_refuses_is_told_with_its_row(

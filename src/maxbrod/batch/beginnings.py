@@ -1,7 +1,8 @@
-"""A log that begins within a batch: the records before its beginning are left out, as every consumer leaves them out.
+"""Trims the first batch of a log that starts within it: records below the log start offset are dropped.
 
-Brokers keep such a batch whole, and DeleteRecords moves the beginning into one easily. Its other records are made a
-batch of their own, so that whoever reads the log from there on needs to know nothing of it.
+DeleteRecords can move the log start offset into the middle of a batch. Brokers keep such a batch whole, and consumers
+skip the records before the start. Here the other records become a batch of their own, so that readers of the archive
+need no log start offset.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ _ONE_BATCH: Final = (1 << 31) - 1
 
 
 def may_begin_before(headers: BatchHeaders, offset: int) -> bool:
-    """Whether, as far as its header tells, `offset` lies within the first batch."""
+    """Whether `offset` lies within the first batch, judged by its header."""
     if not len(headers) or not 0 < offset <= int(headers.last_offset[0]):
         return False
     return int(headers["base_offset"][0]) < offset or _is_wrapper(headers)
 
 
 def begin_at(data: NDArray[np.uint8], headers: BatchHeaders, offset: int) -> tuple[NDArray[np.uint8], BatchHeaders]:
-    """The same batches, the first one without its records before `offset`; checksums were looked at before.
+    """Drop the records before `offset` from the first batch. The caller has checked the checksums.
 
-    What the header says of the kept records stays as it is, and so does the codec. Messages of magic 0 and 1 become
-    a batch of magic 2. A batch without a record from `offset` on goes; one that cannot be read stays as it is, for
-    there are no records in it for anybody.
+    The header fields that describe the kept records stay, and so does the codec. Messages of magic 0 and 1 become a
+    batch of magic 2. A batch without a record at or after `offset` is dropped. A batch that cannot be decoded stays as
+    it is: no consumer can read records from it either.
     """
     if not may_begin_before(headers, offset):
         return data, headers
-    # Compiled: loading it costs seconds, and it is rarely met.
+    # Loading numba costs seconds, and such a batch is rare.
     from maxbrod.batch.columns import number_array, number_column  # noqa: PLC0415
     from maxbrod.batch.decode import decode  # noqa: PLC0415
     from maxbrod.batch.encode import encode  # noqa: PLC0415
@@ -53,5 +54,5 @@ def begin_at(data: NDArray[np.uint8], headers: BatchHeaders, offset: int) -> tup
 
 
 def _is_wrapper(headers: BatchHeaders) -> bool:
-    """Of a compressed message of magic 0 or 1, whose offset is that of its last record: it may begin anywhere."""
+    """Whether the first is a compressed message of magic 0 or 1, whose header has only its last offset."""
     return bool(headers["magic"][0] != NEWEST_MAGIC and headers["count"][0] < 0)

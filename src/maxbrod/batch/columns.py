@@ -22,7 +22,7 @@ class BinaryColumn(NamedTuple):
 
 
 class GrowingBytes:
-    """Bytes that are added to at the end. Room that is never written costs no memory, so the first guess is ample."""
+    """Bytes that grow at the end. Pages that are never written cost no memory, so a large first capacity is cheap."""
 
     __slots__ = ("data", "size")
 
@@ -31,7 +31,7 @@ class GrowingBytes:
         self.size = 0
 
     def reserve(self, size: int) -> None:
-        """Make it `size` bytes long; what is new is not defined yet."""
+        """Make it `size` bytes long. The added bytes are undefined."""
         if size > self.data.size:
             grown = np.empty(max(size, 2 * self.data.size), np.uint8)
             grown[: self.size] = self.data[: self.size]
@@ -43,7 +43,7 @@ class GrowingBytes:
 
 
 def number_array(values: NDArray[Any]) -> pa.Array:
-    """Numbers or truth values as they are. Not by `pa.array`: that imports pandas, which takes half a second."""
+    """An Arrow array over integers or booleans. Not by `pa.array`, which imports pandas and takes half a second."""
     if values.dtype == np.bool_:
         return pa.Array.from_buffers(
             pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))]
@@ -79,7 +79,7 @@ def binary_column(array: pa.Array) -> BinaryColumn:
 
 
 def number_column(array: pa.Array) -> NDArray[Any]:
-    """The values of an array of integers or truth values without nulls; the inverse of `number_array`."""
+    """The values of an array of integers or booleans without nulls; the inverse of `number_array`."""
     rows = slice(array.offset, array.offset + len(array))
     if pa.types.is_boolean(array.type):
         return _bits(array.buffers()[1], rows)
@@ -99,5 +99,5 @@ def headers_columns(array: pa.Array) -> tuple[NDArray[np.int32], BinaryColumn, B
         empty = binary_column(pa.nulls(0, pa.binary()))
         return np.zeros(1, np.int32), empty, empty
     ends = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
-    entries = array.values  # not flatten(): that would cut off what stands before a slice
+    entries = array.values  # not flatten(): that would drop the entries before a slice
     return ends, binary_column(entries.field(0)), binary_column(entries.field(1))

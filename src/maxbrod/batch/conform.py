@@ -1,4 +1,4 @@
-"""Fits records from a simpler source to RECORD_SCHEMA."""
+"""Converts records from simpler sources to RECORD_SCHEMA."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULTS: Final[dict[str, int | bool]] = {
 
 
 def conform(records: pa.RecordBatch) -> pa.RecordBatch:
-    """`records` with every column of RECORD_SCHEMA: what a simple source leaves out gets Kafka's own default."""
+    """Return `records` with every column of RECORD_SCHEMA. Missing columns get Kafka's defaults."""
     missing = [name for name in _REQUIRED if name not in records.schema.names]
     if missing:
         raise UsageError(f"records lack the column {', '.join(missing)}")
@@ -39,7 +39,7 @@ def _check_range(name: str, column: pa.Array, least: int, most: int | None) -> N
     values = number_column(column)
     if len(values) and (values.min() < least or (most is not None and values.max() > most)):
         known = f"{least} to {most}" if most is not None else f"{least} or more"
-        raise UsageError(f"the record column {name} has {values.min()} to {values.max()}, where Kafka knows {known}")
+        raise UsageError(f"the record column {name} has {values.min()} to {values.max()}, but Kafka allows {known}")
 
 
 def _column(records: pa.RecordBatch, field: pa.Field) -> pa.Array:
@@ -63,6 +63,6 @@ def _dtype(kind: pa.DataType) -> str:
 
 
 def _null_headers(headers: pa.Array) -> bool:
-    """Whether a header is null, or its key. Kafka knows neither."""
+    """Whether any header, or any header key, is null. Kafka allows neither."""
     entries = headers.flatten()
     return bool(entries.null_count or entries.field(0).null_count)

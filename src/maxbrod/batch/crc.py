@@ -1,9 +1,9 @@
-"""CRC32C of batches, and what a change of a few bytes does to it, without reading the rest.
+"""CRC32C of batches, and how it changes with a few bytes, without reading the rest.
 
 A CRC is linear: crc(a xor d) = crc(a) xor L(d), where L is the CRC register run over d from zero. So when 14
-bytes of a batch header change, its new CRC follows from the old one and those 14 bytes alone. That is faster
-than any pass over the records, and it keeps the old checksum's protection: a batch that was corrupt before
-is still corrupt after, where computing a fresh CRC would have blessed it.
+bytes of a batch header change, the new CRC follows from the old one and those 14 bytes alone. That is faster
+than a pass over the records, and it keeps the protection of the old checksum: a batch that was corrupt before
+is still corrupt afterwards, whereas a freshly computed CRC would hide the damage.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _LENGTH_BITS: Final = 31  # a batch's length is a positive int32
 
 
 def crc32c(data: NDArray[np.uint8]) -> int:
-    """CRC32C of a contiguous array. An array, as the C extension takes no memoryview and no bytearray."""
+    """CRC32C of a contiguous array. The C extension accepts neither a memoryview nor a bytearray."""
     value: int = google_crc32c.value(data)
     return value
 
 
 def crc32c_change(difference: NDArray[np.uint8], zeros_after: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """What to xor into each CRC when `difference` (a row a batch) is xored into bytes `zeros_after` from its end."""
+    """The value to xor into each CRC if `difference` (a row a batch) is xored into bytes `zeros_after` from its end."""
     register = np.zeros(len(difference), np.uint32)
-    if not difference.any():  # of what stands before the checksum, anything may have changed
+    if not difference.any():  # only bytes before the checksum changed, which it does not cover
         return register
     table = _byte_table()
     for column in range(difference.shape[1]):

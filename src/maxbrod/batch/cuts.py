@@ -1,7 +1,7 @@
-"""Which records of a partition are wanted: a range of offsets and a range of times, decided record by record.
+"""Selects the records of a partition by a range of offsets and a range of times.
 
-What a batch header says decides most batches. It tells the newest time, which brokers keep true, but not the oldest,
-so batches near a limit of time are looked into; only then is numba loaded.
+Most batches are decided by their header. The header has the newest time, which brokers keep correct, but not the
+oldest. So batches near a time limit are decoded, and only then is numba loaded.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Offsets from `first_offset` up to but not `end_offset`; times from `since_ms` up to but not `until_ms`.
+    """Offsets in [first_offset, end_offset) and times in [since_ms, until_ms).
 
-    A time that is given costs: with `since_ms` nearly all batches are unpacked, with `until_ms` those that reach it.
-    So leave out what the lowest and highest time of a slice already answer.
+    Time limits are expensive: `since_ms` unpacks nearly all batches, `until_ms` those that reach it. Omit limits that
+    the lowest and highest time of a slice already satisfy.
     """
 
     first_offset: int = 0
@@ -31,7 +31,7 @@ class Cut:
     until_ms: int | None = None
 
     def keeps(self, offset: NDArray[np.int64], timestamp_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """For each record whether it is wanted."""
+        """For each record, whether it is selected."""
         keep: NDArray[np.bool_] = offset >= self.first_offset
         if self.end_offset is not None:
             keep &= offset < self.end_offset
@@ -42,15 +42,15 @@ class Cut:
         return keep
 
     def whole(self, headers: BatchHeaders) -> NDArray[np.bool_]:
-        """Batches that no limit of offset goes through; meant for those that `touches` left."""
+        """Batches that no offset limit crosses, among those that `touches` kept."""
         whole: NDArray[np.bool_] = headers["base_offset"] >= self.first_offset
         if self.end_offset is not None:
             whole &= headers.last_offset < self.end_offset
         return whole
 
     def touches(self, headers: BatchHeaders) -> NDArray[np.bool_]:
-        """False for batches that, by their header, hold nothing that is wanted."""
-        # A wrapper of magic 0 or 1 has its last offset for its own, and may begin anywhere before.
+        """False for batches whose header shows that they hold no selected record."""
+        # The offset of a compressed message of magic 0 or 1 is its last record's; its first offset is unknown.
         old = headers["magic"] != NEWEST_MAGIC
         touches: NDArray[np.bool_] = (headers.last_offset >= self.first_offset) & (headers["count"] != 0)
         if self.end_offset is not None:
@@ -64,15 +64,15 @@ class Cut:
     def outside_and_across(
         self, buffer: NDArray[np.uint8], headers: BatchHeaders
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Batches that no record's time brings in, and batches that a limit of time goes through.
+        """Batches without a record in the time range, and batches that a time limit crosses.
 
-        Batches that cannot be read are among the latter: who rewrites them will say what is wrong. Messages of
-        magic 0 and 1 and batches with log-append time are in neither.
+        Batches that cannot be read count as crossed: rewriting them reports what is wrong. Messages of magic 0 and 1
+        and batches with log-append time are in neither.
         """
         outside, across = np.zeros((2, len(headers)), np.bool_)
         rows = np.flatnonzero(self._undecided(headers))
         if rows.size:
-            outside[rows], across[rows] = self._looked_into(buffer, headers.take(rows))
+            outside[rows], across[rows] = self._by_lowest_time(buffer, headers.take(rows))
         return outside, across
 
     def _undecided(self, headers: BatchHeaders) -> NDArray[np.bool_]:
@@ -82,8 +82,8 @@ class Cut:
         result: NDArray[np.bool_] = undecided & (headers["magic"] == NEWEST_MAGIC) & ~headers.log_append
         return result
 
-    def _looked_into(self, buffer: NDArray[np.uint8], headers: BatchHeaders) -> tuple[NDArray[Any], NDArray[Any]]:
-        from maxbrod.batch.timestamps import lowest_timestamps  # noqa: PLC0415 - compiled, and rarely asked for
+    def _by_lowest_time(self, buffer: NDArray[np.uint8], headers: BatchHeaders) -> tuple[NDArray[Any], NDArray[Any]]:
+        from maxbrod.batch.timestamps import lowest_timestamps  # noqa: PLC0415 - loads numba, and is rarely needed
 
         lowest, sound = lowest_timestamps(buffer, headers)
         outside, across = np.zeros(len(headers), np.bool_), ~sound

@@ -1,9 +1,8 @@
-"""Record batches to Arrow columns: decompress a few batches, find every record in one compiled pass, gather.
+"""Decodes record batches to Arrow columns: decompress a few batches, locate every field in one compiled pass, gather.
 
-Pure: bytes in, one `pyarrow.RecordBatch` of `RECORD_SCHEMA` out, records in the order they stand. Control
-records are rows too (flag `control`); a batch that compaction has emptied gives none. Batches are taken in
-groups that fit a core's cache: fresh memory for all decompressed bytes at once would take longer to map than
-lz4 needs to fill it.
+Pure: bytes in, one `pyarrow.RecordBatch` of `RECORD_SCHEMA` out, records in log order. Control records are rows too
+(flag `control`); a batch that compaction has emptied gives none. Batches are decoded in groups that fit a core's cache:
+mapping fresh memory for all decompressed bytes at once would take longer than lz4 needs to fill it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from maxbrod.batch import kernels, legacy
 from maxbrod.batch.columns import GrowingBytes, binary_array, headers_array, number_array
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
 from maxbrod.batch.headers import BatchHeaders, as_bytes_array, walk
-from maxbrod.batch.scan import Found, scan, sources
 from maxbrod.batch.schema import project
 from maxbrod.batch.unpack import ENOUGH_BYTES, Unpacked, portions
-from maxbrod.errors import naming
+from maxbrod.errors import CorruptDataError, naming
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
@@ -29,7 +27,20 @@ if TYPE_CHECKING:
 
 _SCRATCH_BYTES: Final = 4 << 20
 _ROOM: Final = 4
-"""Times the compressed bytes: text unpacks to so many, and a column that grows is copied."""
+"""Capacity as a multiple of the compressed bytes. Text unpacks to about that; a column that must grow is copied."""
+
+_RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two lengths, header count: a byte each
+
+_ROW_ARRAYS: Final[dict[str, Any]] = {
+    "offset": np.int64,
+    "timestamp": np.int64,
+    "key_at": np.int64,
+    "key_valid": np.bool_,
+    "value_at": np.int64,
+    "value_valid": np.bool_,
+    "header_at": np.int64,
+}
+_END_ARRAYS: Final = ("key_ends", "value_ends", "header_ends")
 
 _scratch = threading.local()
 
@@ -43,9 +54,9 @@ def decode(
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     object_name: str | None = None,
 ) -> pa.RecordBatch:
-    """All records of `buffer`, or of those of its batches that `headers` names.
+    """Decode all batches of `buffer`, or only those in `headers`.
 
-    Without `headers` the buffer is walked first and must hold whole batches only. `columns` builds only those.
+    Without `headers` the buffer is walked first and must hold whole batches only. `columns` limits what is built.
     """
     data = as_bytes_array(buffer)
     if headers is None:
@@ -71,7 +82,7 @@ def _decode(
 
 
 def _borrow_scratch() -> Arena:
-    """An arena that this thread has used before, so that its memory is mapped already."""
+    """The arena that this thread used last, if any: its memory is mapped already."""
     arena: Arena = getattr(_scratch, "arena", None) or Arena(_SCRATCH_BYTES)
     _scratch.arena = None
     return arena
@@ -83,14 +94,14 @@ def _return_scratch(arena: Arena) -> None:
 
 
 class _Gathered:
-    """The columns that are asked for, as they fill up group by group."""
+    """The requested columns, filled group by group."""
 
     def __init__(self, data: NDArray[np.uint8], headers: BatchHeaders, names: list[str]) -> None:
         self._data = data
         self._headers = headers
         self._names = names
         packed = int(headers.size.sum())
-        # A record has at least a byte even compressed; where one has less, `Found` grows.
+        # A compressed record usually has at least one byte. If there are more records, `Found` grows.
         self._found = Found(min(int(headers["count"].sum(dtype=np.int64)), packed))
         self._bytes = {name: GrowingBytes(_ROOM * packed) for name in ("key", "value") if name in names}
         self._header_keys, self._header_values = GrowingBytes(0), GrowingBytes(0)
@@ -170,9 +181,89 @@ def _per_batch(name: str, headers: BatchHeaders) -> NDArray[Any]:
 
 
 def _sequences(headers: BatchHeaders, offset: NDArray[np.int64]) -> NDArray[np.int32]:
-    """A record's own sequence number. The producer's counter goes from 2**31 - 1 on to 0."""
+    """The sequence number of each record. A producer's counter wraps from 2**31 - 1 to 0."""
     if (headers["base_sequence"] < 0).all():
         return np.repeat(headers["base_sequence"], headers["count"])
     first = np.repeat(headers["base_sequence"].astype(np.int64), headers["count"])
     delta = offset - np.repeat(headers["base_offset"], headers["count"])
     return np.where(first < 0, first, (first + delta) & 0x7FFFFFFF).astype(np.int32)
+
+
+class Found:
+    """The position of each field of each record. It grows only by records whose bytes are known to be there."""
+
+    __slots__ = ("_arrays", "header_key_bytes", "header_value_bytes", "rows")
+
+    def __init__(self, rows_expected: int) -> None:
+        self.rows = 0
+        self.header_key_bytes = 0
+        self.header_value_bytes = 0
+        self._arrays: dict[str, NDArray[Any]] = {
+            **{name: np.empty(rows_expected, kind) for name, kind in _ROW_ARRAYS.items()},
+            **{name: np.zeros(rows_expected + 1, np.int32) for name in _END_ARRAYS},
+        }
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """One column of all rows so far. An `ends` column has one more value and starts with 0."""
+        return self.since(name, 0)
+
+    def since(self, name: str, row: int) -> NDArray[Any]:
+        return self._arrays[name][row : self.rows + (name in _END_ARRAYS)]
+
+    def add_rows(self, count: int) -> int:
+        """Add `count` rows and return the number of the first."""
+        first = self.rows
+        self.rows += count
+        for name, array in self._arrays.items():
+            needed = self.rows + (name in _END_ARRAYS)
+            if len(array) < needed:
+                grown = np.empty(max(needed, 2 * len(array)), array.dtype)
+                grown[: len(array)] = array
+                self._arrays[name] = grown
+        return first
+
+
+def scan(data: NDArray[np.uint8], headers: BatchHeaders, unpacked: Unpacked, found: Found) -> int:
+    """Add the records of these batches to `found` and return the first one's row.
+
+    Every length is checked. CorruptDataError names the batch's offset, its position and the record in it.
+    """
+    _check_counts(headers, unpacked)
+    first = found.add_rows(int(headers["count"].sum(dtype=np.int64)))
+    log_append = headers.log_append
+    status, batch, record, key_bytes, value_bytes = kernels.scan(
+        *sources(data, unpacked),
+        unpacked.start,
+        unpacked.end,
+        headers["base_offset"],
+        headers["last_offset_delta"],
+        np.where(log_append, headers["max_timestamp"], headers["base_timestamp"]),
+        log_append,
+        headers["count"],
+        *(found.since(name, first) for name in (*_ROW_ARRAYS, *_END_ARRAYS)),
+    )
+    found.header_key_bytes += key_bytes
+    found.header_value_bytes += value_bytes
+    if status == kernels.OK and max(found.header_key_bytes, found.header_value_bytes) > kernels.INT32_MAX:
+        status = kernels.TOO_LARGE
+    if status != kernels.OK:
+        raise kernels.failure(kernels.MEANING[status], headers, batch, f"record {record} of its batch", status)
+    return first
+
+
+def sources(data: NDArray[np.uint8], unpacked: Unpacked) -> tuple[NDArray[Any], ...]:
+    """The inputs of kernels: the buffer, the arena, and which of the two holds each batch."""
+    return kernels.sealed(data), kernels.sealed(unpacked.arena.data), unpacked.in_arena
+
+
+def _check_counts(headers: BatchHeaders, unpacked: Unpacked) -> None:
+    """Refuse a count that its bytes cannot hold, so that a hostile header cannot make us allocate without limit."""
+    impossible = headers["count"] * np.int64(_RECORD_BYTES_MIN) > unpacked.end - unpacked.start
+    if impossible.any():
+        row = int(np.flatnonzero(impossible)[0])
+        raise CorruptDataError(
+            f"a batch claims to hold {int(headers['count'][row])} records, more than its bytes can",
+            offset=int(headers["base_offset"][row]),
+            position=int(headers.position[row]),
+            hint="the bytes are damaged; read them again from the source",
+        )

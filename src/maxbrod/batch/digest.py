@@ -1,13 +1,13 @@
-"""Digests of decoded records: equal for equal records, and easy to put together from parts.
+"""Digests of decoded records: equal for equal records, and composable from parts.
 
-Each record is hashed into 128 bits, field by field (MurmurHash3): null apart from empty, headers in order, duplicates
-and all. Two sums are kept of these hashes. The *sequence* also takes the place of each record, which is its offset or
-nothing, and is a polynomial over the field of 2**61 - 1, twice, with different bases: it sees order, and the digests
-of two ranges that follow each other give that of both, so that tasks may read a partition in parts. The *set* adds the
-hashes without their places modulo 2**64, twice: the same for the same records in any order and any partitions.
+Each record is hashed into 128 bits, field by field (MurmurHash3). Null differs from empty; headers count in order, with
+duplicates. Two sums are kept of these hashes. The *sequence* also covers the place of each record, which is its offset
+or nothing. It is a polynomial over the field of 2**61 - 1, twice, with different bases. So it depends on the order, and
+the digests of two adjacent ranges give the digest of both: tasks can read a partition in parts. The *set* adds the
+hashes without their places modulo 2**64, twice. It is the same for the same records in any order and any partitions.
 
-Not made against an adversary: who wants to forge records with an equal digest can. Damage, loss, repetition and
-disorder go unseen with a probability of about one in 2**120.
+Not cryptographic: records with an equal digest can be forged. Damage, loss, repetition and disorder go unseen with a
+probability of about one in 2**120.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 class Field(StrEnum):
-    """What of a record is compared, besides its offset."""
+    """The fields of a record that are compared, besides its offset."""
 
     TIMESTAMP = "timestamp"
     TIMESTAMP_TYPE = "timestamp_type"
@@ -36,7 +36,7 @@ class Field(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """Of some records in a row. An empty one changes nothing."""
+    """The digest of consecutive records. The empty digest is neutral."""
 
     records: int = 0
     sequence: tuple[int, int] = (0, 0)
@@ -44,7 +44,7 @@ class Digest:
     """The set."""
 
     def then(self, other: Digest) -> Digest:
-        """Of these records and the others behind them."""
+        """The digest of these records followed by the other ones."""
         pairs = zip(self.sequence, other.sequence, BASES, strict=True)
         first, second = ((mine * pow(base, other.records, PRIME) + its) % PRIME for mine, its, base in pairs)
         low, high = ((mine + its) & _MASK for mine, its in zip(self.total, other.total, strict=True))
@@ -60,7 +60,7 @@ class Digest:
 
 
 def join(digests: Iterable[Digest]) -> Digest:
-    """Of parts that follow each other."""
+    """The digest of adjacent parts, in order."""
     found = Digest()
     for each in digests:
         found = found.then(each)

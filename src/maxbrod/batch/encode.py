@@ -1,7 +1,7 @@
-"""Arrow columns to record batches of magic 2, of bounded size, in any codec.
+"""Encodes Arrow columns as record batches of magic 2, of bounded size, with any codec.
 
-The inverse of `decode`: what a batch header says once for all its records (producer, epochs, flags, timestamp
-type) decides where a batch must end. Records without a timestamp type (magic 0) become create-time records.
+The inverse of `decode`. A batch header holds producer, epochs, flags and timestamp type once for all its records, so a
+batch ends where one of them changes. Records without a timestamp type (magic 0) become create-time records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from maxbrod.batch.headers import (
     HEADER_DTYPE,
     NEWEST_MAGIC,
 )
-from maxbrod.batch.joining import join, pairs, seal
+from maxbrod.batch.patch import join, pairs, seal
 from maxbrod.model import Codec, TimestampType
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH_BYTES_MAX: Final = 1_000_000
-"""Before compression. A little below `message.max.bytes` of a broker with default settings (1,048,588)."""
+"""Before compression. Slightly below the default `message.max.bytes` of a broker (1,048,588)."""
 
 _SAME_IN_A_BATCH: Final = (
     "timestamp_type",
@@ -50,10 +50,10 @@ def encode(
     batch_bytes_max: int = BATCH_BYTES_MAX,
     starts: NDArray[np.int64] | None = None,
 ) -> NDArray[np.uint8]:
-    """All of `records` as batches, one after another.
+    """Encode all of `records` as consecutive batches.
 
     No batch is larger than `batch_bytes_max` before compression, except one that holds a single larger record.
-    `starts` names rows where a batch must begin, so that boundaries can be kept.
+    `starts` lists rows where a batch must begin, so that boundaries can be kept.
     """
     records = conform(records)
     if not records.num_rows:
@@ -92,10 +92,10 @@ def _forced(columns: dict[str, NDArray[Any]], starts: NDArray[np.int64] | None) 
     for name in _SAME_IN_A_BATCH:
         forced[1:] |= columns[name][1:] != columns[name][:-1]
     forced[1:] |= columns["control"][1:]
-    # Log-append time is one value a batch.
+    # A batch has one log-append time.
     append = columns["timestamp_type"] == TimestampType.LOG_APPEND
     forced[1:] |= append[1:] & (columns["timestamp_ms"][1:] != columns["timestamp_ms"][:-1])
-    # Sequence numbers run with the offsets inside a batch, and from 2**31 - 1 on to 0.
+    # Within a batch, sequence numbers rise with the offsets, and wrap from 2**31 - 1 to 0.
     sequence, offset = columns["sequence"].astype(np.int64), columns["offset"]
     expected = (sequence[:-1] + (offset[1:] - offset[:-1])) & 0x7FFFFFFF
     without = sequence < 0

@@ -1,7 +1,7 @@
-"""Batches of records that hold nothing, to move a log's end on: a million records with null key and value in 0.8 MB.
+"""Batches of empty records that advance the end of a log: a million records with null key and value take 0.8 MB.
 
-Bytes only. All records of a batch are alike but for their offset delta, so they are written as columns of bytes, one
-block for each length that the delta's varint can have.
+Bytes only. The records of a batch differ only in their offset delta, so they are written as columns of bytes, one
+block for each length of the delta's varint.
 """
 
 from __future__ import annotations
@@ -11,27 +11,24 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.compression import compress
-from maxbrod.batch.crc import crc32c
-from maxbrod.batch.headers import CRC_START, HEADER_BYTES, HEADER_DTYPE, LOG_OVERHEAD_BYTES, NEWEST_MAGIC
-from maxbrod.batch.joining import join
+from maxbrod.batch.headers import HEADER_DTYPE, NEWEST_MAGIC
+from maxbrod.batch.patch import join
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FILLER_RECORDS_MAX: Final = 1_000_000
-"""A few more would not fit into what a broker takes by default."""
+"""Slightly more would exceed the default message.max.bytes of a broker."""
 _NULL: Final = 1  # a length of -1, as a varint
 _VARINT_BYTES_MAX: Final = 3  # of an offset delta below a million
 
 
 def filler(count: int, *, timestamp_ms: int) -> NDArray[np.uint8]:
-    """One batch of so many empty records, all of this time, with offsets from 0."""
+    """One batch of `count` empty records with this timestamp and offsets from 0."""
     if not 1 <= count <= FILLER_RECORDS_MAX:
         raise ValueError(f"a filler has 1 to {FILLER_RECORDS_MAX} records, not {count}")
-    records = np.frombuffer(compress(Codec.ZSTD, _records(count), None), np.uint8)
     header = np.zeros(1, HEADER_DTYPE)
-    header["batch_length"] = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(records)
     header["magic"] = NEWEST_MAGIC
     header["attributes"] = int(Codec.ZSTD)
     header["last_offset_delta"] = count - 1
@@ -40,14 +37,11 @@ def filler(count: int, *, timestamp_ms: int) -> NDArray[np.uint8]:
         header[name] = timestamp_ms
     for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
         header[name] = -1
-    batch = np.concatenate([header.view(np.uint8), records])
-    header["crc"] = crc32c(batch[CRC_START:])
-    batch[:HEADER_BYTES] = header.view(np.uint8)
-    return batch
+    return join(header, [compress(Codec.ZSTD, _records(count))])
 
 
 def emptied(offset: int, *, leader_epoch: int) -> NDArray[np.uint8]:
-    """A batch of one offset and no record, as compaction leaves it: it keeps the epoch that the log had there."""
+    """A batch of one offset without a record, as compaction leaves it. It preserves the leader epoch at that offset."""
     header = np.zeros(1, HEADER_DTYPE)
     header["magic"] = NEWEST_MAGIC
     header["base_offset"] = offset

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch import digest_kernels
+from maxbrod.batch import hash_kernels
 from maxbrod.batch.columns import BinaryColumn, binary_column, headers_columns, number_column
 from maxbrod.batch.digest import BASES, Digest, Field
 from maxbrod.batch.kernels import sealed
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     Words = NDArray[np.uint64]
 
 COLUMNS: Final = ("offset", "timestamp_ms", "timestamp_type", "key", "value", "headers")
-"""Of the records' schema, all that a digest looks at."""
+"""The columns of the record schema that a digest covers."""
 
 
 def hash_fields(records: pa.RecordBatch) -> dict[Field, Words]:
-    """For each field two words a record, in two rows. `records` has the `COLUMNS`, none of them a slice of others."""
+    """Two words for each record and field, in two rows. `records` has the `COLUMNS`, none of them sliced."""
     return {
         Field.TIMESTAMP: _numbers(records, "timestamp_ms"),
         Field.TIMESTAMP_TYPE: _numbers(records, "timestamp_type"),
@@ -37,14 +37,14 @@ def hash_fields(records: pa.RecordBatch) -> dict[Field, Words]:
 def digest_records(
     hashes: dict[Field, Words], places: NDArray[np.int64] | None, ignored: Collection[Field] = ()
 ) -> Digest:
-    """Of records in a row, from their `hash_fields`. `places` None: only their order counts."""
+    """The digest of consecutive records, from their `hash_fields`. If `places` is None, only their order counts."""
     words = np.stack([hashes[field] for field in Field])
     count = words.shape[2]
     places = np.zeros(count, np.int64) if places is None else places
     used = np.array([field not in ignored for field in Field])
     state = np.zeros(4, np.uint64)
     bases = np.array(BASES, np.uint64)
-    digest_kernels.fold_records(sealed(places), sealed(words), sealed(used), sealed(bases), state)
+    hash_kernels.fold_records(sealed(places), sealed(words), sealed(used), sealed(bases), state)
     first, second, low, high = state.tolist()
     return Digest(records=count, sequence=(first, second), total=(low, high))
 
@@ -56,7 +56,7 @@ def _numbers(records: pa.RecordBatch, name: str) -> Words:
 
 def _values(column: BinaryColumn) -> Words:
     found: Words = np.empty((2, len(column.valid)), np.uint64)
-    digest_kernels.hash_values(*(sealed(each) for each in column), found[0], found[1])
+    hash_kernels.hash_values(*(sealed(each) for each in column), found[0], found[1])
     return found
 
 
@@ -65,5 +65,5 @@ def _headers(array: Any) -> Words:  # noqa: ANN401 - an Arrow array
     key_words, value_words = _values(keys), _values(values)
     found: Words = np.empty((2, len(array)), np.uint64)
     inputs = (ends, *key_words, *value_words)
-    digest_kernels.hash_headers(*(sealed(each) for each in inputs), found[0], found[1])
+    hash_kernels.hash_headers(*(sealed(each) for each in inputs), found[0], found[1])
     return found

@@ -1,8 +1,8 @@
 """Walks a buffer of record batches and reads their headers, without copying or touching records.
 
-Owns the byte layout of a batch header and the check of its CRC. A batch that merely ends beyond the buffer
-is normal (a fetch is cut at any byte) and is told apart from one that is damaged. Python runs once per
-batch; the fields come out as columns. Messages of magic 0 and 1 are left to `legacy`, which is compiled.
+Owns the byte layout of a batch header and the check of its CRC. A batch that ends beyond the buffer is normal,
+because a fetch response is cut at any byte, and differs from a damaged one. Python runs once per batch; the fields
+are columns. `legacy`, which is compiled, walks messages of magic 0 and 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HEADER_BYTES: Final = 61
 """A batch of magic 2 up to its first record."""
 LOG_OVERHEAD_BYTES: Final = 12
-"""What stands before the part that `batch_length` counts."""
+"""The bytes before those that `batch_length` counts."""
 CRC_START: Final = 21
 """The CRC covers a batch from here to its end."""
 
@@ -58,16 +58,16 @@ HEADER_DTYPE: Final = np.dtype(
 NEWEST_MAGIC: Final = 2
 _START: Final = struct.Struct(">qi4xb")  # base offset, length, (leader epoch or old CRC), magic
 _SIZE_MIN: Final = {0: 26, 1: 34, 2: HEADER_BYTES}  # magic 0 and 1: a message with null key and null value
-_DAMAGED: Final = "the bytes are damaged from here on; read them again from the source"
-_NEWER: Final = "the bytes are damaged, or written by a newer Kafka than this release of maxbrod knows"
+_DAMAGED: Final = "the bytes are damaged from this position on; read them again from the source"
+_NEWER: Final = "the bytes are damaged, or a Kafka version newer than this release of maxbrod supports wrote them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeaders:
-    """The headers of the whole batches of one buffer: `headers["base_offset"]` is a column, one row a batch.
+    """The headers of the whole batches of one buffer. `headers["base_offset"]` is a column with one row a batch.
 
-    A message of magic 0 or 1 is a row too, under the names of magic 2: `base_offset` is its own offset (for
-    a compressed wrapper, the last offset inside), `count` is 1, or -1 where only decompressing would tell.
+    A message of magic 0 or 1 is a row as well, under the names of magic 2: `base_offset` is its own offset (for
+    a compressed message, the last offset inside), `count` is 1, or -1 if the message must be decompressed to know.
     """
 
     position: NDArray[np.int64]
@@ -76,7 +76,7 @@ class BatchHeaders:
     end: int
     """The first byte after the last whole batch."""
     tail: int
-    """How many bytes of a cut batch follow `end`."""
+    """The number of bytes of a cut batch after `end`."""
 
     def __len__(self) -> int:
         return len(self.position)
@@ -85,14 +85,14 @@ class BatchHeaders:
         return self.fields[name]
 
     def take(self, rows: slice | NDArray[Any]) -> BatchHeaders:
-        """The same buffer, fewer of its batches."""
-        # Contiguous whatever `rows` are, or each kernel would be compiled once more for strided columns.
+        """The headers of some batches of the same buffer."""
+        # Contiguous for any `rows`, or numba would compile each kernel again for strided columns.
         position, size = (np.ascontiguousarray(column[rows]) for column in (self.position, self.size))
         fields = {name: np.ascontiguousarray(column[rows]) for name, column in self.fields.items()}
         return BatchHeaders(position=position, size=size, fields=fields, end=self.end, tail=self.tail)
 
     def codec_at(self, row: int) -> Codec:
-        """One batch's codec; UnsupportedFormatError for a number that nobody has defined."""
+        """The codec of one batch. UnsupportedFormatError for an undefined number."""
         number = int(self["attributes"][row]) & ATTRIBUTE_CODEC
         try:
             return Codec(number)
@@ -101,11 +101,11 @@ class BatchHeaders:
                 f"compression codec {number} is unknown",
                 offset=int(self["base_offset"][row]),
                 position=int(self.position[row]),
-                hint="the batch was written by a newer Kafka than this release of maxbrod knows",
+                hint="a Kafka version newer than this release of maxbrod supports wrote the batch",
             ) from None
 
     def generations(self) -> list[tuple[bool, slice]]:
-        """Neighbours of one format generation together: whether they are of magic 0 or 1, and which rows."""
+        """Runs of rows of one format generation: whether they are of magic 0 or 1, and the rows."""
         old = self["magic"] != NEWEST_MAGIC
         edges = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(old)]
         return [(bool(old[start : start + 1].any()), slice(start, end)) for start, end in pairwise(edges)]
@@ -142,7 +142,7 @@ class BatchHeaders:
 
 
 def header_rows(fields: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """Columns as headers in the byte order of the wire, one row a batch; the inverse of reading them."""
+    """Columns as headers in wire byte order, one row a batch; the inverse of reading them."""
     rows = np.empty(len(fields["magic"]), HEADER_DTYPE)
     for name in HEADER_DTYPE.names or ():
         rows[name] = fields[name]
@@ -150,7 +150,7 @@ def header_rows(fields: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
 
 
 def as_bytes_array(buffer: Any) -> NDArray[np.uint8]:  # noqa: ANN401 - anything with a buffer
-    """Any buffer as an array of bytes over the same memory."""
+    """A byte array over the memory of any buffer."""
     if isinstance(buffer, np.ndarray):
         return np.ascontiguousarray(buffer).view(np.uint8)
     return np.frombuffer(buffer, np.uint8)
@@ -166,18 +166,17 @@ def walk(
 ) -> BatchHeaders:
     """Read every batch header of `buffer`.
 
-    A cut batch at the end is left to the caller as `tail`, unless `whole` says that there must be none.
-    CorruptDataError, TruncatedDataError and UnsupportedFormatError name the offset and the byte position; what
-    stands before that position is sound.
+    A cut batch at the end becomes `tail`, unless `whole` forbids one. CorruptDataError, TruncatedDataError and
+    UnsupportedFormatError name the offset and the byte position; all batches before that position are valid.
     """
     data = as_bytes_array(buffer)
     with naming(object_name):
         headers = _walk(data, batch_bytes_max, check_crc=check_crc)
         if whole and headers.tail:
             raise TruncatedDataError(
-                f"the last batch is cut: only {headers.tail} bytes of it are there",
+                f"the last batch is cut: only {headers.tail} bytes of it are present",
                 position=headers.end,
-                hint="read the object again; if it stays so, what wrote it was interrupted",
+                hint="read the object again; if it is still cut, the process that wrote it was interrupted",
             )
     return headers
 
@@ -192,7 +191,7 @@ def _walk(data: NDArray[np.uint8], batch_bytes_max: int, *, check_crc: bool) -> 
             _check_start(data, position, batch_bytes_max)
         if magic is None or magic == NEWEST_MAGIC:
             return _joined(runs)
-        from maxbrod.batch import legacy  # noqa: PLC0415 - compiled: loading it costs seconds, and it is rarely met
+        from maxbrod.batch import legacy  # noqa: PLC0415 - loading numba costs seconds, and old messages are rare
 
         runs.append(legacy.walk(data, position, batch_bytes_max, check_crc=check_crc))
         if runs[-1].end == position:
@@ -201,7 +200,7 @@ def _walk(data: NDArray[np.uint8], batch_bytes_max: int, *, check_crc: bool) -> 
 
 
 def _find(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -> tuple[list[int], list[int], int, int | None]:
-    """Positions and sizes of whole batches from `position` on, where the run ends, and the magic that ended it."""
+    """Positions and sizes of the whole batches from `position` on, where they end, and the magic that ended them."""
     view = memoryview(data)
     positions: list[int] = []
     sizes: list[int] = []
@@ -218,7 +217,7 @@ def _find(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -> tuple
 
 
 def _check_start(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -> None:
-    """Refuse an unknown magic and a length that cannot be: the only fields that are used before the CRC is known."""
+    """Refuse an unknown magic and an impossible length, the only fields used before the CRC is checked."""
     offset, length, magic = _START.unpack_from(data, position)
     if magic not in _SIZE_MIN:
         raise UnsupportedFormatError(
@@ -226,7 +225,7 @@ def _check_start(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -
         )
     if not _SIZE_MIN[magic] <= length + LOG_OVERHEAD_BYTES <= batch_bytes_max:
         raise CorruptDataError(
-            f"a batch of magic {magic} says that it has {length} bytes, which cannot be",
+            f"a batch of magic {magic} has an impossible length of {length} bytes",
             offset=offset,
             position=position,
             hint=_DAMAGED,
@@ -245,7 +244,7 @@ def _read(
     if check_crc:
         computed = _computed_crc(data, positions, (position + size).tolist())
         sound = int(np.argmax(np.append(computed != headers["crc"], True)))
-    # In the order of the bytes: what stands before the position of an error is sound.
+    # In byte order, so that everything before the position of an error is valid.
     _check_fields(headers.take(slice(sound)))
     if check_crc:
         refuse_wrong_crc(headers, computed)
@@ -257,9 +256,9 @@ def _columns(rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def read_headers(rows: bytes, position: NDArray[np.int64], size: NDArray[np.int64]) -> BatchHeaders:
-    """Headers of magic 2 that stand one after another, without their records; positions are those of the batches.
+    """Read consecutive headers of magic 2 without their records. `position` has the positions of the batches.
 
-    CorruptDataError, UnsupportedFormatError: as `walk`. Nothing is known of the checksums.
+    CorruptDataError and UnsupportedFormatError as in `walk`. Checksums are not checked.
     """
     fields = _columns(np.frombuffer(rows, HEADER_DTYPE))
     end = int(position[-1] + size[-1]) if len(position) else 0
@@ -269,7 +268,7 @@ def read_headers(rows: bytes, position: NDArray[np.int64], size: NDArray[np.int6
 
 
 def check_crc(buffer: Any, headers: BatchHeaders, *, object_name: str | None = None) -> None:  # noqa: ANN401 - as above
-    """What `walk` was told not to check, of batches of magic 2; the same CorruptDataError."""
+    """Check the CRCs of batches of magic 2 that `walk` has not checked. Raises the same CorruptDataError."""
     ends = (headers.position + headers.size).tolist()
     with naming(object_name):
         refuse_wrong_crc(headers, _computed_crc(as_bytes_array(buffer), headers.position.tolist(), ends))
@@ -286,7 +285,7 @@ def refuse_wrong_crc(headers: BatchHeaders, computed: NDArray[np.uint32]) -> Non
     if wrong.size:
         row = int(wrong[0])
         raise CorruptDataError(
-            f"a batch's checksum is {int(headers['crc'][row]):08x}, but its bytes give {int(computed[row]):08x}",
+            f"the checksum of a batch is {int(headers['crc'][row]):08x}, but its bytes give {int(computed[row]):08x}",
             offset=int(headers["base_offset"][row]),
             position=int(headers.position[row]),
             hint="the bytes are damaged; read them again from the source",
@@ -298,19 +297,19 @@ def _check_fields(headers: BatchHeaders) -> None:
     if unknown.any():
         row = int(np.flatnonzero(unknown)[0])
         raise UnsupportedFormatError(
-            f"a batch has attributes {int(headers['attributes'][row]) & 0xFFFF:#06x}, with flags nobody has defined",
+            f"a batch has attributes {int(headers['attributes'][row]) & 0xFFFF:#06x}, with undefined flags",
             offset=int(headers["base_offset"][row]),
             position=int(headers.position[row]),
             hint=_NEWER,
         )
     count = headers["count"]
     span = headers["last_offset_delta"].astype(np.int64) + 1
-    # The last offset wraps below zero where base and delta together leave 64 bits.
+    # The last offset is negative if base and delta together exceed 64 bits.
     wrong = (headers["base_offset"] < 0) | (headers.last_offset < 0) | (span < 1) | (count < 0) | (count > span)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise CorruptDataError(
-            f"a batch says that it holds {int(count[row])} records in {int(span[row])} offsets",
+            f"a batch claims to hold {int(count[row])} records in {int(span[row])} offsets",
             offset=int(headers["base_offset"][row]),
             position=int(headers.position[row]),
             hint=_DAMAGED,

@@ -1,8 +1,8 @@
 """The compiled loops: everything that touches single records of a batch of magic 2.
 
-Rules that keep damaged or hostile bytes harmless: no position is read that was not compared with its end
-before; every loop moves forward; nothing is allocated here. A kernel answers with a status and where it
-stopped; `decode`, `encode` and `select` turn that into an error with names in it.
+Rules that keep damaged or hostile bytes harmless: every position is compared with its end before it is read; every
+loop moves forward; nothing is allocated here. A kernel returns a status and where it stopped; `failure` makes that an
+error with names in it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
 
 OK: Final = 0
 BAD_VARINT: Final = 1
@@ -26,11 +30,11 @@ BAD_HEADER: Final = 5
 TOO_LARGE: Final = 6
 
 MEANING: Final = {
-    BAD_VARINT: "a number of a record runs over its end",
-    BAD_LENGTH: "a record's length disagrees with what is in it",
-    BAD_OFFSET_DELTA: "a record's offset lies outside its batch or does not rise",
+    BAD_VARINT: "a number in a record extends past its end",
+    BAD_LENGTH: "the length of a record disagrees with its content",
+    BAD_OFFSET_DELTA: "the offset of a record lies outside its batch or does not rise",
     BAD_COUNT: "the batch holds more bytes than its records",
-    BAD_HEADER: "a record's header has an impossible length",
+    BAD_HEADER: "a header of a record has an impossible length",
     TOO_LARGE: "the records need more than 2 GiB of one Arrow column",
 }
 
@@ -39,10 +43,22 @@ _CHECKED: Final = bool(config.BOUNDSCHECK)
 
 
 def sealed(array: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view. Kernels take their inputs so, or each would be compiled once more for writable ones."""
+    """A read-only view. All kernel inputs are read-only, or numba would compile each kernel again for writable ones."""
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def failure(meaning: str, headers: BatchHeaders, row: int, where: str, status: int) -> MaxbrodError:
+    offset, position = int(headers["base_offset"][row]), int(headers.position[row])
+    if status == TOO_LARGE:
+        return RefusedError(meaning, offset=offset, position=position, hint="decode fewer batches at a time")
+    return CorruptDataError(
+        f"{meaning}: {where}",
+        offset=offset,
+        position=position,
+        hint="if the checksum is right, the writer of the batch produced these bytes",
+    )
 
 
 @intrinsic
@@ -59,9 +75,9 @@ def _memcpy(typingctx: Any, dst: Any, dst_at: Any, src: Any, src_at: Any, count:
 
 @njit(cache=True, nogil=True, inline="always")
 def copy_bytes(dst, dst_at, src, src_at, count):
-    """A loop over bytes costs several times as much as memcpy for values of a few hundred bytes.
+    """Copy by memcpy: for values of a few hundred bytes a loop over bytes costs several times as much.
 
-    With NUMBA_BOUNDSCHECK=1 it is that loop all the same: then numba checks it, as it cannot check memcpy.
+    With NUMBA_BOUNDSCHECK=1 it is a loop, because numba cannot check memcpy.
     """
     if _CHECKED:
         for i in range(count):
@@ -72,7 +88,7 @@ def copy_bytes(dst, dst_at, src, src_at, count):
 
 @njit(cache=True, nogil=True, inline="always")
 def read_varint(data, at, end):
-    """A zig-zag number and the position after it, or position -1 where it runs over `end` or over 10 bytes."""
+    """A zig-zag number and the position after it, which is -1 if the number passes `end` or has over 10 bytes."""
     raw = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < 64:
@@ -129,9 +145,9 @@ def scan(
     value_ends,
     header_ends,
 ):
-    """Find every part of every record, and check all of it.
+    """Locate and check every field of every record.
 
-    The `ends` arrays come with their first value set: this may be one group of many.
+    The first value of the `ends` arrays is set by the caller: this may be one group of many.
     Returns (status, batch, record of the batch, header key bytes, header value bytes).
     """
     row = 0
@@ -187,7 +203,7 @@ def scan(
             headers, at = read_varint(data, at, stop)
             if at < 0:
                 return BAD_VARINT, batch, record, 0, 0
-            # A header is two bytes at the least, so this bounds the loop by bytes that are there.
+            # A header has at least two bytes, so this bounds the loop by the bytes present.
             if headers < 0 or headers > (stop - at) // 2:
                 return BAD_HEADER, batch, record, 0, 0
             header_at[row] = at
@@ -226,7 +242,7 @@ def scan(
 
 @njit(cache=True, nogil=True)
 def gather(buffer, arena, in_arena, count, part_at, part_ends, out):
-    """Bring one part of every record (the keys, or the values) together."""
+    """Gather one field of every record (the keys or the values)."""
     row = 0
     for batch in range(len(count)):
         data = arena if in_arena[batch] else buffer
@@ -250,7 +266,7 @@ def gather_headers(
     value_valid,
     value_out,
 ):
-    """Bring the header keys and values together. Reads only what `scan` has checked."""
+    """Gather the header keys and values. Reads only positions that `scan` has checked."""
     row = 0
     header = 0
     for batch in range(len(count)):
@@ -297,9 +313,9 @@ def measure(
     begins,
     length,
 ):
-    """Cut the records into batches: `begins` marks each batch's first one, `length` is each body's size.
+    """Divide the records into batches: `begins` marks the first record of each batch, `length` is each record's size.
 
-    Returns how many bytes all records take, their length fields included.
+    Returns the total size of all records, including their length fields.
     """
     total = np.int64(0)
     in_batch = np.int64(0)
@@ -354,7 +370,7 @@ def write(
     out,
     out_starts,
 ):
-    """Write the records of every batch, `gap` bytes before each for its header; `out_starts` gets where each begins."""
+    """Write the records of every batch after `gap` bytes for its header. `out_starts` receives the batch starts."""
     at = np.int64(0)
     for batch in range(len(starts) - 1):
         out_starts[batch] = at
@@ -391,28 +407,29 @@ def write(
 
 
 @njit(cache=True, nogil=True)
-def cut(data, at, count, keep, dense, out):
-    """Copy the kept records of one batch that `scan` has checked: byte for byte, or with new offset deltas."""
-    end = np.int64(len(data))
-    to = np.int64(0)
-    kept = np.int64(0)
-    for record in range(count):
-        begin = at
-        length, body = read_varint(data, at, end)
-        at = body + length
-        if not keep[record]:
-            continue
-        if dense:
-            _, delta_at = read_varint(data, body + 1, end)
-            _, rest = read_varint(data, delta_at, end)
-            head = delta_at - body
-            to = write_varint(out, to, head + varint_bytes(kept) + (at - rest))
-            copy_bytes(out, to, data, body, head)
-            to = write_varint(out, to + head, kept)
-            copy_bytes(out, to, data, rest, at - rest)
-            to += at - rest
+def lowest_timestamps(buffer, arena, in_arena, starts, ends, base_timestamp, count, out, sound):
+    """Find the lowest timestamp of each batch. Only lengths and timestamps are read.
+
+    `sound` becomes false for a batch whose record lengths do not add up.
+    """
+    for batch in range(len(starts)):
+        data = arena if in_arena[batch] else buffer
+        at = starts[batch]
+        end = ends[batch]
+        base = base_timestamp[batch]
+        best = np.int64(9223372036854775807)
+        for _ in range(count[batch]):
+            length, at = read_varint(data, at, end)
+            if at < 0 or length < 6 or length > end - at:
+                at = np.int64(-1)
+                break
+            delta, after = read_varint(data, at + 1, at + length)
+            if after < 0:
+                at = np.int64(-1)
+                break
+            best = min(best, base + delta)
+            at += length
+        if at != end:
+            sound[batch] = False
         else:
-            copy_bytes(out, to, data, begin, at - begin)
-            to += at - begin
-        kept += 1
-    return to
+            out[batch] = best

@@ -1,8 +1,8 @@
-"""Messages of magic 0 and 1, as brokers before Kafka 0.11 stored them: walk them, and decode them.
+"""Walks and decodes messages of magic 0 and 1, as brokers before Kafka 0.11 stored them.
 
-A message stands alone, or is a wrapper whose value is a compressed run of messages. Inside a wrapper of
-magic 1 offsets count from 0 and the wrapper carries the last one's; inside magic 0 they are absolute. Only
-reading: everything is written as magic 2.
+A message is plain, or a wrapper whose value is a compressed run of messages. Inside a wrapper of magic 1, offsets count
+from 0 and the wrapper has the last offset; inside magic 0 they are absolute. Read only: everything is written as
+magic 2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from maxbrod.batch.headers import (
     BatchHeaders,
     refuse_wrong_crc,
 )
-from maxbrod.batch.scan import failure
 from maxbrod.batch.schema import project
 from maxbrod.batch.unpack import ENOUGH_BYTES, append
 from maxbrod.errors import CorruptDataError
@@ -106,7 +105,7 @@ def _check_offsets(offset: NDArray[np.int64], headers: BatchHeaders) -> None:
 
 @dataclass(slots=True)
 class _Runs:
-    """Messages to scan: each run is plain neighbours in the buffer, or what one wrapper held, in the arena."""
+    """Messages to scan. A run is adjacent plain messages in the buffer, or the content of one wrapper in the arena."""
 
     in_arena: NDArray[np.bool_]
     start: NDArray[np.int64]
@@ -121,7 +120,7 @@ class _Runs:
 
 
 def decode(data: NDArray[np.uint8], headers: BatchHeaders, columns: list[str] | None, bytes_max: int) -> pa.RecordBatch:
-    """All messages of these headers as records of magic 2 would be; magic 0 has no timestamp: -1, type -1."""
+    """Decode all messages of these headers to records as of magic 2. Magic 0 has no timestamp: -1, type -1."""
     parts: list[pa.RecordBatch] = []
     done = 0
     arena = Arena(0)
@@ -161,7 +160,7 @@ def _decode(data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, runs: 
 
 
 def _runs(data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, bytes_max: int) -> tuple[_Runs, int]:
-    """The runs of these messages, wrappers unpacked, and how many messages that is: it stops at ENOUGH_BYTES."""
+    """The runs of these messages with wrappers unpacked, and the number of messages. Stops at ENOUGH_BYTES."""
     wrapper = headers.codec != Codec.NONE
     begins = np.ones(len(headers), np.bool_)
     neighbours = headers.position[1:] == (headers.position + headers.size)[:-1]
@@ -202,24 +201,24 @@ def _unwrap(
     if magic == 1 and count:
         if last > offset:
             raise CorruptDataError(
-                "the offsets inside a compressed message reach beyond its own", offset=offset, position=position
+                "the offsets inside a compressed message exceed its own", offset=offset, position=position
             )
         runs.base_offset[run] = offset - last
         runs.fixed_timestamp[run] = attributes & ATTRIBUTE_LOG_APPEND != 0
 
 
 def _value(entry: NDArray[np.uint8], magic: int, offset: int, position: int) -> NDArray[np.uint8]:
-    """The value of one message: a wrapper's compressed messages."""
+    """The value of a wrapper: its compressed messages."""
     at = 26 if magic == 1 else 18
     key_length = int.from_bytes(entry[at : at + 4].tobytes(), "big", signed=True)
     at += 4 + max(key_length, 0)
     length = int.from_bytes(entry[at : at + 4].tobytes(), "big", signed=True)
     at += _VALUE_LENGTH_BYTES
     if key_length < -1 or length < 0 or at + length != entry.size:
-        raise CorruptDataError("a compressed message's lengths disagree", offset=offset, position=position)
+        raise CorruptDataError("the lengths of a compressed message disagree", offset=offset, position=position)
     return entry[at:]
 
 
 def _failure(status: int, headers: BatchHeaders, row: int, message: int) -> MaxbrodError:
     meaning = legacy_kernels.MEANING.get(status) or kernels.MEANING[status]
-    return failure(meaning, headers, row, f"message {message} from there", status)
+    return kernels.failure(meaning, headers, row, f"message {message} from there", status)

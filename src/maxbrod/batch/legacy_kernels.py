@@ -17,13 +17,13 @@ BAD_OFFSET: Final = 13
 MEANING: Final = {
     BAD_MAGIC: "a message inside a compressed one has another magic than its wrapper",
     BAD_CRC: "a message inside a compressed one has a wrong checksum",
-    NESTED: "a compressed message stands inside a compressed one",
+    NESTED: "a compressed message contains a compressed one",
     BAD_OFFSET: "the offsets inside a compressed message do not rise",
 }
 
 
 def _crc_tables() -> np.ndarray:
-    """CRC-32 as zlib's, eight bytes at a time."""
+    """Tables for CRC-32 as in zlib, eight bytes at a time."""
     tables = np.zeros((8, 256), np.uint32)
     register = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -88,9 +88,9 @@ def _overhead(magic):
 
 @njit(cache=True, nogil=True)
 def walk(data, at, bytes_max, position, size, offset, magic, attributes, timestamp, crc, computed):
-    """Headers of the whole messages from `at` on, as far as the arrays go.
+    """Read the headers of the whole messages from `at` on, as far as the arrays go.
 
-    Returns how many, and where it stopped: at a batch of magic 2, at a cut message, or at one that is impossible.
+    Returns the number and where it stopped: at a batch of magic 2, a cut message, or an impossible one.
     """
     row = 0
     end = np.int64(len(data))
@@ -114,7 +114,7 @@ def walk(data, at, bytes_max, position, size, offset, magic, attributes, timesta
 
 @njit(cache=True, nogil=True)
 def count_inner(data, at, end, magic, check_crc):
-    """Check the messages inside a wrapper. Returns (status, how many, the last one's offset field)."""
+    """Check the messages inside a wrapper. Returns (status, count, offset field of the last one)."""
     count = 0
     last = np.int64(-1)
     while at < end:
@@ -159,7 +159,7 @@ def scan(
     value_ends,
     value_valid,
 ):
-    """Find every part of every message of each run (plain neighbours, or what one wrapper held), already counted.
+    """Locate every field of every message of each run, whose messages have been counted.
 
     Returns (status, run, message of the run).
     """

@@ -1,7 +1,7 @@
-"""The lowest timestamps of batches without compiled code, as long as that costs next to nothing.
+"""Finds the lowest timestamps of batches without compiled code, within a small budget.
 
-Loading numba takes longer than a small backup. Here all batches go forward together, one record at each step, with a
-few operations of numpy over all of them: fast where many batches have few records each. A `Look` knows when to stop.
+Loading numba takes longer than a small backup. Here all batches advance together, one record at each step, by a few
+numpy operations over all of them. That is fast for many batches of few records. A `Look` keeps the budget.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOOKED_INTO_BYTES: Final = 16 << 20
-"""Of a task, as they come. Archives of many segments come of small runs, and in large ones a look would not last."""
+"""The limit for a task, in archived bytes. Small runs make archives of many segments; large runs exceed it."""
 STEPS: Final = 2048
-"""About 40 microseconds each."""
+"""Each takes about 40 microseconds."""
 UNPACKED_BYTES: Final = 64 << 20
 _WORD_BYTES: Final = 8
 _PADDING: Final = bytes(4 * _WORD_BYTES)
@@ -42,12 +42,12 @@ _ONE: Final = np.uint64(1)
 
 
 def look_into(bytes_expected: int) -> Look | None:
-    """For a task that writes about so many bytes; None if they are too many."""
+    """A `Look` for a task that writes about `bytes_expected`; None if that is too much."""
     return Look() if bytes_expected <= LOOKED_INTO_BYTES else None
 
 
 class Look:
-    """What one task may still look into."""
+    """The remaining budget of one task."""
 
     def __init__(self, *, steps: int = STEPS, unpacked_bytes: int = UNPACKED_BYTES) -> None:
         self._steps = steps
@@ -56,10 +56,10 @@ class Look:
     def lowest_timestamps(
         self, data: NDArray[np.uint8], headers: BatchHeaders
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Of each batch of magic 2 the lowest timestamp of its records, and whether it was looked into and is sound."""
+        """The lowest timestamp of each batch of magic 2, and whether it was computed and the batch is sound."""
         lowest, sound = np.zeros(len(headers), np.int64), np.zeros(len(headers), np.bool_)
         steps = int(headers["count"].max(initial=0))
-        # All or nothing: a segment with one batch that nobody has seen gains nothing by the others.
+        # All or nothing: a segment's lowest time is unknown if that of one batch is.
         if steps > self._steps or int(headers.size.sum()) > self._room:
             self._steps = 0
             return lowest, sound
@@ -72,7 +72,7 @@ class Look:
     def _unpack(
         self, data: NDArray[np.uint8], headers: BatchHeaders
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]] | None:
-        """Their records one after another, and where those of each begin and end. None: they are too many."""
+        """All records in one buffer, and where those of each batch begin and end. None if they exceed the budget."""
         blocks = dict(compressed_rows(data, headers, bytes_max=max(self._room, 1)))
         arena = Arena(4 * int(headers.size.sum()) + len(_PADDING))
         ends = np.zeros(len(headers) + 1, np.int64)
@@ -82,7 +82,7 @@ class Look:
                 if block is None or not arena.append_block(block):
                     append(arena, headers, row, data[at + HEADER_BYTES : at + size], max(self._room - arena.size, 0))
             except MaxbrodError:
-                # Too large, or damaged: whoever reads the records will say so.
+                # Too large or damaged: readers of the records report it.
                 self._room = 0
                 return None
             ends[row + 1] = arena.size
@@ -98,18 +98,18 @@ def _walk(
     base: NDArray[np.int64],
     count: NDArray[np.int32],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Every batch one record further at each step. One whose records do not add up is not sound, and stands still."""
+    """Advance every batch by one record at each step. A batch whose lengths do not add up is not sound and stops."""
     words: NDArray[np.uint64] = np.ndarray((data.size - _WORD_BYTES + 1,), "<u8", data, strides=(1,))
     order = np.argsort(-count, kind="stable")
     at, end, base, count = start[order], end[order], base[order], count[order]
     lowest, sound = np.full(len(order), _INT64_MAX), count > 0
-    # Those with more records than steps were made, which stand in front.
+    # The batches with more records than steps taken; they are sorted to the front.
     live = np.searchsorted(-count, -np.arange(int(count[0]) if len(count) else 0), side="left")
     for rows in map(slice, live.tolist()):
         length, size = _varints(words[at[rows]])
         inside = at[rows] + size
         fits = (length >= _RECORD_BYTES_MIN) & (length <= end[rows] - inside)
-        # Behind a byte of attributes.
+        # After a byte of attributes.
         delta, size = _varints(words[np.where(fits, inside + 1, 0)])
         fits &= size < length
         sound[rows] &= fits
@@ -122,7 +122,7 @@ def _walk(
 
 
 def _varints(word: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The zig-zag numbers that begin with these words, and their bytes; more than a word is as long as no record."""
+    """The zig-zag numbers at the start of these words, and their sizes. Over 8 bytes, the size exceeds any record."""
     stop = ~word & _STOPS
     below = (stop & (~stop + _ONE)) - _ONE
     raw = word & below & ~_STOPS

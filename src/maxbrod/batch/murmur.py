@@ -1,4 +1,4 @@
-"""The partition of a record by its key, the same as Kafka's Java client chooses: murmur2 of the key's bytes."""
+"""Chooses the partition of a record by its key as Kafka's Java client does: murmur2 of the key's bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maxbrod.batch import murmur_kernels
+from maxbrod.batch import hash_kernels
 from maxbrod.batch.columns import binary_column
 from maxbrod.batch.kernels import sealed
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def partition_for(keys: pa.Array, count: int, *, null_partition: int) -> NDArray[np.int32]:
-    """For each of these keys (a binary column) its partition of `count`. A null key has no hash: `null_partition`."""
+    """The partition, out of `count`, of each key of a binary column. A null key gets `null_partition`."""
     if count < 1 or not 0 <= null_partition < count:
         raise ValueError(f"there is no partition {null_partition} among {count}")
     column = binary_column(keys)
     chosen = np.full(len(keys), null_partition, np.int32)
-    murmur_kernels.partitions(*(sealed(each) for each in column), count, chosen)
+    hash_kernels.partitions(*(sealed(each) for each in column), count, chosen)
     return chosen

@@ -1,6 +1,6 @@
-"""Compiles every kernel into numba's cache, so that the first real command does not wait for it.
+"""Compiles every kernel into numba's cache, so that the first command does not wait for it.
 
-Run once at set-up: `python -m maxbrod.batch.prepare`. Each process still pays about a second to load numba.
+Run once at set-up: `python -m maxbrod.batch.prepare`. Each process still needs about a second to load numba.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from maxbrod.batch.hashing import digest_records, hash_fields
 from maxbrod.batch.headers import walk
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.murmur import partition_for
-from maxbrod.batch.select import select
 from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 
@@ -24,7 +23,7 @@ _OLD_MESSAGE = bytes.fromhex("0000000000000000000000175ba32c10010000000000000000
 
 
 def prepare() -> None:
-    """Call each kernel once with the very types that real calls use."""
+    """Call each kernel once with the types that real calls use."""
     header = {"key": b"h", "value": b"v"}
     records = pa.RecordBatch.from_pydict(
         {
@@ -38,8 +37,6 @@ def prepare() -> None:
     batch = encode(records, codec=Codec.LZ4)
     digest_records(hash_fields(decode(batch)), None)
     lowest_timestamps(batch, walk(batch))
-    for dense in (False, True):
-        select(batch, walk(batch), np.array([True, False]), dense=dense)
     partition_for(records.column("key"), 1, null_partition=0)
     old = np.frombuffer(_OLD_MESSAGE, np.uint8)
     decode(old)

@@ -1,6 +1,6 @@
-"""Headers that say where a restored record came from, added behind its own. Columns in, column out: nothing per record.
+"""Appends headers to restored records that name their source. Columns in, column out: no Python per record.
 
-A record that is restored twice has them twice; the last ones are of the last restore, as Kafka's own clients take the
+A record that is restored twice has them twice. The last ones are of the last restore, and Kafka's clients return the
 last header of a name.
 """
 
@@ -26,12 +26,12 @@ RESTORE_ID: Final = "maxbrod.restore_id"
 OFFSET: Final = "maxbrod.source.offset"
 TIMESTAMP: Final = "maxbrod.source.timestamp_ms"
 PROVENANCE_BYTES_MAX: Final = 1024
-"""What the headers of one record add to it, at most: a topic's name has 249 letters, the ids and numbers far fewer."""
+"""The most that the headers add to one record: a topic name has up to 249 letters, the ids and numbers far fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Of all records of one source partition. Without a cluster id, as old snapshots are, there is no header for it."""
+    """The source of all records of one partition. Old snapshots have no cluster id; then there is no header for it."""
 
     topic: str
     partition: int
@@ -48,14 +48,14 @@ class Provenance:
 
 
 def with_provenance(records: pa.RecordBatch, provenance: Provenance) -> pa.RecordBatch:
-    """`records` with columns `offset`, `timestamp_ms` and `headers`; the first two are what the new headers tell."""
+    """Add the headers to `records`, which need the columns `offset`, `timestamp_ms` and `headers`."""
     place = records.schema.get_field_index("headers")
     stamped = _stamped(records, records.column(place), provenance)
     return records.set_column(place, records.schema.field(place), stamped)
 
 
 def _stamped(records: pa.RecordBatch, headers: pa.Array, provenance: Provenance) -> pa.Array:
-    """Keys and values are gathered by number: those that were there, then the constants, then offsets and times."""
+    """Gather keys and values by number: the existing ones, then the constants, then offsets and times."""
     rows = records.num_rows
     ends, _, _ = headers_columns(headers)
     entries = headers.values

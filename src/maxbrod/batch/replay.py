@@ -1,11 +1,11 @@
-"""Archived batches of one partition made ready for a broker: what it takes from a client, and nothing else.
+"""Prepares archived batches of one partition so that a broker accepts them from a client.
 
 Brokers refuse control batches, transactional batches without a transaction, messages of magic 0 and 1, and batches
-whose offsets have holes; of batches with log-append time they would keep the times that the producers had sent. Most
-batches need none of this undone: they are copied at once, their headers patched, their records untouched. The others
-are rewritten by `rewriting`, which is loaded only then.
+whose offsets have holes. Of batches with log-append time they would keep the times that the producers had sent. Most
+batches have none of these: they are copied at once and their headers patched. `rewriting`, which is loaded only when
+needed, rewrites the others.
 
-Producer id, epoch and sequence stay as archived: whoever sends the batches patches them.
+Producer id, epoch and sequence stay as archived: the sender of the batches patches them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ from maxbrod.batch.headers import (
     header_rows,
     walk,
 )
-from maxbrod.batch.joining import join
-from maxbrod.batch.parts import SourcedBatches, SourceRanges, merged, merged_ranges
-from maxbrod.batch.patch import patch
+from maxbrod.batch.patch import join, patch
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.errors import CorruptDataError, naming
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,18 +45,36 @@ _DROPPED: Final = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_DELETE_HORIZON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oversized:
-    """A batch that is larger than the target takes, and that no rewriting makes smaller."""
+    """A batch that exceeds the size limit of the target and that rewriting cannot make smaller."""
 
     offset: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """Batches in one buffer, which is the receiver's to patch. `hole`: offsets that have no record before each batch.
+class SourceRanges:
+    """Runs of consecutive source offsets: the first offset and the number of records of each. No two are adjacent."""
 
-    `ranges` are the source offsets of all records: in the target they follow each other without a hole, unless `hole`
-    says so. `position` is the source offset after the last record, or what it was before where there is none.
+    first_offset: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcedBatches:
+    """Batches of one buffer, the source offset of the first record of each, and the source offsets of all records."""
+
+    data: NDArray[np.uint8]
+    headers: BatchHeaders
+    source_offset: NDArray[np.int64]
+    ranges: SourceRanges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """Batches in one buffer, which the caller may patch. `hole` is the number of offsets without a record before each.
+
+    `ranges` are the source offsets of all records. In the target they are consecutive except for `hole`. `position` is
+    the source offset after the last record, or the position passed in if there is none.
     """
 
     data: NDArray[np.uint8]
@@ -78,7 +94,7 @@ class _How:
     provenance: Provenance | None
 
     def codecs(self, headers: BatchHeaders) -> NDArray[np.int16]:
-        """The codec that each batch shall have."""
+        """The target codec of each batch."""
         return np.where(headers.codec == Codec.NONE, np.int16(self.codec), headers.codec)
 
 
@@ -95,12 +111,12 @@ def replay(
     provenance: Provenance | None = None,
     object_name: str | None = None,
 ) -> Replayed:
-    """The committed records of these batches (whole, checked, in order) that `cut` keeps, as a client may send them.
+    """Return the committed records of these batches (whole, checked, in order) that `cut` keeps, for a client to send.
 
-    Pure: `buffer` stays as it is. `exact`: every record shall keep its offset, so that a batch ends where a hole
-    begins; else holes close up. `codec`: what batches that stand uncompressed are compressed with. `position`: the
-    source offset that the target has reached, which is that of the call before. A batch above `batch_bytes_max` is
-    split if it had to be changed, else told as `oversized`. `provenance`: headers that every record gets, for which
+    Pure: `buffer` does not change. With `exact` every record keeps its offset, so a batch ends where a hole begins;
+    otherwise holes close. `codec` compresses batches that are archived uncompressed. `position` is the source offset
+    that the target has reached, as returned by the previous call. A batch above `batch_bytes_max` is split if it had to
+    be rewritten, otherwise listed in `oversized`. With `provenance` every record gets headers that name its source, so
     all batches are rewritten.
     """
     data = as_bytes_array(buffer)
@@ -110,8 +126,8 @@ def replay(
         _refuse_unknown_codec(chosen)
         how = _How(exact=exact, codec=codec or Codec.NONE, batch_bytes_max=batch_bytes_max, provenance=provenance)
         parts = _parts(data, chosen, cut, how)
-        ranges = merged_ranges(parts, position)
-    out, new, source_offset = merged(parts)
+        ranges = _merged_ranges(parts, position)
+    out, new, source_offset = _merged(parts)
     new = patch(out, new, base_offset=0, leader_epoch=-1, attributes=new["attributes"] & ~np.int16(_DROPPED))
     large = new.size > batch_bytes_max
     return Replayed(
@@ -138,12 +154,12 @@ def _parts(data: NDArray[np.uint8], headers: BatchHeaders, cut: Cut, how: _How) 
     if packed.any():
         rows = np.flatnonzero(packed)
         part = _pack(data, headers.take(rows), how.codec)
-        # One that has become too large shares the way of those that are cut anyway.
+        # A batch that has become too large is rewritten too, which splits it.
         fits = (part.headers.size <= how.batch_bytes_max) | (part.headers["count"] == 1)
         changed[rows[~fits]] = True
         parts.append(_dense(part.data, part.headers.take(fits)))
     if changed.any():
-        from maxbrod.batch.rewriting import rewrite  # noqa: PLC0415 - compiled, and not needed by most archives
+        from maxbrod.batch.rewriting import rewrite  # noqa: PLC0415 - loads numba, which most archives do not need
 
         chosen = headers.take(changed)
         codecs = how.codecs(chosen)
@@ -160,19 +176,66 @@ def _parts(data: NDArray[np.uint8], headers: BatchHeaders, cut: Cut, how: _How) 
 
 
 def _dense(data: NDArray[np.uint8], headers: BatchHeaders) -> SourcedBatches:
-    """Batches without holes: their headers tell all offsets."""
+    """Batches without holes: their headers give all offsets."""
     offset = headers["base_offset"]
     ranges = SourceRanges(first_offset=offset, count=headers["count"].astype(np.int64))
     return SourcedBatches(data=data, headers=headers, source_offset=offset, ranges=ranges)
 
 
 def _pack(data: NDArray[np.uint8], headers: BatchHeaders, codec: Codec) -> SourcedBatches:
-    """The same records, compressed: nothing of them is looked at."""
+    """Compress the records without decoding them."""
     start, end = (headers.position + HEADER_BYTES).tolist(), (headers.position + headers.size).tolist()
     bodies = [compress(codec, data[first:last]) for first, last in zip(start, end, strict=True)]
     fields = {**headers.fields, "attributes": headers["attributes"] | np.int16(codec)}
     packed = join(header_rows(fields), bodies)
     return _dense(packed, walk(packed, check_crc=False))
+
+
+def _merged(parts: Sequence[SourcedBatches]) -> tuple[NDArray[np.uint8], BatchHeaders, NDArray[np.int64]]:
+    """Copy all batches into one buffer, sorted by source offset. Adjacent batches are copied at once."""
+    origin = np.repeat(np.arange(len(parts)), [len(part.headers) for part in parts])
+    source_offset = np.concatenate([part.source_offset for part in parts])
+    order = np.argsort(source_offset, kind="stable")
+    origin = origin[order]
+    position = np.concatenate([part.headers.position for part in parts])[order]
+    size = np.concatenate([part.headers.size for part in parts])[order]
+    begins = np.ones(len(order) + 1, np.bool_)
+    begins[1:-1] = (origin[1:] != origin[:-1]) | (position[1:] != (position + size)[:-1])
+    edges = np.flatnonzero(begins)
+    first, last = edges[:-1], edges[1:] - 1
+    runs = zip(origin[first].tolist(), position[first].tolist(), (position + size)[last].tolist(), strict=True)
+    data = np.concatenate([np.empty(0, np.uint8), *(parts[each].data[start:end] for each, start, end in runs)])
+    names = parts[0].headers.fields
+    headers = BatchHeaders(
+        position=np.cumsum(size) - size,
+        size=size,
+        fields={name: np.concatenate([part.headers[name] for part in parts])[order] for name in names},
+        end=data.size,
+        tail=0,
+    )
+    return data, headers, source_offset[order]
+
+
+def _merged_ranges(parts: Sequence[SourcedBatches], position: int) -> SourceRanges:
+    """The ranges of all parts, with adjacent ones joined. CorruptDataError for an offset below `position` or twice."""
+    first = np.concatenate([part.ranges.first_offset for part in parts])
+    order = np.argsort(first, kind="stable")
+    first = first[order]
+    count = np.concatenate([part.ranges.count for part in parts])[order]
+    before = np.append(np.int64(position), first + count)[:-1]
+    doubled = np.flatnonzero(first < before)
+    if doubled.size:
+        row = int(doubled[0])
+        raise CorruptDataError(
+            f"records have an offset where {int(before[row])} or more was expected",
+            offset=int(first[row]),
+            hint="the archive holds these offsets twice, or its batches are out of order; check it",
+        )
+    begins = first != before
+    begins[:1] = True
+    rows = np.flatnonzero(begins)
+    total = np.add.reduceat(count, rows) if rows.size else np.empty(0, np.int64)
+    return SourceRanges(first_offset=first[rows], count=total)
 
 
 def _holes(source_offset: NDArray[np.int64], count: NDArray[Any], position: int) -> NDArray[np.int64]:
@@ -185,7 +248,7 @@ def refuse_disorder(headers: BatchHeaders) -> None:
     if wrong.size:
         row = int(wrong[0]) + 1
         raise CorruptDataError(
-            f"a batch stands after one that ends at offset {int(headers.last_offset[row - 1])}",
+            f"a batch follows one that ends at offset {int(headers.last_offset[row - 1])}",
             offset=int(headers["base_offset"][row]),
             position=int(headers.position[row]),
             hint="the archive holds these offsets twice, or its batches are out of order; check it",

@@ -1,7 +1,7 @@
-"""Batches whose records must change before a broker takes them: decoded, cut, numbered anew, encoded.
+"""Rewrites batches whose records must change before a broker accepts them: decode, cut, renumber, encode.
 
-Batches stay apart as they were, except where a hole must stand between records or where one is too large. Messages
-of magic 0 and 1, most of which stand alone, come together in batches of magic 2.
+Batch boundaries stay, except where a hole must be between records or a batch is too large. Messages of magic 0 and 1,
+most of which hold one record, are combined into batches of magic 2.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import BATCH_BYTES_MAX, encode
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
-from maxbrod.batch.parts import SourcedBatches, SourceRanges
 from maxbrod.batch.provenance import with_provenance
+from maxbrod.batch.replay import SourcedBatches, SourceRanges
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from maxbrod.batch.provenance import Provenance
 
 RECORD_COLUMNS: Final = ["offset", "timestamp_ms", "key", "value", "headers"]
-"""The rest is the target's: no leader epoch, no producer, no transaction, create time."""
+"""The other columns get defaults: no leader epoch, no producer, no transaction, create time."""
 _CHUNK_BYTES: Final = 1 << 20
-"""So much, as archived, is decoded at once: columns of more would not fit a worker's memory."""
+"""The archived bytes that are decoded at once. The columns of more would not fit a worker's memory."""
 _UNBOUNDED: Final = (1 << 31) - 1
 
 
@@ -44,7 +44,7 @@ def rewrite(
     batch_bytes_max: int,
     provenance: Provenance | None = None,
 ) -> list[SourcedBatches]:
-    """What `cut` keeps of these batches, in batches of `codecs` without holes; with `provenance` in their headers."""
+    """Rewrite the records that `cut` keeps as batches of `codecs` without holes, with headers of `provenance`."""
     parts: list[SourcedBatches] = []
     for rows in _jobs(headers, codecs):
         job = headers.take(rows)
@@ -65,9 +65,9 @@ def rewrite(
 
 
 def _jobs(headers: BatchHeaders, codecs: NDArray[np.int16]) -> Iterator[NDArray[np.int64]]:
-    """Rows that are rewritten together: of one codec, and not too many.
+    """Groups of rows that are rewritten together: of one codec and bounded size.
 
-    Old messages share batches, so only those that stand side by side may go together, or their order would be lost.
+    Old messages are combined into batches, so only adjacent ones may be in one group, or their order would be lost.
     """
     chunk = (np.cumsum(headers.size) - headers.size) // _CHUNK_BYTES
     kind = chunk * (max(Codec) + 1) + codecs
@@ -81,7 +81,7 @@ def _jobs(headers: BatchHeaders, codecs: NDArray[np.int16]) -> Iterator[NDArray[
 
 
 def _decoded(data: NDArray[np.uint8], headers: BatchHeaders) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """The records, and for each the batch that it must stay in: old messages have none."""
+    """The records, and for each the batch that it must stay in. Old messages have no such batch."""
     records = decode(data, headers, columns=RECORD_COLUMNS)
     if (headers["magic"] != NEWEST_MAGIC).any():
         return records, np.zeros(records.num_rows, np.int64)
@@ -89,14 +89,14 @@ def _decoded(data: NDArray[np.uint8], headers: BatchHeaders) -> tuple[pa.RecordB
 
 
 def _bound(headers: BatchHeaders) -> int:
-    """How large a batch may be before compression. One that was a batch before stays one if its packed size allows."""
+    """The size limit of a batch before compression. An archived batch stays whole if its compressed size allows."""
     return BATCH_BYTES_MAX if (headers["magic"] != NEWEST_MAGIC).any() else _UNBOUNDED
 
 
 def encode_dense(
     records: pa.RecordBatch, codec: Codec, starts: NDArray[np.int64], bound: int, batch_bytes_max: int
 ) -> tuple[NDArray[np.uint8], BatchHeaders]:
-    """Numbered without holes; a batch that is too large when packed is cut into equal parts until each fits."""
+    """Encode with consecutive offsets. Batches that are too large when compressed are split until each part fits."""
     rows = np.arange(records.num_rows, dtype=np.int64)
     dense = records.set_column(0, records.schema.field(0), number_array(rows))
     while True:
@@ -106,8 +106,8 @@ def encode_dense(
         if not large.size:
             return encoded, headers
         edges = np.append(0, np.cumsum(headers["count"], dtype=np.int64))
-        pieces = -(-headers.size // batch_bytes_max)
-        new = [np.linspace(edges[row], edges[row + 1], pieces[row] + 1, dtype=np.int64)[:-1] for row in large.tolist()]
+        parts = -(-headers.size // batch_bytes_max)
+        new = [np.linspace(edges[row], edges[row + 1], parts[row] + 1, dtype=np.int64)[:-1] for row in large.tolist()]
         starts = np.union1d(starts, np.concatenate(new))
 
 

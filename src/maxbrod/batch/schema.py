@@ -1,7 +1,7 @@
-"""The one Arrow schema that records have everywhere in maxbrod.
+"""The Arrow schema of records everywhere in maxbrod.
 
-Topic and partition are the caller's: every buffer belongs to one partition. Header keys are binary, not
-strings: Kafka stores whatever bytes a client sent.
+The caller knows topic and partition: every buffer belongs to one partition. Header keys are binary, not strings,
+because Kafka stores whatever bytes a client sent.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def project(columns: list[str] | None) -> pa.Schema:
     if columns is None:
         return RECORD_SCHEMA
     if not columns:
-        raise UsageError("no record column is asked for", hint="to count records, sum the headers' count column")
+        raise UsageError("no record column is requested", hint="to count records, sum the headers' count column")
     unknown = sorted(set(columns) - set(RECORD_SCHEMA.names))
     if unknown:
-        raise UsageError(f"no such record column: {', '.join(unknown)}", hint=f"choose of {RECORD_SCHEMA.names}")
+        raise UsageError(f"no such record column: {', '.join(unknown)}", hint=f"choose from {RECORD_SCHEMA.names}")
     return pa.schema([field for field in RECORD_SCHEMA if field.name in columns])

@@ -1,7 +1,7 @@
-"""Archived batches as columns of the records that are wanted, and records of several partitions as batches again.
+"""Decodes archived batches to the selected records, and encodes records of several partitions as batches.
 
-For topics that get another number of partitions: there no batch stays as it was. What a broker takes from no client
-is left out here as `replay` leaves it out; nothing of a batch but its records and its codec goes on.
+For topics that get another number of partitions: no batch stays as it was. Batches that a broker accepts from no client
+are left out, as in `replay`. Only the records and the codec of a batch are kept.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from maxbrod.model import AbortedTransaction
 
 CONTENT_COLUMNS: Final = [name for name in RECORD_COLUMNS if name != "offset"]
-"""What a record is, wherever it stands."""
+"""The columns of a record that do not depend on its place."""
 PORTION_BYTES: Final = 256 << 10
-"""So much, as archived, is decoded at once: readers of several partitions hold a portion each."""
+"""The archived bytes that are decoded at once. Readers of several partitions hold this much for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedRecords:
-    """Records in the order of offsets, and the codec that most of their bytes came in."""
+    """Records in offset order, and the codec of most of their bytes."""
 
     records: pa.RecordBatch
     codec: Codec
@@ -46,7 +46,7 @@ class DecodedRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Batches in one buffer, which is the receiver's to patch, with the row of each one's first record."""
+    """Batches in one buffer, which the caller may patch, with the row of the first record of each."""
 
     data: NDArray[np.uint8]
     headers: BatchHeaders
@@ -62,9 +62,9 @@ def kept_records(
     codec: Codec = Codec.NONE,
     object_name: str | None = None,
 ) -> Iterator[DecodedRecords]:
-    """The committed records of these batches that `cut` keeps, in portions that fit a worker's memory.
+    """Yield the committed records of these batches that `cut` keeps, in portions that fit a worker's memory.
 
-    `codec` is that of batches which stand uncompressed.
+    `codec` is the codec reported for uncompressed batches.
     """
     data = as_bytes_array(buffer)
     with naming(object_name):
@@ -81,9 +81,9 @@ def kept_records(
 def encode_shared(
     records: pa.RecordBatch, target: NDArray[Any], *, codec: Codec, batch_bytes_max: int = BATCH_BYTES_MAX
 ) -> Shared:
-    """Batches of `records`, which stand together by `target`: none holds records of two.
+    """Encode `records`, which are sorted by `target`, so that no batch holds records of two targets.
 
-    Offsets count on from 0 without a hole. Only a batch of one record may be larger than `batch_bytes_max`.
+    Offsets are consecutive from 0. Only a batch of one record may be larger than `batch_bytes_max`.
     """
     starts = np.flatnonzero(target[1:] != target[:-1]) + 1
     bound = min(BATCH_BYTES_MAX, batch_bytes_max)

@@ -1,4 +1,4 @@
-"""The lowest timestamp in each batch, which no header tells: a record may be older than its batch's first."""
+"""The lowest timestamp of each batch. No header has it: a record may be older than the first of its batch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch import timestamp_kernels
+from maxbrod.batch import kernels
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
 from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, as_bytes_array
-from maxbrod.batch.kernels import sealed
 from maxbrod.batch.unpack import append, compressed_rows
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _GROUP_BYTES: Final = 1 << 20
-"""So much is unpacked before it is looked at: it is then still in the core's cache."""
+"""The bytes that are unpacked before they are scanned: they are then still in the core's cache."""
 
 
 def lowest_timestamps(
@@ -27,10 +26,10 @@ def lowest_timestamps(
     *,
     look_into_all: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """For each batch of magic 2 the lowest timestamp of its records, and whether that could be found.
+    """The lowest timestamp of each batch of magic 2, and whether it is known.
 
-    It cannot where there are no records, or where they cannot be unpacked or do not add up. With log-append time the
-    header tells, so that such a batch is looked into only if `look_into_all`.
+    It is unknown if there are no records, or if they cannot be unpacked or their lengths do not add up. The header of a
+    batch with log-append time has it, so such a batch is unpacked only if `look_into_all`.
     """
     data = as_bytes_array(buffer)
     lowest = headers["max_timestamp"].astype(np.int64)
@@ -43,9 +42,9 @@ def lowest_timestamps(
         in_arena, start, end, readable = _unpack(data, taken, arena)
         group = slice(done, done + len(start))
         found = lowest[rows[group]]
-        timestamp_kernels.lowest(
-            sealed(data),
-            sealed(arena.data),
+        kernels.lowest_timestamps(
+            kernels.sealed(data),
+            kernels.sealed(arena.data),
             in_arena,
             start,
             end,
@@ -62,7 +61,7 @@ def lowest_timestamps(
 def _unpack(
     data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """As many of the batches as make a group: in the arena or not, from where to where, and whether readable."""
+    """Unpack one group of the batches: whether each is in the arena, its start and end, and whether it is readable."""
     arena.size = 0
     in_arena = headers.codec != Codec.NONE
     start, end = headers.position + HEADER_BYTES, headers.position + headers.size

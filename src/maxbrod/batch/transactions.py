@@ -1,8 +1,8 @@
-"""Which batches of a range are committed, aborted, or not decided yet.
+"""Decides which batches of a range are committed, aborted, or still open.
 
-A transaction's records are whole batches of one producer, closed by a control batch of the same producer, so
-everything here is decided per batch. The aborted list may come from a fetch answer (which names only where
-each aborted transaction began), from an archive row, or from the markers themselves.
+The records of a transaction are whole batches of one producer, followed by a control batch of the same producer. So
+the decision is per batch. The aborted list comes from a fetch response (which has only the first offset of each
+aborted transaction), from an archive row, or from the markers themselves.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _NO_MARKER: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transactions:
-    """What the markers of a range say: transactions that ended in an abort, and those that have not ended in it."""
+    """The transactions that were aborted in a range, and those without a marker in it."""
 
     aborted: tuple[AbortedTransaction, ...]
     undecided: tuple[tuple[int, int], ...]
-    """Producer id and first offset, in the range, of transactions without a marker in it."""
+    """Producer id and first offset in the range of transactions without a marker in it."""
 
 
 def committed_batches(headers: BatchHeaders, aborted: Iterable[AbortedTransaction]) -> NDArray[np.bool_]:
-    """True for each batch whose records an application may see: no control batch, nothing aborted."""
+    """True for each batch whose records a consumer sees: neither a control batch nor aborted."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for transaction in sorted(aborted, key=lambda each: each.first_offset):
         spans[transaction.producer_id].append((transaction.first_offset, transaction.last_offset))
@@ -55,35 +55,35 @@ def committed_batches(headers: BatchHeaders, aborted: Iterable[AbortedTransactio
 
 
 def committed_records(headers: BatchHeaders, aborted: Iterable[AbortedTransaction]) -> NDArray[np.bool_]:
-    """`committed_batches`, a value for each record that `decode` gives for these headers."""
+    """`committed_batches` with one value for each record that `decode` returns for these headers."""
     if (headers["magic"] != NEWEST_MAGIC).any():
-        raise UnsupportedFormatError("messages of magic 0 and 1 know no transactions", hint="they are all committed")
+        raise UnsupportedFormatError("messages of magic 0 and 1 have no transactions", hint="they are all committed")
     return np.repeat(committed_batches(headers, aborted), headers["count"])
 
 
 def _within(spans: list[tuple[int, int]] | tuple[()], offset: int) -> bool:
-    """Spans of one producer do not overlap, so only the last one that starts at or before `offset` can hold it."""
+    """Spans of one producer do not overlap: only the last one that starts at or before `offset` can contain it."""
     before = bisect_right(spans, offset, key=lambda span: span[0])
     return before > 0 and offset <= spans[before - 1][1]
 
 
 def from_markers(buffer: Any, headers: BatchHeaders) -> Transactions:  # noqa: ANN401 - anything with a buffer
-    """Read the transactions of a range off its own control batches.
+    """Read the transactions of a range from its own control batches.
 
-    A transaction that began before the range counts from the range's first offset on.
+    A transaction that began before the range counts from the first offset of the range.
     """
     started: dict[int, int] = {}
     ended: dict[int, int] = {}
     aborted: list[AbortedTransaction] = []
     markers = _marker_types(as_bytes_array(buffer), headers)
     first = int(headers["base_offset"][0]) if len(headers) else 0
-    # What compaction has emptied is decided, and holds nothing: the cleaner stops before open transactions.
+    # An emptied batch is decided and holds nothing: the log cleaner stops before open transactions.
     for row in np.flatnonzero(headers.transactional & (headers["count"] > 0)).tolist():
         producer_id, offset = int(headers["producer_id"][row]), int(headers["base_offset"][row])
         if markers[row] == _NO_MARKER:
             started.setdefault(producer_id, offset)
             continue
-        # A marker may close a transaction without records here: nothing was sent, or compaction has removed it.
+        # A marker may end a transaction without records here: none were sent, or compaction removed them.
         began = started.pop(producer_id, ended.get(producer_id, first))
         ended[producer_id] = offset + 1
         if markers[row] == MARKER_ABORT:
@@ -96,9 +96,9 @@ def from_fetch(
     headers: BatchHeaders,
     aborted: Iterable[tuple[int, int]],
 ) -> tuple[AbortedTransaction, ...]:
-    """A fetch answer's aborted list (producer id, first offset) with the end of each.
+    """Add the end of each to the aborted list (producer id, first offset) of a fetch response.
 
-    The end is the producer's next abort marker in the range, else the range's last offset.
+    The end is the producer's next abort marker in the range, or the last offset of the range.
     """
     ends: dict[int, list[int]] = defaultdict(list)
     for producer_id, offset in abort_markers(buffer, headers):
@@ -113,13 +113,13 @@ def from_fetch(
 
 
 def abort_markers(buffer: Any, headers: BatchHeaders) -> list[tuple[int, int]]:  # noqa: ANN401 - as above
-    """Producer id and offset of every marker that ends a transaction in an abort, in order."""
+    """Producer id and offset of every abort marker, in order."""
     rows = np.flatnonzero(_marker_types(as_bytes_array(buffer), headers) == MARKER_ABORT)
     return list(zip(headers["producer_id"][rows].tolist(), headers["base_offset"][rows].tolist(), strict=True))
 
 
 def _marker_types(data: NDArray[np.uint8], headers: BatchHeaders) -> NDArray[np.int16]:
-    """For each batch its marker's type, or -1. Control records other than markers (a KRaft log's) are -1 too."""
+    """The marker type of each batch, or -1. Control records other than markers (in a KRaft log) are -1 too."""
     types = np.full(len(headers), _NO_MARKER, np.int16)
     for row in np.flatnonzero(headers.control & (headers["count"] > 0)).tolist():
         types[row] = _marker_type(data, headers, row)
@@ -146,7 +146,7 @@ def _marker_type(data: NDArray[np.uint8], headers: BatchHeaders, row: int) -> in
 
 
 def _skip_varints(data: NDArray[np.uint8], count: int, start: int = 0) -> int:
-    """The position after `count` varints; past the end where they run out, which the caller's bound catches."""
+    """The position after `count` varints. If they run out it is past the end, which the caller checks."""
     for _ in range(count):
         while start < len(data) and data[start] & 0x80:
             start += 1

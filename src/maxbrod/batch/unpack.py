@@ -1,4 +1,4 @@
-"""Decompresses the records of batches, and says where each batch's records stand after that."""
+"""Decompresses the records of batches and locates them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, LZ4_BLOCK_BYTES, Arena, find_lz4_blocks
 from maxbrod.batch.headers import HEADER_BYTES, BatchHeaders
-from maxbrod.batch.lz4_frames import BLOCK_BYTES, find_blocks
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ENOUGH_BYTES: Final = 32 << 20
-"""Small batches may unpack to a gigabyte each: with this much unpacked, the rest waits for its turn."""
+"""Small batches may unpack to a gigabyte each: with this much unpacked, the rest waits for the next call."""
 
 _GROUP_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """The records of batch i are `start[i]` to `end[i]` of the arena, or of the buffer itself."""
+    """The records of batch i are at `start[i]` to `end[i]` of the arena or of the buffer."""
 
     arena: Arena
     in_arena: NDArray[np.bool_]
@@ -37,16 +36,13 @@ class Unpacked:
     def __len__(self) -> int:
         return len(self.start)
 
-    def source(self, data: NDArray[np.uint8], batch: int) -> NDArray[np.uint8]:
-        return self.arena.data if self.in_arena[batch] else data
-
 
 def portions(
     data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[tuple[BatchHeaders, Unpacked]]:
-    """All batches, a few at a time, each time unpacked into the same arena: what it held before is gone.
+    """Yield all batches, a few at a time, unpacked into the same arena, which overwrites the previous ones.
 
-    A portion fits a core's cache, as long as its batches are of an honest size.
+    A portion fits a core's cache, unless its batches unpack to far more than their size.
     """
     group_of = (np.cumsum(headers.size) - headers.size) // _GROUP_BYTES
     edges = [0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(headers)]
@@ -63,9 +59,9 @@ def portions(
 def unpack(
     data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Unpacked:
-    """Decompress into `arena` what is compressed; batches that are not stay in the buffer, uncopied.
+    """Decompress compressed batches into `arena`. Uncompressed ones stay in the buffer, uncopied.
 
-    Stops before a compressed batch when there is ENOUGH_BYTES in the arena, so it may be fewer than all.
+    Stops before a compressed batch when the arena holds ENOUGH_BYTES, so it may unpack fewer than all.
     """
     in_arena = headers.codec != Codec.NONE
     start = headers.position + HEADER_BYTES
@@ -84,19 +80,21 @@ def unpack(
 def compressed_rows(
     data: NDArray[np.uint8], headers: BatchHeaders, *, bytes_max: int
 ) -> Iterator[tuple[int, memoryview | None]]:
-    """The rows of compressed batches, each with its lz4 block where it is that and nothing else."""
+    """The rows of compressed batches, each with its lz4 block if the frame is one block and nothing else."""
     rows = np.flatnonzero(headers.codec != Codec.NONE)
     first = last = np.full(len(rows), -1, np.int64)
-    if bytes_max >= BLOCK_BYTES and (headers.codec == Codec.LZ4).any():
-        first, last = find_blocks(data, headers.position[rows] + HEADER_BYTES, (headers.position + headers.size)[rows])
+    if bytes_max >= LZ4_BLOCK_BYTES and (headers.codec == Codec.LZ4).any():
+        first, last = find_lz4_blocks(
+            data, headers.position[rows] + HEADER_BYTES, (headers.position + headers.size)[rows]
+        )
         first = np.where(headers.codec[rows] == Codec.LZ4, first, -1)
     view = memoryview(data)
-    for row, at, end in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
-        yield row, view[at:end] if at >= 0 else None
+    for row, at, stop in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+        yield row, view[at:stop] if at >= 0 else None
 
 
 def append(arena: Arena, headers: BatchHeaders, row: int, packed: NDArray[Any], bytes_max: int) -> None:
-    """Decompress one batch; an error names it."""
+    """Decompress one batch. An error names it."""
     codec = headers.codec_at(row)
     try:
         arena.append(codec, packed, bytes_max=bytes_max)

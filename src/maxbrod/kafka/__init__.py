@@ -1,4 +1,4 @@
-"""Kafka's wire protocol for data: connections, metadata, offsets, fetch. Whole record batches, never records.
+"""A client for Kafka's protocol: connections, metadata, fetch, produce, administration. Whole batches, never records.
 
-A client belongs to one thread and one process: it is opened inside a task and never travels in a closure.
+A client belongs to one thread and one process: a task opens its own, and closures never capture one.
 """

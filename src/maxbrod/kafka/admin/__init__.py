@@ -1,1 +1,1 @@
-"""Changes topics, rights, quotas and groups; each change has its own outcome."""
+"""Changes topics, ACLs, quotas and groups. Each change has its own outcome."""

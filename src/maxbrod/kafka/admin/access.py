@@ -1,8 +1,8 @@
-"""Gives rights and quotas back: creates ACLs, sets client quotas. Each has its own outcome. To read them: `access`."""
+"""Creates ACLs and sets client quotas. Each has its own outcome. `state.access` reads them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka.protocol.admin import AlterClientQuotasRequest, CreateAclsRequest
 
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.state.cluster_state import Quota
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
     Entities = tuple[QuotaEntity, ...]
 
 
 def create_acls(client: KafkaClient, acls: Iterable[Acl], *, deadline: Deadline | None = None) -> dict[Acl, Outcome]:
-    """One that exists already is done. SECURITY_DISABLED is what a cluster without an authorizer says."""
+    """Create ACLs. An existing one counts as done. A cluster without an authorizer answers SECURITY_DISABLED."""
 
-    def request(portion: Sequence[Acl]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(portion: Sequence[Acl]) -> Message:
         return CreateAclsRequest(creations=[_creation(acl) for acl in portion])
 
-    def read(answer: Any, portion: Sequence[Acl]) -> Iterator[tuple[Acl, Outcome]]:  # noqa: ANN401 - untyped
+    def read(answer: Message, portion: Sequence[Acl]) -> Iterator[tuple[Acl, Outcome]]:
         for acl, each in zip(portion, answer.results, strict=True):
             yield acl, Outcome(code=each.error_code, details=each.error_message or None)
 
     return change_each(client, acls, request, read, deadline=deadline)
 
 
-def _creation(acl: Acl) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _creation(acl: Acl) -> Message:
     return CreateAclsRequest.AclCreation(
         resource_type=_number(RESOURCE_TYPES, acl.resource_type, acl),
         resource_name=acl.resource_name,
@@ -47,29 +48,29 @@ def _creation(acl: Acl) -> Any:  # noqa: ANN401 - kafka-python is untyped
 
 
 def _number(names: Mapping[int, str], name: str, acl: Acl) -> int:
-    """Kafka's number; a number that had no name when it was captured is refused, as nobody knows what it allows."""
+    """Kafka's number for a name. A number that had no name at capture is refused: its meaning is unknown."""
     for number, known in names.items():
         if known == name:
             return number
     raise UnsupportedFormatError(
-        f"an ACL has {name!r}, which this release does not know",
+        f"an ACL has {name!r}, which this release does not support",
         operation="create ACLs",
         object_name=f"{acl.resource_type} {acl.resource_name}",
-        hint="create it with Kafka's own tools",
+        hint="create it with Kafka's tools",
     )
 
 
 def set_quotas(
     client: KafkaClient, quotas: Iterable[Quota], *, deadline: Deadline | None = None
 ) -> dict[Entities, Outcome]:
-    """By whom they are for. Values that a quota does not name stay as they are."""
+    """Set client quotas. The result is by entity. Values that a quota does not name are unchanged."""
     wanted = {quota.entities: quota.values for quota in quotas}
 
-    def request(portion: Sequence[Entities]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(portion: Sequence[Entities]) -> Message:
         entries = [_entry(entities, wanted[entities]) for entities in portion]
         return AlterClientQuotasRequest(entries=entries, validate_only=False)
 
-    def read(answer: Any, portion: Sequence[Entities]) -> Iterator[tuple[Entities, Outcome]]:  # noqa: ANN401 - untyped
+    def read(answer: Message, portion: Sequence[Entities]) -> Iterator[tuple[Entities, Outcome]]:
         known = {frozenset(entities): entities for entities in portion}
         for each in answer.entries:
             who = frozenset(QuotaEntity(type=one.entity_type, name=one.entity_name) for one in each.entity)
@@ -78,7 +79,7 @@ def set_quotas(
     return change_each(client, wanted, request, read, deadline=deadline)
 
 
-def _entry(entities: Entities, values: Mapping[str, float]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _entry(entities: Entities, values: Mapping[str, float]) -> Message:
     entry = AlterClientQuotasRequest.EntryData
     return entry(
         entity=[entry.EntityData(entity_type=each.type, entity_name=each.name) for each in entities],

@@ -1,12 +1,12 @@
-"""Removes the members of a group from outside, so that it takes offsets. They come back by themselves.
+"""Removes the members of a group, so that it accepts offsets. They rejoin by themselves.
 
-Kafka allows it for groups of the classic protocol. A member that was removed learns so with its next heartbeat, joins
-anew, and reads on from where the group stands then. Members of the newer protocols only leave by themselves.
+Kafka allows this for groups of the classic protocol. A removed member notices at its next heartbeat, joins again, and
+resumes at the offsets that the group has then. Members of the newer protocols can only leave by themselves.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import LeaveGroupRequest
@@ -18,6 +18,7 @@ from maxbrod.kafka.wire.error_codes import Code, answered_with
 
 if TYPE_CHECKING:
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 _OPERATION: Final = "remove the members of a group"
@@ -25,7 +26,7 @@ _REASON: Final = "maxbrod moves the group"
 
 
 def remove_members(client: KafkaClient, group_id: str, *, deadline: Deadline | None = None) -> int:
-    """How many there were. Of a group that is not of the classic protocol, or is not there, none."""
+    """Remove all members and return their number: 0 for a group of another protocol or one that does not exist."""
 
     def once(limit: Deadline) -> int:
         node_id = find_coordinator(client, group_id, GROUP, deadline=limit)
@@ -33,7 +34,7 @@ def remove_members(client: KafkaClient, group_id: str, *, deadline: Deadline | N
         if members:
             answer = client.ask_broker(node_id, _leave(group_id, members), deadline=limit)
             for code in (answer.error_code, *(each.error_code for each in answer.members)):
-                # One that has left by itself meanwhile is gone, too.
+                # It has left by itself in the meantime.
                 if code and code != Code.UNKNOWN_MEMBER_ID:
                     raise answered_with(code, operation=_OPERATION, object_name=group_id)
         return len(members)
@@ -47,11 +48,11 @@ def _members(client: KafkaClient, node_id: int, group_id: str, deadline: Deadlin
     if found.error_code:
         raise answered_with(found.error_code, operation=_OPERATION, object_name=group_id)
     if not found.members and found.group_state == "PreparingRebalance":
-        raise UnavailableError("members are joining just now", operation=_OPERATION, object_name=group_id)
+        raise UnavailableError("members are joining", operation=_OPERATION, object_name=group_id)
     return [(each.member_id, each.group_instance_id) for each in found.members]
 
 
-def _leave(group_id: str, members: list[tuple[str, str | None]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _leave(group_id: str, members: list[tuple[str, str | None]]) -> Message:
     identity = LeaveGroupRequest.MemberIdentity
     leaving = [
         identity(member_id=member_id, group_instance_id=instance_id, reason=_REASON)

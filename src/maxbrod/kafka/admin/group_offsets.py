@@ -1,13 +1,12 @@
-"""Sets and deletes where groups stand, for groups without members. To read it: `groups`.
+"""Commits and deletes the offsets of groups without members. `state.groups` reads them.
 
-Only a group that nobody is a member of takes offsets from outside; what an active one answers is told as the outcome
-of each of its partitions, and nothing of it is changed.
+Kafka accepts offsets from outside only for a group without members. For an active group the outcome of each partition
+is the error, and nothing changes.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest
 
@@ -16,47 +15,46 @@ from maxbrod.kafka.admin.outcomes import Outcome
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.coordination import GROUP, ask_for_coordinator
 from maxbrod.kafka.wire.error_codes import Code, Reaction, reaction
-from maxbrod.model import TopicPartition
+from maxbrod.kafka.wire.partitions import by_topic, each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
+    from maxbrod.model import TopicPartition
 
 ACTIVE: Final = frozenset({Code.UNKNOWN_MEMBER_ID, Code.NON_EMPTY_GROUP, Code.GROUP_SUBSCRIBED_TO_TOPIC})
-"""The codes by which Kafka says that a group has members."""
+"""The error codes for a group with members."""
 _NO_GENERATION: Final = -1
-# Of a topic that is not there, an offset can neither be committed nor deleted, and it will not come by waiting.
+# The offsets of a missing topic can be neither committed nor deleted, and waiting does not help.
 _FINAL: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 def commit_offsets(
     client: KafkaClient, group_id: str, offsets: Iterable[CommittedOffset], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, Outcome]:
-    """Put the group where these say, with their leader epochs and metadata; the group is created if there is none."""
-    topics: dict[str, list[Any]] = defaultdict(list)
-    wanted: list[TopicPartition] = []
+    """Commit these offsets with their leader epochs and metadata. Creates the group if it does not exist."""
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
-    for each in offsets:
-        wanted.append(each.where)
-        topics[each.topic].append(
-            topic.OffsetCommitRequestPartition(
-                partition_index=each.partition,
-                committed_offset=each.offset,
-                committed_leader_epoch=each.leader_epoch,
-                committed_metadata=each.metadata,
-            )
+    wanted = {
+        each.where: topic.OffsetCommitRequestPartition(
+            partition_index=each.partition,
+            committed_offset=each.offset,
+            committed_leader_epoch=each.leader_epoch,
+            committed_metadata=each.metadata,
         )
+        for each in offsets
+    }
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         return OffsetCommitRequest(
             group_id=group_id,
             generation_id_or_member_epoch=_NO_GENERATION,
             member_id="",
             group_instance_id=None,
-            topics=[topic(name=name, partitions=partitions) for name, partitions in topics.items()],
+            topics=[topic(name=name, partitions=list(each.values())) for name, each in by_topic(wanted).items()],
         )
 
     return ask_until_final(client, group_id, wanted, request, _each, deadline=deadline) if wanted else {}
@@ -65,14 +63,11 @@ def commit_offsets(
 def delete_offsets(
     client: KafkaClient, group_id: str, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, Outcome]:
-    """Let the group forget where it stood in these partitions."""
-    wanted = list(partitions)
-    topics: dict[str, list[int]] = defaultdict(list)
-    for where in wanted:
-        topics[where.topic].append(where.partition)
+    """Delete the committed offsets of these partitions."""
+    wanted = dict.fromkeys(partitions)
     topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         return OffsetDeleteRequest(
             group_id=group_id,
             topics=[
@@ -80,11 +75,11 @@ def delete_offsets(
                     name=name,
                     partitions=[topic.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
                 )
-                for name, indexes in topics.items()
+                for name, indexes in by_topic(wanted).items()
             ],
         )
 
-    def read(answer: Any) -> Iterator[tuple[TopicPartition, int]]:  # noqa: ANN401 - kafka-python is untyped
+    def read(answer: Message) -> Iterator[tuple[TopicPartition, int]]:
         if answer.error_code:
             yield from ((where, answer.error_code) for where in wanted)
         else:
@@ -93,22 +88,20 @@ def delete_offsets(
     return ask_until_final(client, group_id, wanted, request, read, deadline=deadline) if wanted else {}
 
 
-def _each(answer: Any) -> Iterator[tuple[TopicPartition, int]]:  # noqa: ANN401 - kafka-python is untyped
-    for topic in answer.topics:
-        for each in topic.partitions:
-            yield TopicPartition(topic=topic.name, partition=each.partition_index), each.error_code
+def _each(answer: Message) -> Iterator[tuple[TopicPartition, int]]:
+    return ((where, each.error_code) for where, each in each_partition(answer.topics))
 
 
 def ask_until_final(
     client: KafkaClient,
     group_id: str,
     wanted: Iterable[TopicPartition],
-    request: Callable[[], Any],
-    read: Callable[[Any], Iterator[tuple[TopicPartition, int]]],
+    request: Callable[[], Message],
+    read: Callable[[Message], Iterator[tuple[TopicPartition, int]]],
     *,
     deadline: Deadline | None,
 ) -> dict[TopicPartition, Outcome]:
-    """Ask the coordinator until nothing of its answer may pass any more: for requests that may be made twice."""
+    """Send an idempotent request to the coordinator until no partition has a retriable error."""
 
     def once(limit: Deadline) -> dict[TopicPartition, Outcome]:
         refused, node_id = ask_for_coordinator(client, group_id, GROUP, deadline=limit)

@@ -1,8 +1,8 @@
-"""What became of each of many changes asked for in one request: done, or refused with Kafka's word for it.
+"""The outcome of each of many changes in one request: done, or refused with Kafka's error code.
 
-Asks any broker, which passes a change on to the controller, and asks again for those that may yet be done. A change
-whose answer got lost is asked for again, too: so creating what exists and deleting what does not count as done the
-second time, and only then.
+A request goes to any broker, which forwards it to the controller. Changes with a retriable error are requested again.
+So is a change whose response was lost: it may have been applied. Therefore creating what exists and deleting what does
+not exist count as done from the second request on, and only then.
 """
 
 from __future__ import annotations
@@ -10,27 +10,29 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Reaction, code_name, reaction
+from maxbrod.kafka.wire.partitions import in_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
 
 Item = TypeVar("Item", bound="Hashable")
 PATIENCE_S: Final = 60.0
 REQUEST_TIMEOUT_MS: Final = 20_000
-"""How long a broker waits for the controller."""
+"""The time that a broker waits for the controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`code` is Kafka's: 0 is done. `details` is what the broker says beside it."""
+    """`code` is Kafka's error code; 0 is done. `details` is the broker's message."""
 
     code: int
     details: str | None = None
@@ -41,64 +43,65 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """Why not, in one line."""
+        """Why it was refused, in one line."""
         return code_name(self.code) + (f": {self.details}" if self.details else "")
 
 
-class _Asking(Generic[Item]):
+class _Changes(Generic[Item]):
+    """Which changes are done or refused, and which are to be requested again."""
+
     def __init__(self, items: Iterable[Item]) -> None:
         self.missing = list(dict.fromkeys(items))
         self.outcomes: dict[Item, Outcome] = {}
-        self.passing: dict[Item, Outcome] = {}
-        self.asked: Counter[Item] = Counter()
+        self.retriable: dict[Item, Outcome] = {}
+        self.requests: Counter[Item] = Counter()
 
-    def take(
+    def record(
         self, answers: Iterable[tuple[Item, Outcome]], as_good_as_done: Collection[int], final: Collection[int]
     ) -> None:
         for item, outcome in answers:
-            if self.asked[item] > 1 and outcome.code in as_good_as_done:
+            # Requested before, and that response was lost: the change had been made.
+            if self.requests[item] > 1 and outcome.code in as_good_as_done:
                 self.outcomes[item] = Outcome(code=0, details=outcome.details)
             elif outcome.done or outcome.code in final or reaction(outcome.code) is Reaction.FATAL:
                 self.outcomes[item] = outcome
             else:
-                self.passing[item] = outcome
+                self.retriable[item] = outcome
         self.missing = [item for item in self.missing if item not in self.outcomes]
 
 
 def change_each(
     client: KafkaClient,
     items: Iterable[Item],
-    request: Callable[[Sequence[Item]], Any],
-    read: Callable[[Any, Sequence[Item]], Iterable[tuple[Item, Outcome]]],
+    request: Callable[[Sequence[Item]], Message],
+    read: Callable[[Message, Sequence[Item]], Iterable[tuple[Item, Outcome]]],
     *,
     as_good_as_done: Collection[int] = (),
     final: Collection[int] = (),
     per_request: int = 500,
     deadline: Deadline | None = None,
 ) -> dict[Item, Outcome]:
-    """The outcome for each item; those that could not be asked to the end have the last that was heard.
+    """Return the outcome of each item. At the deadline an item has its last retriable outcome.
 
-    `as_good_as_done` are codes that say so when it was asked for before, `final` those that usually may pass but here
-    do not. UnavailableError where no broker answers.
+    `as_good_as_done` are codes that count as done if the change was requested before. `final` are codes that are
+    retriable elsewhere but not here. UnavailableError if no broker answers.
     """
-    asking: _Asking[Item] = _Asking(items)
+    changes: _Changes[Item] = _Changes(items)
 
-    def build(portion: Sequence[Item]) -> Any:  # noqa: ANN401 - kafka-python is untyped
-        asking.asked.update(portion)
+    def build(portion: Sequence[Item]) -> Message:
+        changes.requests.update(portion)
         return request(portion)
 
     def once(limit: Deadline) -> None:
-        wanted = list(asking.missing)
-        for first in range(0, len(wanted), per_request):
-            portion = wanted[first : first + per_request]
+        for portion in in_requests(list(changes.missing), per_request):
             answer = client.ask_any(partial(build, portion), deadline=limit)
-            asking.take(read(answer, portion), as_good_as_done, final)
-        if asking.missing:
-            raise UnavailableError("some of it may yet be done")
+            changes.record(read(answer, portion), as_good_as_done, final)
+        if changes.missing:
+            raise UnavailableError("some changes may still be made")
 
     try:
-        retry(once, deadline=deadline or Deadline.after(PATIENCE_S), what="a change to be done")
+        retry(once, deadline=deadline or Deadline.after(PATIENCE_S), what="changes to be made")
     except UnavailableError:
-        if any(item not in asking.passing for item in asking.missing):
+        if any(item not in changes.retriable for item in changes.missing):
             raise
-    return asking.outcomes | {item: asking.passing[item] for item in asking.missing}
+    return changes.outcomes | {item: changes.retriable[item] for item in changes.missing}

@@ -1,18 +1,18 @@
 """What this user may do with a cluster, its topics and its groups, as its brokers tell.
 
-Operations have Kafka's own names (WRITE, ALTER_CONFIGS), as in ACLs. Brokers tell them also of topics and groups that
-are not there yet, to whoever may Describe those; who may not is allowed nothing else that would help.
+Operations have Kafka's names (WRITE, ALTER_CONFIGS), as in ACLs. Brokers also report them for topics and groups that
+do not exist yet, to users that may Describe those. A user without Describe has no other useful right.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeClusterRequest, DescribeGroupsRequest
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.state.access_names import OPERATIONS
-from maxbrod.kafka.wire.coordinators import ask_coordinators
+from maxbrod.kafka.wire.coordination import ask_coordinators
 from maxbrod.kafka.wire.error_codes import Code, code_name
 from maxbrod.kafka.wire.metadata import metadata_request
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
     Operations = frozenset[str]
@@ -29,9 +30,9 @@ _CLUSTER_ACTION: Final = "CLUSTER_ACTION"
 
 
 def cluster_operations(client: KafkaClient, *, deadline: Deadline) -> Operations | None:
-    """None where nobody tells: who may not Describe the cluster is told of no operation, whatever else is allowed."""
+    """The operations on the cluster; None if unknown: without Describe on the cluster, brokers report no operation."""
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         return DescribeClusterRequest(include_cluster_authorized_operations=True)
 
     try:
@@ -42,10 +43,10 @@ def cluster_operations(client: KafkaClient, *, deadline: Deadline) -> Operations
 
 
 def topic_operations(client: KafkaClient, names: Iterable[str], *, deadline: Deadline) -> dict[str, Operations]:
-    """Of those whose brokers tell, there or not."""
+    """The operations on these topics, existing or not, as far as brokers report them."""
     wanted = sorted(set(names))
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         asked = metadata_request(wanted)
         asked.include_topic_authorized_operations = True
         return asked
@@ -66,27 +67,27 @@ def topic_operations(client: KafkaClient, names: Iterable[str], *, deadline: Dea
 
 
 def group_operations(client: KafkaClient, group_ids: Iterable[str], *, deadline: Deadline) -> dict[str, Operations]:
-    """Of those whose coordinators tell, there or not."""
+    """The operations on these groups, existing or not, as far as coordinators report them."""
     wanted = set(group_ids)
     answers = ask_coordinators(client, wanted, _describe_groups_request, _group_operations, deadline=deadline)
     denied = code_name(Code.GROUP_AUTHORIZATION_FAILED)
     refused = {group_id: NOTHING for group_id, why in answers.refused.items() if why == denied}
-    return {group_id: told for group_id, told in answers.found.items() if told is not None} | refused
+    return {group_id: known for group_id, known in answers.found.items() if known is not None} | refused
 
 
 def may_write_markers(client: KafkaClient, *, deadline: Deadline) -> bool:
-    """Whether ClusterAction is allowed; False where nobody tells."""
+    """Whether ClusterAction is allowed; False if unknown."""
     return _CLUSTER_ACTION in (cluster_operations(client, deadline=deadline) or NOTHING)
 
 
-def _describe_groups_request(group_ids: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _describe_groups_request(group_ids: Sequence[str]) -> Message:
     return DescribeGroupsRequest(groups=list(group_ids), include_authorized_operations=True)
 
 
-def _group_operations(answer: Any) -> Iterator[tuple[str, int, Operations | None]]:  # noqa: ANN401 - untyped
+def _group_operations(answer: Message) -> Iterator[tuple[str, int, Operations | None]]:
     for each in answer.groups:
-        told = each.authorized_operations
-        yield each.group_id, each.error_code, None if told is None else _named(told)
+        operations = each.authorized_operations
+        yield each.group_id, each.error_code, None if operations is None else _named(operations)
 
 
 def _named(operations: Iterable[int] | None) -> Operations:

@@ -1,16 +1,15 @@
-"""Changes to topics: creates and deletes them, adds partitions, sets configurations, moves the start of a log.
+"""Creates and deletes topics, sets their configurations, and moves the start of a log.
 
-Each change has its own outcome, all told at once: one that is refused does not hide the others. To read topics and
-configurations, see `topics`.
+Each change has its own outcome, so that a refused one does not hide the others. `state.topics` reads topics and
+configurations.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import (
-    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
@@ -20,7 +19,7 @@ from kafka.protocol.admin import (
 from maxbrod.kafka.admin.outcomes import REQUEST_TIMEOUT_MS, Outcome, change_each
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.wire.error_codes import Code
-from maxbrod.model import TopicPartition
+from maxbrod.kafka.wire.partitions import by_topic, each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,23 +27,25 @@ if TYPE_CHECKING:
 
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
+    from maxbrod.model import TopicPartition
 
 UP_TO_NOW: Final = -1
-"""As an offset for `delete_records`: all that consumers may see."""
+"""An offset for `delete_records`: the high watermark."""
 _TOPICS_PER_REQUEST: Final = 500
 _TOPIC: Final = 2  # a type of resource
 _SET: Final = 0  # what to do with a value
 _DELETE: Final = 1
-# The controller has the last word on which topics there are, so that there is none will not pass.
+# The controller knows which topics exist, so this error is final.
 _NOT_THERE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to be created: with so many partitions and replicas, or with `assignment`, the brokers of each partition.
+    """A topic to create, with a number of partitions and replicas, or with `assignment`, the brokers of each partition.
 
-    -1 leaves a number to the cluster's default.
+    -1 uses the cluster's default.
     """
 
     name: str
@@ -57,10 +58,10 @@ class NewTopic:
 def create_topics(
     client: KafkaClient, topics: Iterable[NewTopic], *, validate_only: bool = False, deadline: Deadline | None = None
 ) -> dict[str, Outcome]:
-    """By name. With `validate_only` nothing is created, and the outcome is what it would be."""
+    """Create topics; the result is by name. With `validate_only` nothing is created, and the outcome is predicted."""
     wanted = {topic.name: topic for topic in topics}
 
-    def request(names: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(names: Sequence[str]) -> Message:
         creatable = [_creatable(wanted[name]) for name in names]
         return CreateTopicsRequest(topics=creatable, timeout_ms=REQUEST_TIMEOUT_MS, validate_only=validate_only)
 
@@ -75,7 +76,7 @@ def create_topics(
     )
 
 
-def _creatable(topic: NewTopic) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _creatable(topic: NewTopic) -> Message:
     kind = CreateTopicsRequest.CreatableTopic
     assigned = topic.assignment is not None
     return kind(
@@ -93,9 +94,9 @@ def _creatable(topic: NewTopic) -> Any:  # noqa: ANN401 - kafka-python is untype
 def delete_topics(
     client: KafkaClient, topic_ids: Iterable[UUID], *, deadline: Deadline | None = None
 ) -> dict[UUID, Outcome]:
-    """By id, so that never another topic of the same name is deleted."""
+    """Delete topics by id, so that a newer topic of the same name is never deleted."""
 
-    def request(ids: Sequence[UUID]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(ids: Sequence[UUID]) -> Message:
         state = DeleteTopicsRequest.DeleteTopicState
         states = [state(name=None, topic_id=each) for each in ids]
         return DeleteTopicsRequest(topics=states, timeout_ms=REQUEST_TIMEOUT_MS)
@@ -112,37 +113,15 @@ def delete_topics(
     )
 
 
-def create_partitions(
-    client: KafkaClient, counts: Mapping[str, int], *, deadline: Deadline | None = None
-) -> dict[str, Outcome]:
-    """So many partitions shall each topic have in all."""
-
-    def request(names: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
-        topic = CreatePartitionsRequest.CreatePartitionsTopic
-        topics = [topic(name=name, count=counts[name], assignments=None) for name in names]
-        return CreatePartitionsRequest(topics=topics, timeout_ms=REQUEST_TIMEOUT_MS, validate_only=False)
-
-    return change_each(
-        client,
-        counts,
-        request,
-        lambda answer, _: ((each.name, _outcome(each)) for each in answer.results),
-        as_good_as_done={Code.INVALID_PARTITIONS},
-        final=_NOT_THERE,
-        per_request=_TOPICS_PER_REQUEST,
-        deadline=deadline,
-    )
-
-
 def alter_configs(
     client: KafkaClient, changes: Mapping[str, Mapping[str, str | None]], *, deadline: Deadline | None = None
 ) -> dict[str, Outcome]:
-    """Of each topic, set these values and leave all others; None takes one away, and the cluster's default is in force.
+    """Set these values of each topic and leave all others. None removes a value, and the cluster's default applies.
 
-    A topic's changes are made together or not at all.
+    The changes of a topic are made together or not at all.
     """
 
-    def request(names: Sequence[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(names: Sequence[str]) -> Message:
         resources = [_altered(name, changes[name]) for name in names]
         return IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
 
@@ -157,7 +136,7 @@ def alter_configs(
     )
 
 
-def _altered(name: str, values: Mapping[str, str | None]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _altered(name: str, values: Mapping[str, str | None]) -> Message:
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     configs = [
         resource.AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
@@ -169,27 +148,28 @@ def _altered(name: str, values: Mapping[str, str | None]) -> Any:  # noqa: ANN40
 def delete_records(
     client: KafkaClient, before: Mapping[TopicPartition, int], *, deadline: Deadline | None = None
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MaxbrodError]]:
-    """Move the start of each log up to this offset; returns where it is now, and for those that stayed, why."""
+    """Move the start of each log up to this offset. Returns the new log start offsets, and the errors of the others."""
 
-    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Message:
         topic = DeleteRecordsRequest.DeleteRecordsTopic
-        topics: dict[str, list[Any]] = {}
-        for where, (offset, _) in asked.items():
-            partition = topic.DeleteRecordsPartition(partition_index=where.partition, offset=offset)
-            topics.setdefault(where.topic, []).append(partition)
-        named = [topic(name=name, partitions=each) for name, each in topics.items()]
-        return DeleteRecordsRequest(topics=named, timeout_ms=REQUEST_TIMEOUT_MS)
+        partition = topic.DeleteRecordsPartition
+        topics = [
+            topic(
+                name=name,
+                partitions=[partition(partition_index=index, offset=offset) for index, (offset, _) in each.items()],
+            )
+            for name, each in by_topic(asked).items()
+        ]
+        return DeleteRecordsRequest(topics=topics, timeout_ms=REQUEST_TIMEOUT_MS)
 
-    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:  # noqa: ANN401 - kafka-python is untyped
-        for topic in answer.topics:
-            for each in topic.partitions:
-                where = TopicPartition(topic=topic.name, partition=each.partition_index)
-                yield where, each.error_code, each.low_watermark
+    def read(answer: Message) -> Iterator[tuple[TopicPartition, int, int]]:
+        for where, each in each_partition(answer.topics):
+            yield where, each.error_code, each.low_watermark
 
     failed: dict[TopicPartition, MaxbrodError] = {}
     done = ask_leaders(client, before, request, read, operation="delete records", deadline=deadline, failed=failed)
     return done, failed
 
 
-def _outcome(answer: Any) -> Outcome:  # noqa: ANN401 - kafka-python is untyped
+def _outcome(answer: Message) -> Outcome:
     return Outcome(code=answer.error_code, details=answer.error_message or None)

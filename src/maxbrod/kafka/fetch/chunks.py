@@ -1,4 +1,4 @@
-"""From a fetch answer to whole batches of a range: which are meant, whether they are sound. Pure."""
+"""Selects the whole batches of a range from a fetch response and checks them. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """All that the log has for the offsets from `start` to `end` (exclusive). Chunks of a range tile it.
+    """All that the log holds for the offsets from `start` to `end` (exclusive). The chunks of a range tile it.
 
-    `data` is whole batches and nothing else; it may be empty, where compaction or retention has left nothing.
-    An offset below `log_start_offset` that no batch covers was deleted by retention. Where a log begins within a batch,
-    which brokers keep whole, `ranges` makes that batch begin there. Where `start` lies within one, it begins before.
+    `data` is whole batches and nothing else. It is empty where compaction or retention has left nothing. An offset
+    below `log_start_offset` that no batch covers was deleted by retention. If the log start offset lies within a batch,
+    which brokers keep whole, `ranges` trims that batch. If `start` lies within a batch, that batch begins before it.
     """
 
     start: int
@@ -38,26 +38,26 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The batches of an answer that belong to a range. No checksum has been looked at yet."""
+    """The batches of a response that belong to a range. Checksums are not checked yet."""
 
     start: int
     end: int
     last_epoch: int
-    """The leader epoch of the newest batch of the answer."""
+    """The leader epoch of the newest batch of the response."""
     data: NDArray[np.uint8]
     headers: BatchHeaders
     """Of `data`."""
     found: FetchedPartition
 
     def checked(self, object_name: str) -> Chunk:
-        """With every CRC checked. CorruptDataError is as `batch.headers.walk` raises it."""
+        """Check every CRC. Raises CorruptDataError as `batch.headers.walk` does."""
         if (self.headers["magic"] != NEWEST_MAGIC).any():
             return self._chunk(self.data, self.end, walk(self.data, whole=True, object_name=object_name))
         check_crc(self.data, self.headers, object_name=object_name)
         return self._chunk(self.data, self.end, self.headers)
 
     def sound_before(self, error: CorruptDataError, object_name: str) -> Chunk | None:
-        """What stands before the batch that the error is about, if anything does."""
+        """The batches before the one that the error is about, if any."""
         if not error.position or error.offset is None or not self.start < error.offset < self.end:
             return None
         data = self.data[: error.position]
@@ -79,19 +79,19 @@ class Selection:
 def select(
     found: FetchedPartition, headers: BatchHeaders, start: int, end: int, *, floor: int | None = None
 ) -> Selection:
-    """The batches with a base offset in [start, end), from an answer to a fetch at `start` that has batches.
+    """The batches with a base offset in [start, end), from a response to a fetch at `start` that has batches.
 
-    With a `floor` below `start`, also the one that `start` lies within, unless it begins before the floor.
+    With a `floor` below `start`, the batch that contains `start` is included unless it begins before the floor.
     """
     _check_order(headers)
     base = headers["base_offset"]
     first, last = np.searchsorted(base, [start, end]).tolist()
     if first and floor is not None and floor <= base[first - 1] and start <= headers.last_offset[first - 1]:
         first -= 1
-    # A batch from beyond the range shows that the range has nothing more.
+    # A batch beyond the range proves that the rest of the range is empty.
     covered = end if last < len(base) else min(end, int(headers.last_offset[-1]) + 1)
     if covered <= start:
-        raise CorruptDataError("all batches of an answer lie before the offset that was asked for", offset=start)
+        raise CorruptDataError("all batches of a response lie before the requested offset", offset=start)
     begin = stop = 0
     if last > first:
         begin, stop = int(headers.position[first]), int(headers.position[last - 1] + headers.size[last - 1])
@@ -107,26 +107,26 @@ def select(
 
 
 def announced_bytes(records: NDArray[np.uint8]) -> int | None:
-    """How long the first batch says it is, if so much of it is there."""
+    """The length in the header of the first batch, if that field is present."""
     if len(records) < LOG_OVERHEAD_BYTES:
         return None
     return LOG_OVERHEAD_BYTES + int.from_bytes(records[LOG_OVERHEAD_BYTES - 4 : LOG_OVERHEAD_BYTES].tobytes(), "big")
 
 
 def empty_chunk(start: int, end: int, *, log_start_offset: int) -> Chunk:
-    """The log has nothing for these offsets."""
+    """A chunk for offsets without batches."""
     data = np.empty(0, np.uint8)
     return Chunk(start=start, end=end, data=data, headers=walk(data), log_start_offset=log_start_offset)
 
 
 def _check_order(headers: BatchHeaders) -> None:
-    """Neither offset nor leader epoch is covered by the CRC; that they only grow is what can be checked."""
+    """The CRC covers neither offset nor leader epoch. That they only grow is all that can be checked."""
     base, epoch = headers["base_offset"], headers["leader_epoch"]
     wrong = np.flatnonzero((base[1:] <= headers.last_offset[:-1]) | (epoch[1:] < epoch[:-1]))
     if wrong.size:
         row = int(wrong[0]) + 1
         raise CorruptDataError(
-            "a batch's offset or leader epoch lies before its predecessor's",
+            "the offset or leader epoch of a batch is lower than that of the batch before it",
             offset=int(base[row]),
             position=int(headers.position[row]),
         )

@@ -1,6 +1,7 @@
-"""Where a log really ends: what its leader has, once all in-sync replicas have it too.
+"""The log end offset of the leader, once all in-sync replicas have reached it.
 
-ListOffsets tells what consumers may see, which lags behind; what an epoch ends with is what the leader has.
+ListOffsets returns the high watermark, which lags behind. The end of the current leader epoch is the leader's log end
+offset. Where both agree, no clean election can lose a record below.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def log_end(client: KafkaClient, where: TopicPartition, *, deadline: Deadline | None = None) -> int:
-    """The offset that the next record will have; nothing below it can get lost any more in a clean election."""
+    """The offset of the next record. No clean election can lose a record below it."""
     return log_ends(client, [where], deadline=deadline)[where]
 
 
 def log_ends(
     client: KafkaClient, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, int]:
-    """`log_end` of many."""
+    """`log_end` of many partitions."""
     wanted = list(partitions)
     found: dict[TopicPartition, int] = {}
 

@@ -1,14 +1,14 @@
-"""What stands last in a log, and which sequence number its producer has next.
+"""The last batch of a log, and the next sequence number of its producer.
 
-Whoever goes on with what another process began must neither repeat what that one wrote nor trust that all it sent has
-arrived: a request may still be on its way. With the same producer id and the sequence numbers that come next, a broker
-takes each batch once, whoever sends it first.
+A process that resumes the work of another must neither repeat what was written nor assume that all that was sent has
+arrived: a request may still be in flight. With the same producer id and the next sequence numbers, a broker appends
+each batch once, whichever process sends it first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeProducersRequest
 
@@ -16,7 +16,7 @@ from maxbrod.batch.headers import HEADER_BYTES
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import sequence_after
-from maxbrod.model import TopicPartition
+from maxbrod.kafka.wire.partitions import each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
+    from maxbrod.model import TopicPartition
 
 _NONE: Final = -1
 
@@ -38,13 +40,13 @@ class LogTail:
     control: bool
     producer_id: int
     next_sequence: int
-    """Of its producer; says nothing where it is a control batch."""
+    """The next one of its producer. Meaningless for a control batch."""
     records: NDArray[np.uint8]
-    """As they stand behind the batch's header."""
+    """The bytes after the batch header."""
 
 
 def read_tail(client: KafkaClient, where: TopicPartition, end: int, *, topic_id: UUID) -> LogTail | None:
-    """The batch that ends the log at `end`; None where it was deleted."""
+    """The batch that ends the log at `end`; None if it was deleted."""
     chunks = list(read_range(client, where, end - 1, end, topic_id=topic_id, floor=0, read_committed=False))
     for chunk in reversed(chunks):
         if len(chunk.headers):
@@ -60,20 +62,21 @@ def read_tail(client: KafkaClient, where: TopicPartition, end: int, *, topic_id:
 
 
 def next_sequence(client: KafkaClient, where: TopicPartition, producer_id: int, *, deadline: Deadline) -> int:
-    """As the partition's leader knows it; 0 for a producer that it does not know, of which it takes any."""
+    """The next sequence number that the partition's leader expects.
 
-    def request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    0 for a producer that the leader does not know: it accepts any number from that one.
+    """
+
+    def request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Message:
         topic = DescribeProducersRequest.TopicRequest
         return DescribeProducersRequest(
             topics=[topic(name=each.topic, partition_indexes=[each.partition]) for each in asked]
         )
 
-    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:  # noqa: ANN401 - kafka-python is untyped
-        for topic in answer.topics:
-            for each in topic.partitions:
-                last = [one.last_sequence for one in each.active_producers or () if one.producer_id == producer_id]
-                asked = TopicPartition(topic=topic.name, partition=each.partition_index)
-                yield asked, each.error_code, last[0] if last else _NONE
+    def read(answer: Message) -> Iterator[tuple[TopicPartition, int, int]]:
+        for asked, each in each_partition(answer.topics):
+            last = [one.last_sequence for one in each.active_producers or () if one.producer_id == producer_id]
+            yield asked, each.error_code, last[0] if last else _NONE
 
     wanted: dict[TopicPartition, None] = {where: None}
     found = ask_leaders(client, wanted, request, read, operation="read producers", deadline=deadline)[where]

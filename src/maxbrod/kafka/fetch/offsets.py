@@ -1,16 +1,17 @@
-"""Where a partition begins, ends, stood at a time, or was cut: asked of the leaders, many partitions at once."""
+"""Requests offsets from leaders, for many partitions at once: log start, end, by timestamp, and the end of an epoch."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.error_codes import answered_with
+from maxbrod.kafka.wire.partitions import by_topic, each_partition
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 EARLIEST: Final = -2
@@ -30,7 +32,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedOffset:
-    """`offset` and `timestamp_ms` are -1 where a time was asked for and no record is that young."""
+    """`offset` and `timestamp_ms` are -1 if a time was requested and no record is that new."""
 
     offset: int
     timestamp_ms: int
@@ -39,7 +41,7 @@ class ListedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnd:
-    """The newest epoch up to the one asked for, and the offset it ends at (exclusive). -1 where none is known."""
+    """The newest epoch up to the requested one, and its end offset (exclusive). -1 if none is known."""
 
     leader_epoch: int
     end_offset: int
@@ -53,36 +55,35 @@ def list_offsets(
     deadline: Deadline | None = None,
     failed: dict[TopicPartition, MaxbrodError] | None = None,
 ) -> dict[TopicPartition, ListedOffset]:
-    """For each partition the offset of EARLIEST, of LATEST, or of the first record at or after a time in ms.
+    """The offset of EARLIEST, LATEST, or the first record at or after a time in ms, for each partition.
 
-    With `read_committed`, LATEST is the last stable offset, else the high watermark. With `failed`, partitions that
-    cannot be asked are put there and left out of the answer; without, the first of them is raised.
+    With `read_committed`, LATEST is the last stable offset: below it every transaction has ended, so a record's fate
+    cannot change any more. Otherwise it is the high watermark. Failed partitions are added to `failed` and left out of
+    the result; without `failed`, the first failure is raised.
     """
 
-    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Message:
         topic_class = ListOffsetsRequest.ListOffsetsTopic
         topics = [
             topic_class(
                 name=name,
                 partitions=[
                     topic_class.ListOffsetsPartition(
-                        partition_index=where.partition, current_leader_epoch=leader.leader_epoch, timestamp=timestamp
+                        partition_index=index, current_leader_epoch=leader.leader_epoch, timestamp=timestamp
                     )
-                    for where, (timestamp, leader) in each.items()
+                    for index, (timestamp, leader) in each.items()
                 ],
             )
-            for name, each in _by_topic(asked).items()
+            for name, each in by_topic(asked).items()
         ]
         return ListOffsetsRequest(
             replica_id=_CONSUMER, isolation_level=int(read_committed), topics=topics, timeout_ms=10_000
         )
 
-    def read(answer: Any) -> Iterable[tuple[TopicPartition, int, ListedOffset]]:  # noqa: ANN401 - untyped
-        for topic in answer.topics:
-            for each in topic.partitions:
-                where = TopicPartition(topic=topic.name, partition=each.partition_index)
-                found = ListedOffset(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
-                yield where, each.error_code, found
+    def read(answer: Message) -> Iterable[tuple[TopicPartition, int, ListedOffset]]:
+        for where, each in each_partition(answer.topics):
+            found = ListedOffset(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
+            yield where, each.error_code, found
 
     return ask_leaders(client, wanted, request, read, operation="list offsets", deadline=deadline, failed=failed)
 
@@ -94,28 +95,28 @@ def epoch_ends(
     deadline: Deadline | None = None,
     failed: dict[TopicPartition, MaxbrodError] | None = None,
 ) -> dict[TopicPartition, EpochEnd]:
-    """For each partition and leader epoch, where that epoch ends in the log as it is now.
+    """The end offset of a leader epoch in the current log, for each partition.
 
-    An end below what was read in that epoch says that the log was truncated since. `failed` is as in `list_offsets`.
+    An end below what was read in that epoch means that the log has been truncated since. `failed` as in `list_offsets`.
     """
 
-    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request(asked: Mapping[TopicPartition, tuple[int, Leader]]) -> Message:
         topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         topics = [
             topic_class(
                 topic=name,
                 partitions=[
                     topic_class.OffsetForLeaderPartition(
-                        partition=where.partition, current_leader_epoch=leader.leader_epoch, leader_epoch=epoch
+                        partition=index, current_leader_epoch=leader.leader_epoch, leader_epoch=epoch
                     )
-                    for where, (epoch, leader) in each.items()
+                    for index, (epoch, leader) in each.items()
                 ],
             )
-            for name, each in _by_topic(asked).items()
+            for name, each in by_topic(asked).items()
         ]
         return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
 
-    def read(answer: Any) -> Iterable[tuple[TopicPartition, int, EpochEnd]]:  # noqa: ANN401 - kafka-python is untyped
+    def read(answer: Message) -> Iterable[tuple[TopicPartition, int, EpochEnd]]:
         for topic in answer.topics:
             for each in topic.partitions:
                 where = TopicPartition(topic=topic.topic, partition=each.partition)
@@ -129,45 +130,45 @@ def epoch_ends(
 def ask_leaders(
     client: KafkaClient,
     wanted: Mapping[TopicPartition, Wanted],
-    request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Any],
-    read: Callable[[Any], Iterable[tuple[TopicPartition, int, Found]]],
+    request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Message],
+    read: Callable[[Message], Iterable[tuple[TopicPartition, int, Found]]],
     *,
     operation: str,
     deadline: Deadline | None,
     failed: dict[TopicPartition, MaxbrodError] | None = None,
 ) -> dict[TopicPartition, Found]:
-    """One request for each leader; partitions that fail in a way that may pass are asked for again.
+    """Send one request to each leader, and again for partitions with retriable errors.
 
-    With `failed`, a partition that cannot be asked goes in there, and the others are answered all the same.
+    With `failed`, failed partitions are added there and the others are still answered.
     """
-    asking = _Asking(client, wanted, request, read, operation, patient=failed is not None)
+    requests = _LeaderRequests(client, wanted, request, read, operation, patient=failed is not None)
     try:
         what = f"the leaders of {len(wanted)} partitions to {operation}"
-        retry(asking.once, deadline=deadline, what=what, stop=client.stop)
+        retry(requests.once, deadline=deadline, what=what, stop=client.stop)
     except UnavailableError:
         if failed is None:
             raise
     if failed is not None:
-        failed.update({**asking.final, **asking.passing})
-    return {where: asking.done[where] for where in wanted if where in asking.done}
+        failed.update({**requests.final, **requests.retriable})
+    return {where: requests.done[where] for where in wanted if where in requests.done}
 
 
-class _Asking(Generic[Wanted, Found]):
-    """Who has answered, who never will, and who may yet."""
+class _LeaderRequests(Generic[Wanted, Found]):
+    """The partitions that are answered, that failed for good, and that may be retried."""
 
     def __init__(
         self,
         client: KafkaClient,
         wanted: Mapping[TopicPartition, Wanted],
-        request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Any],
-        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Found]]],
+        request: Callable[[Mapping[TopicPartition, tuple[Wanted, Leader]]], Message],
+        read: Callable[[Message], Iterable[tuple[TopicPartition, int, Found]]],
         operation: str,
         *,
         patient: bool,
     ) -> None:
         self.done: dict[TopicPartition, Found] = {}
         self.final: dict[TopicPartition, MaxbrodError] = {}
-        self.passing: dict[TopicPartition, UnavailableError] = {}
+        self.retriable: dict[TopicPartition, UnavailableError] = {}
         self._client = client
         self._wanted = wanted
         self._request = request
@@ -176,14 +177,14 @@ class _Asking(Generic[Wanted, Found]):
         self._patient = patient
 
     def once(self, limit: Deadline) -> None:
-        """Ask every leader; raises if that was not the end of it."""
-        self.passing.clear()
+        """Send one round of requests. Raises if partitions remain."""
+        self.retriable.clear()
         for node_id, asked in self._by_leader(limit).items():
             self._ask(node_id, asked, limit)
         if self.final and not self._patient:
             raise next(iter(self.final.values()))
-        if self.passing:
-            raise next(iter(self.passing.values()))
+        if self.retriable:
+            raise next(iter(self.retriable.values()))
 
     def _by_leader(self, limit: Deadline) -> dict[int, dict[TopicPartition, tuple[Wanted, Leader]]]:
         groups: dict[int, dict[TopicPartition, tuple[Wanted, Leader]]] = defaultdict(dict)
@@ -193,7 +194,7 @@ class _Asking(Generic[Wanted, Found]):
             try:
                 leader = self._client.leader(where, deadline=limit)
             except (UsageError, UnavailableError) as error:
-                self._fails(where, error)
+                self._record_failure(where, error)
             else:
                 groups[leader.node_id][where] = (each, leader)
         return groups
@@ -204,24 +205,17 @@ class _Asking(Generic[Wanted, Found]):
         except UnavailableError as error:
             for topic in {where.topic for where in asked}:
                 self._client.forget(topic)
-            self.passing.update(dict.fromkeys(asked, error))
+            self.retriable.update(dict.fromkeys(asked, error))
             return
         for where, code, found in self._read(answer):
             if code:
                 self._client.forget(where.topic)
-                self._fails(where, answered_with(code, operation=self._operation, object_name=str(where)))
+                self._record_failure(where, answered_with(code, operation=self._operation, object_name=str(where)))
             else:
                 self.done[where] = found
 
-    def _fails(self, where: TopicPartition, error: MaxbrodError) -> None:
+    def _record_failure(self, where: TopicPartition, error: MaxbrodError) -> None:
         if isinstance(error, UnavailableError):
-            self.passing[where] = error
+            self.retriable[where] = error
         else:
             self.final[where] = error
-
-
-def _by_topic(asked: Mapping[TopicPartition, Wanted]) -> dict[str, dict[TopicPartition, Wanted]]:
-    groups: dict[str, dict[TopicPartition, Wanted]] = defaultdict(dict)
-    for where, each in asked.items():
-        groups[where.topic][where] = each
-    return groups

@@ -1,8 +1,8 @@
-"""Reads one range of one partition from its leader, through everything that can happen to brokers meanwhile.
+"""Reads one range of one partition from its leader, through elections, restarts and lost connections.
 
-A batch belongs to the range that holds its base offset, so ranges read by several tasks give each batch once.
-What comes out is whole batches with a checked CRC, as the broker stores them. The request for what follows is
-sent before the batches at hand are checked and handed out, so that broker and network work meanwhile.
+A batch belongs to the range that contains its base offset, so ranges read by several tasks yield each batch once. The
+output is whole batches with checked CRCs, as the broker stores them. The next request is sent before the batches at
+hand are checked and returned, so that broker and network work in the meantime.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ FETCH_BYTES: Final = 8 << 20
 _FETCH_BYTES_MIN: Final = 64 << 10
 _FETCH_BYTES_MAX: Final = 1 << 30
 _OPERATION: Final = "fetch"
-# How often a broker must say the same before it is believed that a topic is gone, a log ends too early or has a
-# hole: each is said for a moment, too, by a broker that has only just begun to lead.
-_TIMES_TO_BELIEVE: Final = 3
+# How often a broker must repeat that a topic is gone, that a log ends too early or that it has a hole, before that is
+# accepted as true: a broker that has just become leader says each of them for a moment.
+_REPORTS_TO_CONFIRM: Final = 3
 _TOPIC_CODES: Final = frozenset({Code.UNKNOWN_TOPIC_ID, Code.INCONSISTENT_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION})
 
 
@@ -61,15 +61,16 @@ def read_range(
     read_committed: bool = True,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Chunk]:
-    """Every batch whose base offset lies in [start, end), in order; `end` is at most the last stable offset.
+    """Yield every batch whose base offset lies in [start, end), in order. `end` is at most the last stable offset.
 
-    A `floor` below `start` is for whoever reads the first range: the batch that `start` lies within belongs to it too,
-    if it does not begin before the floor. A log that was cut by retention or by hand begins within a batch: that is
-    given without the records before the log's start, which no consumer sees.
-    `topic_id` is the incarnation that is meant; without it, the one that is there at the first request. Raises
-    TopicGoneError when the topic is deleted or recreated, LogTruncatedError, CorruptDataError for a batch that is
-    damaged twice running (what stands before it has been handed out; reading from the offset after the error's
-    goes on behind it), and UnavailableError when for `patience_s` seconds nothing new has come.
+    With a `floor` below `start`, for the first range, the batch that contains `start` is included if it does not begin
+    before the floor. If the log start offset lies within a batch, after retention or DeleteRecords, the records before
+    it are dropped: no consumer sees them. `topic_id` is the incarnation to read; by default the one that exists at the
+    first request.
+
+    Raises TopicGoneError if the topic is deleted or recreated; LogTruncatedError; CorruptDataError for a batch that is
+    damaged in two consecutive fetches (the batches before it have been yielded, and reading can resume at the offset
+    after the error's); and UnavailableError if nothing new arrives for `patience_s` seconds.
     """
     reader = _RangeReader(
         client,
@@ -110,7 +111,7 @@ class _RangeReader:
         patience_s: float,
     ) -> None:
         self.position, self._end = offsets
-        # Where the last batch ended. What begins there or later is ours, however far the log's start has moved since.
+        # The end of the last batch. Batches from here on belong to this range, even if the log start has moved past it.
         self._floor = self.position if floor is None else min(floor, self.position)
         self._client = client
         self._where = where
@@ -124,14 +125,14 @@ class _RangeReader:
         self.renew_patience()
 
     def renew_patience(self) -> None:
-        """After progress, and after whoever takes the chunks had their time."""
+        """Restart the deadline: after progress, and after the caller has used its own time."""
         self._deadline = Deadline.after(self._patience_s)
         self._backoff = Backoff()
-        self._said: dict[str, int] = {}
+        self._reports: dict[str, int] = {}
         self._waits_for = "the leader"
 
     def abandon(self) -> None:
-        """Nobody will read the answer that is under way."""
+        """Drop the request in flight. Its response would block the connection, so the connection is closed."""
         if self._in_flight is not None:
             self._in_flight.connection.close()
             self._in_flight = None
@@ -150,7 +151,7 @@ class _RangeReader:
                     return chunk
 
     def _attempt(self) -> Chunk | None:
-        """One answer; None if it brings nothing new."""
+        """Receive one response; None if it has nothing new."""
         flight = self._in_flight or self._send(self.position, self._last_epoch)
         frame = flight.connection.receive(flight.ticket, self._request_deadline())
         self._in_flight = None
@@ -160,16 +161,17 @@ class _RangeReader:
             raise answered_with(answer.error_code, operation=_OPERATION, object_name=str(self._where))
         found = answer.partitions.get((flight.topic_id, self._where.partition))
         if found is None:
-            self._wait_for("an answer that is not throttled")
+            self._wait_for("a response that is not throttled")
             return None
         if found.error_code:
             return self._react(found.error_code)
         if found.diverging is not None:
             epoch, offset = found.diverging
-            raise self._truncated(f"it is what was read only up to offset {offset} of leader epoch {epoch}")
-        return self._take(found, flight.connection)
+            # The broker compared the epoch of our last batch with its own history (KIP-595): they differ.
+            raise self._truncated(f"it matches what was read only up to offset {offset} of leader epoch {epoch}")
+        return self._accept(found, flight.connection)
 
-    def _take(self, found: FetchedPartition, connection: Connection) -> Chunk | None:
+    def _accept(self, found: FetchedPartition, connection: Connection) -> Chunk | None:
         found, headers = self._walked(found)
         if headers.tail and not len(headers):
             self._grow(found.records)
@@ -190,15 +192,15 @@ class _RangeReader:
         return chunk
 
     def _log_start(self, selection: Selection) -> int | None:
-        """Where the log begins, if that is within the first batch.
+        """The log start offset, if it lies within the first batch.
 
-        It is asked for once more: records depend on it, and nothing protects it in the answer that brings them.
+        It is requested once more: it decides which records are dropped, and no checksum protects it in the response.
         """
-        told = selection.found.log_start_offset
-        if told <= self._floor or not may_begin_before(selection.headers, told):
+        reported = selection.found.log_start_offset
+        if reported <= self._floor or not may_begin_before(selection.headers, reported):
             return None
-        asked = list_offsets(self._client, {self._where: EARLIEST}, deadline=self._deadline)[self._where].offset
-        return min(told, asked)
+        earliest = list_offsets(self._client, {self._where: EARLIEST}, deadline=self._deadline)[self._where].offset
+        return min(reported, earliest)
 
     def _walked(self, found: FetchedPartition) -> tuple[FetchedPartition, BatchHeaders]:
         try:
@@ -216,31 +218,33 @@ class _RangeReader:
             sound = selection.sound_before(error, str(self._where)) if self._suspected_at == self.position else None
             if sound is None:
                 raise
-            # The damaged batch is met again, and named, as the first one of the next answer.
+            # The damaged batch is the first one of the next response, which reports it.
             self.abandon()
             return sound
 
     def _grow(self, records: NDArray[np.uint8]) -> None:
-        """Ask for as much as the batch needs. Kafka sends a first one whole, not every server that speaks so does."""
+        """Request as much as the batch needs. Kafka sends the first batch whole; other servers may not."""
         needed = announced_bytes(records) or self._fetch_bytes * 2
         if not self._fetch_bytes < needed <= _FETCH_BYTES_MAX:
-            message = f"a batch says that it has {needed} bytes, and only {len(records)} of them came"
+            message = f"a batch claims to have {needed} bytes, but only {len(records)} of them arrived"
             raise CorruptDataError(message, offset=self.position)
         self._fetch_bytes = needed
         self._wait_for("a whole batch")
 
     def _nothing(self, found: FetchedPartition) -> Chunk | None:
+        # `read_committed` returns batches below the last stable offset only: above it a transaction is still open, and
+        # its records may yet be aborted. An election can move that offset back for a moment, so this waits for it.
         reached = found.last_stable_offset if self._read_committed else found.high_watermark
         if reached < self._end:
             name = "last stable offset" if self._read_committed else "high watermark"
             self._wait_for(f"the {name}, which is {reached}, to reach {self._end}")
             return None
-        if not self._believe("there is a hole"):
+        if not self._confirm("there is a hole"):
             self._wait_for("data")
             return None
         return empty_chunk(self.position, self._end, log_start_offset=found.log_start_offset)
 
-    # Asking
+    # Requests
 
     def _send(self, offset: int, last_epoch: int) -> _InFlight:
         leader = self._leader()
@@ -249,6 +253,8 @@ class _RangeReader:
             raise self._recreated()
         deadline = self._request_deadline()
         connection = self._client.connection(leader.node_id, deadline=deadline)
+        # The current leader epoch fences a broker that no longer leads, or does not know yet that it leads. The epoch
+        # of the last batch lets the leader notice that its log has diverged from what was read.
         target = PartitionFetch(
             topic_id=self._topic_id,
             partition=self._where.partition,
@@ -268,7 +274,7 @@ class _RangeReader:
         except UsageError as error:
             if self._topic_id is None:
                 raise
-            # It was there before, so it was deleted, unless this broker has only just started.
+            # It existed before, so it was deleted, unless this broker has just started.
             self._check_topic()
             raise self._unavailable(error.message) from error
 
@@ -276,13 +282,13 @@ class _RangeReader:
         try:
             self._send(offset, last_epoch)
         except UnavailableError:
-            # The batches at hand are good; what comes next is asked for again when it is wanted.
+            # The batches at hand are valid; the next request is repeated when it is needed.
             self._client.forget(self._where.topic)
 
     def _request_deadline(self) -> Deadline:
         return self._deadline.within(self._client.request_timeout_s)
 
-    # When it goes wrong
+    # Failures
 
     def _react(self, code: int) -> Chunk:
         if code == Code.OFFSET_OUT_OF_RANGE:
@@ -295,28 +301,28 @@ class _RangeReader:
         earliest = list_offsets(self._client, {self._where: EARLIEST}, deadline=self._deadline)[self._where].offset
         if earliest > self.position:
             return empty_chunk(self.position, min(earliest, self._end), log_start_offset=earliest)
-        if self._believe("the log ends before"):
-            raise self._truncated("it ends before this offset now")
-        raise self._unavailable("the broker says that its log ends before this offset")
+        if self._confirm("the log ends before"):
+            raise self._truncated("it now ends before this offset")
+        raise self._unavailable("the broker reports that its log ends before this offset")
 
     def _check_topic(self) -> None:
         topic = self._client.metadata([self._where.topic], deadline=self._deadline).topics.get(self._where.topic)
         if topic is not None and topic.topic_id != self._topic_id:
             raise self._recreated()
-        if topic is None and self._believe("there is no such topic"):
+        if topic is None and self._confirm("there is no such topic"):
             raise self._deleted()
 
     def _recover(self, error: UnavailableError) -> None:
         self.abandon()
         self._client.forget(self._where.topic)
         if isinstance(error.__cause__, TimeoutError):
-            # On a slow line a smaller answer may come in time.
+            # On a slow link a smaller response may arrive in time.
             self._fetch_bytes = max(self._fetch_bytes // 2, _FETCH_BYTES_MIN)
         self._check_patience(error)
         self._backoff.pause(self._deadline)
 
     def _suspect(self, error: CorruptDataError | UnsupportedFormatError) -> None:
-        """Damage on the way is gone when the same is fetched once more; damage in the log stays."""
+        """Fetch once more after damage: damage from the network is gone then, damage in the log is not."""
         self.abandon()
         if self._suspected_at == self.position:
             error.operation = error.operation or _OPERATION
@@ -326,18 +332,19 @@ class _RangeReader:
         self._suspected_at = self.position
 
     def _wait_for(self, what: str) -> None:
-        """The broker answers, but what is needed is not there yet."""
+        """The broker responds, but without what is needed."""
         self._waits_for = what
-        self._check_patience(self._unavailable("nothing new came"))
+        self._check_patience(self._unavailable("nothing new arrived"))
 
     def _check_patience(self, error: UnavailableError) -> None:
         if self._deadline.passed:
             error.offset = self.position
             raise gave_up(error, f"{self._waits_for} of {self._where}", self._patience_s) from error
 
-    def _believe(self, what: str) -> bool:
-        self._said[what] = self._said.get(what, 0) + 1
-        return self._said[what] >= _TIMES_TO_BELIEVE
+    def _confirm(self, what: str) -> bool:
+        """Count one more report of this; whether it was repeated often enough to be true."""
+        self._reports[what] = self._reports.get(what, 0) + 1
+        return self._reports[what] >= _REPORTS_TO_CONFIRM
 
     def _unavailable(self, message: str) -> UnavailableError:
         return UnavailableError(message, operation=_OPERATION, object_name=str(self._where), offset=self.position)
@@ -352,7 +359,9 @@ class _RangeReader:
         return TopicGoneError("the topic was deleted and created again", hint=hint, **self._place())
 
     def _deleted(self) -> TopicGoneError:
-        return TopicGoneError("the topic was deleted", hint="what was read before is good; plan again", **self._place())
+        return TopicGoneError(
+            "the topic was deleted", hint="what was read before is valid; plan again", **self._place()
+        )
 
     def _place(self) -> dict[str, Any]:
         return {"operation": _OPERATION, "object_name": str(self._where), "offset": self.position}

@@ -1,7 +1,7 @@
-"""The Fetch request: built with kafka-python's class, its answer read by hand.
+"""The Fetch request: built with kafka-python's class, with a hand-written reader of the response.
 
-By hand, because the library copies the records, and here they are most of the bytes: `records` is a slice of
-the buffer that the socket wrote into. All versions from 13 to 18 have the layout that is read here.
+The library would copy the records, which are most of the bytes. Here `records` is a slice of the buffer that the socket
+wrote into. All versions from 13 to 18 have this layout.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from maxbrod.kafka.wire.connection import Message
+
 _HEADER: Final = struct.Struct(">ixihi")  # correlation id, no tagged field, throttle time, error code, session id
 _PARTITION: Final = struct.Struct(">ihqqq")  # index, error code, high watermark, last stable, log start offset
 _ABORTED: Final = struct.Struct(">qq")  # producer id, first offset
@@ -32,35 +34,35 @@ _VARINT_BYTES_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFetch:
-    """From where, at most how much. -1 for an epoch says that it is not known."""
+    """The offset to fetch from and the size limit. An epoch of -1 is unknown."""
 
     topic_id: UUID
     partition: int
     offset: int
     leader_epoch: int = -1
     last_fetched_epoch: int = -1
-    """The epoch of the batch before `offset`: the broker says if its log has another one there."""
+    """The epoch of the batch before `offset`. The broker reports if its log has another one there."""
     bytes_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """What a broker has for one partition. `records` ends wherever the broker cut it."""
+    """The response for one partition. The broker may cut `records` at any byte."""
 
     error_code: int
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
     aborted: tuple[tuple[int, int], ...]
-    """Producer id and first offset of each aborted transaction that touches the records."""
+    """Producer id and first offset of each aborted transaction with records here."""
     diverging: tuple[int, int] | None
-    """Epoch and end offset up to which the log is still the one that was read before."""
+    """Epoch and end offset up to which the log matches what was read before."""
     records: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchAnswer:
-    """A broker that throttles answers with no partition at all."""
+    """A response. It has no partitions if the broker throttles this client."""
 
     throttle_ms: int
     error_code: int
@@ -69,8 +71,12 @@ class FetchAnswer:
 
 def fetch_request(
     partitions: Iterable[PartitionFetch], *, bytes_max: int, wait_ms: int = 500, read_committed: bool = True
-) -> Any:  # noqa: ANN401 - kafka-python is untyped
-    """Several partitions in one request, without a session: each request stands for itself."""
+) -> Message:
+    """A request for several partitions, without a fetch session.
+
+    A session saves naming partitions that have not changed, which pays off for consumers that poll many idle ones. Here
+    every request asks for other offsets, and a session would add an epoch to keep in step and an error to recover from.
+    """
     topics: dict[UUID, list[Any]] = defaultdict(list)
     for each in partitions:
         topics[each.topic_id].append(
@@ -96,22 +102,22 @@ def fetch_request(
 
 
 def read_answer(frame: NDArray[np.uint8]) -> FetchAnswer:
-    """Read an answer from its correlation id on. CorruptDataError where it is not what it should be."""
+    """Read a response from its correlation id on. CorruptDataError if it is malformed."""
     reader = _Reader(frame)
     try:
         _, throttle_ms, error_code, _ = reader.fields(_HEADER)
         partitions = {}
         for _ in range(reader.count()):
-            topic_id = UUID(bytes=reader.take(16).tobytes())
+            topic_id = UUID(bytes=reader.slice(16).tobytes())
             for _ in range(reader.count()):
                 index, found = _partition(reader)
                 partitions[topic_id, index] = found
             reader.tags()
         reader.tags()
     except struct.error as error:
-        raise CorruptDataError("a fetch answer ends too early", position=reader.position) from error
+        raise CorruptDataError("a fetch response ends too early", position=reader.position) from error
     if reader.position != len(frame):
-        raise CorruptDataError("a fetch answer goes on after its end", position=reader.position)
+        raise CorruptDataError("a fetch response has bytes after its end", position=reader.position)
     return FetchAnswer(throttle_ms=throttle_ms, error_code=error_code, partitions=partitions)
 
 
@@ -121,8 +127,8 @@ def _partition(reader: _Reader) -> tuple[int, FetchedPartition]:
     for _ in range(reader.count()):
         aborted.append(reader.fields(_ABORTED))
         reader.tags()
-    reader.take(4)  # a replica to prefer, which only those who name a rack are given
-    records = reader.take(reader.count())
+    reader.slice(4)  # the preferred read replica, which is only set for clients with a rack
+    records = reader.slice(reader.count())
     diverging = reader.tags().get(_TAG_DIVERGING)
     return index, FetchedPartition(
         error_code=error_code,
@@ -136,7 +142,7 @@ def _partition(reader: _Reader) -> tuple[int, FetchedPartition]:
 
 
 class _Reader:
-    """A position in a frame. Every length is compared with the bytes that are there before it is believed."""
+    """A position in a frame. Every length is compared with the bytes present before it is used."""
 
     def __init__(self, frame: NDArray[np.uint8]) -> None:
         self._frame = frame
@@ -148,24 +154,24 @@ class _Reader:
         self.position += layout.size
         return values
 
-    def take(self, size: int) -> NDArray[np.uint8]:
+    def slice(self, size: int) -> NDArray[np.uint8]:
         if size > len(self._frame) - self.position:
-            raise CorruptDataError("a fetch answer announces more bytes than it has", position=self.position)
+            raise CorruptDataError("a fetch response announces more bytes than it has", position=self.position)
         self.position += size
         return self._frame[self.position - size : self.position]
 
     def count(self) -> int:
-        """A compact length: one more than it says, and 0 for null, which is as good as none here."""
+        """A compact length, which is stored plus one. Null, stored as 0, counts as empty."""
         return max(0, self._varint() - 1)
 
     def tags(self) -> dict[int, NDArray[np.uint8]]:
-        return {self._varint(): self.take(self._varint()) for _ in range(self._varint())}
+        return {self._varint(): self.slice(self._varint()) for _ in range(self._varint())}
 
     def _varint(self) -> int:
         value = 0
         for place in range(_VARINT_BYTES_MAX):
-            byte = int(self.take(1)[0])
+            byte = int(self.slice(1)[0])
             value |= (byte & 0x7F) << (7 * place)
             if byte < 0x80:
                 return value
-        raise CorruptDataError("a number in a fetch answer is too long", position=self.position)
+        raise CorruptDataError("a number in a fetch response is too long", position=self.position)

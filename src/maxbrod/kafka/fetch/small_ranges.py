@@ -1,7 +1,7 @@
-"""Reads many small ranges with few requests: a thousand quiet partitions would else take a thousand round trips.
+"""Reads many small ranges with few requests: a thousand quiet partitions would otherwise take a thousand round trips.
 
-Only what goes well is done here. A range that does not come whole, whose leader has moved, whose log begins within a
-batch, or whose bytes are damaged, is left out, and `ranges` reads it with all its patience.
+This is the fast path only. A range that does not arrive whole, whose leader has moved, whose log starts within a batch,
+or whose bytes are damaged is left out, and `ranges` reads it with retries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from maxbrod.model import TopicPartition
 
 ANSWER_BYTES: Final = 32 << 20
-"""Of one answer. The broker cuts there: whoever got a part is left out, whoever got nothing is asked for once more."""
+"""The limit of one response. A range that the broker cut there is left out; one without bytes is requested again."""
 _RANGE_BYTES_MIN: Final = 64 << 10
 
 
@@ -47,7 +47,7 @@ class SmallRange:
 def read_small_ranges(
     client: KafkaClient, ranges: Sequence[SmallRange], *, read_committed: bool = True
 ) -> Iterator[tuple[SmallRange, Chunk]]:
-    """Those ranges that came whole, each as one chunk, in no particular order."""
+    """Yield the ranges that arrived whole, each as one chunk, in no particular order."""
     for node_id, asked in _by_leader(client, ranges).items():
         waiting = asked
         while waiting:
@@ -59,7 +59,7 @@ def read_small_ranges(
 
 
 def _by_leader(client: KafkaClient, ranges: Iterable[SmallRange]) -> dict[int, list[tuple[SmallRange, int]]]:
-    """A request names each partition once: of several ranges of one partition, all but the first are left out."""
+    """Ranges by leader. A request can name a partition only once, so only its first range is included."""
     groups: dict[int, list[tuple[SmallRange, int]]] = defaultdict(list)
     named: set[TopicPartition] = set()
     for each in ranges:
@@ -78,7 +78,7 @@ def _by_leader(client: KafkaClient, ranges: Iterable[SmallRange]) -> dict[int, l
 def _ask(
     client: KafkaClient, node_id: int, asked: Iterable[tuple[SmallRange, int]], *, read_committed: bool
 ) -> Iterator[tuple[SmallRange, Chunk | None]]:
-    """What one answer has: a chunk, or None for a range that is better read by itself. Without an answer, nothing."""
+    """The content of one response: a chunk, or None for a range to be read alone. Without a response, nothing."""
     wanted = [
         PartitionFetch(
             topic_id=each.topic_id,

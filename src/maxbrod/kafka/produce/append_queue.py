@@ -1,10 +1,12 @@
-"""What waits to be appended to one partition, what is under way, and what must be sent once more. No I/O.
+"""The appends of one partition that wait, that are in flight, and that must be sent again. No I/O.
 
-Order is kept by one rule: after a failure nothing new is sent until every request under way is answered; then what
-was not acknowledged goes out again, in order. A broker remembers the last five batches of a producer, so at most five
-are under way, and a batch that had arrived after all is answered with the offset that it has. Markers have no
-sequence numbers: a hole is sent alone, after all before it was acknowledged, and all after it waits. So is the first
-batch, as a broker takes any sequence number from a producer that it does not know yet.
+One rule keeps the order: after a failure nothing new is sent until every request in flight is answered or lost; then
+everything not acknowledged is sent again, in order. A lost response does not mean a lost batch: the broker may have
+appended it. A broker remembers the last five batches of a producer, so at most five are in flight, and a batch that had
+arrived is answered with the offset that it has. Markers have no sequence numbers: a hole is sent alone, after
+everything before it is acknowledged, and everything after it waits. The first batch is sent alone as well: a broker
+accepts any sequence number from a producer that it does not know, so a second batch that overtakes a lost first one
+would be appended in its place.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from maxbrod.kafka.wire.client import gave_up
 from maxbrod.kafka.wire.deadline import Backoff, Deadline
 
 IN_FLIGHT_MAX: Final = 5
-"""So many batches of a producer a broker can tell from new ones when they come again."""
-_TIMES_TO_BELIEVE: Final = 3
+"""The number of batches of a producer that a broker recognizes when they arrive again."""
+_REPORTS_TO_CONFIRM: Final = 3
 
 
 class Entry:
-    """A batch or a hole with its place in the target, and what is known about it."""
+    """A batch or a hole, its offset in the target, and its state."""
 
     __slots__ = ("append", "base_offset", "done", "found_offset", "landed", "log_append_time_ms")
 
@@ -32,9 +34,9 @@ class Entry:
         self.append = append
         self.base_offset = base_offset
         self.found_offset = -1
-        """Where the broker says that it is, if it does."""
+        """The offset that the broker reported, if any."""
         self.landed = 0
-        """Of a hole: how many of its offsets are filled."""
+        """The number of offsets of a hole that are filled."""
         self.log_append_time_ms = -1
         self.done = False
 
@@ -48,7 +50,7 @@ class Entry:
 
 
 class AppendQueue:
-    """Of one partition."""
+    """The queue of one partition."""
 
     def __init__(self, feed: Feed, *, in_flight_max: int, patience_s: float) -> None:
         self.feed = feed
@@ -62,18 +64,18 @@ class AppendQueue:
         self._exhausted = False
         self._known = False
         self.unproven = False
-        """Whether the last that was acknowledged is a hole: only where the next batch lands shows that it is filled."""
+        """Whether the last acknowledged entry is a hole. Only the offset of the next batch proves that it is filled."""
         self._waiting: deque[Entry] = deque()
         self._sent = 0
         self._end = feed.first_offset or 0
         self._in_flight_max = in_flight_max
         self._patience_s = patience_s
-        self._calm()
+        self._reset_failures()
         self.renew_patience()
 
     @property
     def anywhere(self) -> bool:
-        """Whether others may write to the partition, so that the offsets of entries are only counted from 0 on."""
+        """Whether others may write to the partition. Then the offsets of entries are relative, from 0."""
         return self.feed.first_offset is None
 
     @property
@@ -82,28 +84,28 @@ class AppendQueue:
 
     @property
     def acknowledged_to(self) -> int:
-        """The target's offset up to which everything is acknowledged."""
+        """The target offset up to which everything is acknowledged."""
         return self._waiting[0].base_offset if self._waiting else self._end
 
     @property
     def head(self) -> Entry | None:
-        """The first that is not acknowledged."""
+        """The first entry that is not acknowledged."""
         return self._waiting[0] if self._waiting else None
 
     @property
     def source_offset(self) -> int:
-        """Where in the archive the first that is not acknowledged stands."""
+        """The archive offset of the first entry that is not acknowledged."""
         return self._waiting[0].append.source_offset if self._waiting else -1
 
     @property
     def pause_s(self) -> float:
-        """How long nothing may be sent yet."""
+        """The time until something may be sent."""
         return self._not_before - time.monotonic()
 
     # Sending
 
     def next_entry(self) -> Entry | None:
-        """What may be sent now, if anything may."""
+        """The entry that may be sent now, if any."""
         if self.failed or (self._not_before and self.pause_s > 0):
             return None
         while self._sent < len(self._waiting) and self._waiting[self._sent].done:
@@ -114,7 +116,7 @@ class AppendQueue:
         return None if self._sent and self._must_wait(entry) else entry
 
     def _must_wait(self, entry: Entry) -> bool:
-        """Whether all before it must be acknowledged first."""
+        """Whether everything before the entry must be acknowledged first."""
         before = self._waiting[self._sent - 1]
         return not self._known or isinstance(entry.append, Hole) or isinstance(before.append, Hole)
 
@@ -126,7 +128,7 @@ class AppendQueue:
             self._exhausted = True
             return False
         if not self._waiting and (append is not LATER or self.deadline.passed):
-            self.renew_patience()  # whatever time the source took was not the cluster's
+            self.renew_patience()  # the time that the source took does not count against the cluster
         if append is LATER:
             return False
         self._waiting.append(Entry(append, self._end))
@@ -134,14 +136,14 @@ class AppendQueue:
         return True
 
     def sent(self) -> None:
-        """What `next_entry` gave is under way."""
+        """The entry from `next_entry` is in flight."""
         self._sent += 1
         self.in_flight += 1
 
     # Answers
 
     def acknowledged(self) -> list[Acknowledged]:
-        """What is done now and all before it is, in order."""
+        """Remove and return the acknowledged entries at the head, in order."""
         found = []
         while self._waiting and self._waiting[0].done:
             entry = self._waiting.popleft()
@@ -159,17 +161,17 @@ class AppendQueue:
         return found
 
     def again(self) -> None:
-        """Part of a hole is filled: the rest is sent next."""
+        """Part of a hole is filled: send the rest next."""
         self._sent = 0
 
     # Failures
 
     def fail(self, error: UnavailableError) -> None:
-        """Nothing is sent until all under way is answered and a pause is over; raises when patience is at its end."""
+        """Send nothing until everything in flight is settled and a pause is over. Raises after the deadline."""
         self.leader = None
         if self.failed:
             return
-        self.failed = self._troubled = True
+        self.failed = self._had_failure = True
         self._not_before = time.monotonic() + self._backoff.next_s()
         self._last_error = error
         self.check_patience()
@@ -179,32 +181,34 @@ class AppendQueue:
             error = self._last_error
             error.offset = self.source_offset
             error.object_name = error.object_name or str(self.where)
-            raise gave_up(error, f"the leader of {self.where} to take a batch", self._patience_s) from error
+            raise gave_up(error, f"the leader of {self.where} to accept a batch", self._patience_s) from error
 
     def recover(self) -> None:
-        """All is answered: what is not acknowledged is sent again, from the first on."""
+        """Nothing is in flight: send everything not acknowledged again, from the first on."""
         self.failed = False
         self._sent = 0
 
     def renew_patience(self) -> None:
         self._patient_since = time.monotonic()
-        if self._troubled:
-            self._calm()
+        if self._had_failure:
+            self._reset_failures()
 
-    def _calm(self) -> None:
-        """Whatever was wrong is over."""
-        self._troubled = False
+    def _reset_failures(self) -> None:
+        """Forget failures after progress."""
+        self._had_failure = False
         self._backoff = Backoff()
         self._not_before = 0.0
-        self._said: dict[str, int] = {}
+        self._reports: dict[str, int] = {}
         self._last_error = UnavailableError("nothing could be sent")
 
     @property
     def deadline(self) -> Deadline:
         return Deadline(self._patient_since + self._patience_s)
 
-    def believe(self, what: str) -> bool:
-        """Whether it was said often enough: brokers say much for a moment when leaders change."""
-        self._troubled = True
-        self._said[what] = self._said.get(what, 0) + 1
-        return self._said[what] >= _TIMES_TO_BELIEVE
+    def confirm(self, what: str) -> bool:
+        """Count one more report of this; whether it was repeated often enough. During elections brokers report
+        errors that pass.
+        """
+        self._had_failure = True
+        self._reports[what] = self._reports.get(what, 0) + 1
+        return self._reports[what] >= _REPORTS_TO_CONFIRM

@@ -1,7 +1,7 @@
-"""What is appended to partitions, and what comes back: batches, holes, acknowledgements. Values; nothing is sent.
+"""The values of appending to partitions: batches, holes, acknowledgements. Nothing is sent here.
 
-Owns what a batch must say so that a broker takes it from a client: base offset 0, no leader epoch, whether it is part
-of its producer's transaction, and who that producer is with the sequence number of its first record.
+Owns the header fields that a broker requires from a client: base offset 0, no leader epoch, whether the batch is part
+of a transaction, and its producer with the sequence number of the first record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENCODE: Final = "decode it and encode it again"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch, stamped. `source_offset` is where its first record stands in the archive: errors name it."""
+    """One stamped batch. `source_offset` is the archive offset of its first record, which errors name."""
 
     data: NDArray[np.uint8]
     count: int
@@ -42,18 +42,18 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hole:
-    """So many offsets that no record shall have. They are filled with markers, which no consumer sees."""
+    """A number of offsets without records. They are filled with markers, which no consumer sees."""
 
     count: int
     source_offset: int
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ValueError(f"a hole of {self.count} offsets is none")
+            raise ValueError(f"a hole needs at least 1 offset, not {self.count}")
 
 
 class Later(Enum):
-    """There is nothing to append yet, but there will be."""
+    """Nothing to append yet, but later."""
 
     LATER = "later"
 
@@ -66,9 +66,10 @@ Append: TypeAlias = Batch | Hole
 class Feed:
     """All that is to be appended to one partition, in order.
 
-    `first_offset` is the log's end now: each batch must land exactly where the one before it ended, or somebody
-    else writes to the partition too, and that is refused. None: others may write, and batches land anywhere, in order;
-    there are no holes then. Feeds of one source may say LATER: they are asked again when others have been acknowledged.
+    `first_offset` is the current log end offset. Each batch must be appended exactly where the one before it ended;
+    otherwise somebody else writes to the partition, and that is refused. None: others may write, batches are appended
+    anywhere in order, and there are no holes. Feeds that share a source may yield LATER: they are polled again when
+    others have been acknowledged.
     """
 
     where: TopicPartition
@@ -79,9 +80,9 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """All in-sync replicas have it. `log_append_time_ms` is -1 where the topic keeps the times of its producers.
+    """All in-sync replicas have the append. `log_append_time_ms` is -1 if the topic keeps the producers' times.
 
-    `base_offset` is -1 where a batch may land anywhere and the broker no longer knows where this one did.
+    `base_offset` is -1 if a batch may be appended anywhere and the broker no longer knows its offset.
     """
 
     where: TopicPartition
@@ -92,7 +93,7 @@ class Acknowledged:
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """The sequence number of the record that comes so many records later: from 2**31 - 1 on to 0."""
+    """The sequence number `count` records later. It wraps from 2**31 - 1 to 0."""
     return (sequence + count) & _SEQUENCE_MASK
 
 
@@ -104,9 +105,9 @@ def stamped(
     first_sequence: int,
     transactional: bool = False,
 ) -> list[Batch]:
-    """The batches of `data` (changed in place, so it must be writable) as this producer's next ones.
+    """Patch the batches of `data` in place as the next ones of this producer.
 
-    Batches that a broker takes from no client are refused: with control records, holes in their offsets, log-append
+    Refused are batches that a broker accepts from no client: with control records, holes in their offsets, log-append
     time, or of magic 0 and 1. Committed transactional batches become plain ones, unless all are to be `transactional`.
     """
     _refuse_unfit(headers)
@@ -137,7 +138,7 @@ def _refuse_unfit(headers: BatchHeaders) -> None:
         if unfit.any():
             row = int(np.flatnonzero(unfit)[0])
             raise UnsupportedFormatError(
-                f"a broker does not take this batch from a client: it {what}",
+                f"a broker does not accept this batch from a client: it {what}",
                 operation="produce",
                 offset=int(headers["base_offset"][row]),
                 position=int(headers.position[row]),

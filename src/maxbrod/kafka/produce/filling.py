@@ -1,14 +1,14 @@
-"""Moves the end of a log on without a record that any consumer would see: by fillers, or by empty transactions.
+"""Advances the end of a log without records that consumers see: by fillers, or by empty transactions.
 
-Fillers are for the start of a log, millions of offsets at a time; they are records, and `delete_records` takes them
-away. Empty transactions are for holes between records where this user may not write markers itself (for those who
-may, a `Hole` in a feed is a hundred times as fast): one offset in each partition for each transaction.
+Fillers are for the start of a log, millions of offsets at a time. They are records, which `delete_records` removes.
+Empty transactions are for holes between records if this user may not write markers; a `Hole` in a feed, for users that
+may, is a hundred times as fast. Each transaction advances each partition by one offset.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.batch.fillers import FILLER_RECORDS_MAX, filler
 from maxbrod.batch.headers import walk
@@ -22,6 +22,7 @@ from maxbrod.kafka.wire.client import PATIENCE_S, gave_up, retry
 from maxbrod.kafka.wire.coordination import TRANSACTION, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from maxbrod.kafka.produce.appends import Batch
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.model import TopicPartition
 
 _OPERATION: Final = "fill holes by empty transactions"
-# While the markers of the transaction before are being written, which takes a few milliseconds.
+# The pause while the markers of the previous transaction are written, which takes a few milliseconds.
 _BREATH_S: Final = 0.001
 _DENIED: Final[dict[int, str]] = {
     Code.TOPIC_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write to the topic",
@@ -43,14 +45,14 @@ _DENIED: Final[dict[int, str]] = {
 def fillers(
     count: int, identity: ProducerIdentity, *, first_sequence: int = 0, timestamp_ms: int | None = None
 ) -> Iterator[Batch]:
-    """Stamped batches of empty records, so many in all. Not for compacted topics: they refuse records without key."""
-    now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-    full = filler(FILLER_RECORDS_MAX, timestamp_ms=now_ms) if count >= FILLER_RECORDS_MAX else None
+    """Yield stamped batches of `count` empty records in all. Compacted topics refuse them: they have no keys."""
+    time_ms = now_ms() if timestamp_ms is None else timestamp_ms
+    full = filler(FILLER_RECORDS_MAX, timestamp_ms=time_ms) if count >= FILLER_RECORDS_MAX else None
     sequence = first_sequence
     for first in range(0, count, FILLER_RECORDS_MAX):
         size = min(FILLER_RECORDS_MAX, count - first)
-        # A batch under way must not change: each is a copy of its own.
-        data = full.copy() if full is not None and size == FILLER_RECORDS_MAX else filler(size, timestamp_ms=now_ms)
+        # A batch in flight must not change, so each is a copy.
+        data = full.copy() if full is not None and size == FILLER_RECORDS_MAX else filler(size, timestamp_ms=time_ms)
         yield from stamped(data, walk(data, check_crc=False), identity, first_sequence=sequence)
         sequence = sequence_after(sequence, size)
 
@@ -58,13 +60,14 @@ def fillers(
 def fill_by_transactions(
     client: KafkaClient, ends: Mapping[TopicPartition, int], *, transactional_id: str, patience_s: float = PATIENCE_S
 ) -> None:
-    """Move the end of each log on to this offset, by one transaction that holds nothing after another.
+    """Advance the end of each log to this offset by successive empty transactions.
 
-    Run again after a crash, with the same id and the same ends, it goes on where the logs are. Nobody else may write
-    to the partitions or use the id meanwhile. Raises RefusedError where a log ends beyond what was asked for.
+    After a crash, a call with the same id and the same ends resumes at the current log ends. Nobody else may write to
+    the partitions or use the id in the meantime. Raises RefusedError if a log ends beyond the requested offset.
     """
     filling = _Filling(client, transactional_id, patience_s)
-    # First, because what an earlier run left open is ended by it, and that moves the logs on as well.
+    # First, because this fences the previous owner of the id and aborts its open transaction. Its markers advance the
+    # logs as well, so the log ends are read afterwards.
     filling.take_over()
     remaining = _remaining(ends, log_ends(client, ends, deadline=filling.deadline))
     while remaining:
@@ -81,7 +84,7 @@ def _remaining(wanted: Mapping[TopicPartition, int], found: Mapping[TopicPartiti
 
 
 class _Filling:
-    """One producer with a transactional id, and the broker that coordinates it."""
+    """One producer with a transactional id, and its coordinator."""
 
     def __init__(self, client: KafkaClient, transactional_id: str, patience_s: float) -> None:
         self._client = client
@@ -95,7 +98,7 @@ class _Filling:
         self._transaction = Transaction(transactional_id=self._transactional_id, identity=identity)
 
     def one(self, partitions: Sequence[TopicPartition]) -> None:
-        """One transaction; the markers of the one before are written when it begins."""
+        """Run one transaction. The markers of the previous one are written before it begins."""
         self.deadline = Deadline.after(self._patience_s)
         self._ask(lambda: add_request(self._transaction, partitions), added)
         self._ask(lambda: end_request(self._transaction, commit=True), lambda answer: int(answer.error_code))
@@ -108,8 +111,8 @@ class _Filling:
 
         retry(once, deadline=Deadline.after(self._patience_s), what="the markers of empty transactions")
 
-    def _ask(self, build: Callable[[], Any], error_of: Callable[[Any], int]) -> None:
-        """Both requests may be made twice: the coordinator knows what it has done already."""
+    def _ask(self, build: Callable[[], Message], error_of: Callable[[Message], int]) -> None:
+        """Both requests are idempotent, so a lost response is answered by sending the request again."""
         began = time.monotonic()
 
         def once(limit: Deadline) -> None:
@@ -118,7 +121,7 @@ class _Filling:
                 if code != Code.CONCURRENT_TRANSACTIONS:
                     break
                 if limit.passed:
-                    error = UnavailableError("the transaction before is not complete", operation=_OPERATION)
+                    error = UnavailableError("the previous transaction is not complete", operation=_OPERATION)
                     raise gave_up(error, "the coordinator", time.monotonic() - began)
                 time.sleep(_BREATH_S)
             if code in _DENIED:
@@ -130,7 +133,7 @@ class _Filling:
 
         retry(once, deadline=self.deadline, what=f"the coordinator of the transactional id {self._transactional_id}")
 
-    def _ask_once(self, build: Callable[[], Any], error_of: Callable[[Any], int], limit: Deadline) -> int:
+    def _ask_once(self, build: Callable[[], Message], error_of: Callable[[Message], int], limit: Deadline) -> int:
         if self._coordinator is None:
             self._coordinator = find_coordinator(self._client, self._transactional_id, TRANSACTION, deadline=limit)
         try:

@@ -1,7 +1,7 @@
-"""One broker's connection with several requests that append under way, answered in the order they were sent in.
+"""One connection to a broker with several produce requests in flight, answered in the order sent.
 
-A broker works on one request of a connection at a time, which keeps the batches of a partition in order; those that
-wait behind it are on its side already. Requests that are put together leave by one system call.
+A broker handles one request of a connection at a time, which keeps the batches of a partition in order; the next ones
+have already arrived there. Requests that are put together are sent by one system call.
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka.protocol.producer import ProduceRequest, ProduceResponse, WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 from maxbrod.errors import CorruptDataError, UnavailableError
-from maxbrod.kafka.produce.answer import Answer, read_produce_answer
 from maxbrod.kafka.produce.appends import Batch
-from maxbrod.kafka.produce.request import TOPIC_IDS_SINCE, TRANSACTIONS_MAX, RecordsTo, markers_body, produce_body
+from maxbrod.kafka.produce.request import (
+    TOPIC_IDS_SINCE,
+    TRANSACTIONS_MAX,
+    Answer,
+    RecordsTo,
+    markers_body,
+    produce_body,
+    read_produce_answer,
+)
 from maxbrod.kafka.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -27,11 +34,11 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.produce.append_queue import AppendQueue, Entry
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.kafka.wire.connection import Connection
+    from maxbrod.kafka.wire.connection import Connection, Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 MARKERS_MAX: Final = 10_000
-"""In one request: a broker took 0.5 s for so many."""
+"""The limit of one request. A broker took 0.5 s for this many."""
 
 
 _UNANSWERED: Final = Answer(Code.NETWORK_EXCEPTION)
@@ -41,7 +48,7 @@ _MARKERS: Final = int(WriteTxnMarkersRequest.API_KEY)
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A request under way. `counts` says of holes how many offsets each asks to fill."""
+    """A request in flight. For holes, `counts` has the number of offsets that each entry asks to fill."""
 
     ticket: int
     version: int
@@ -71,16 +78,16 @@ class Lane:
 
     @property
     def room(self) -> bool:
-        """A login that is about to end is let run out: a new connection follows when all is answered."""
+        """Whether another request may be sent. Before a login expires, the connection drains and is then replaced."""
         return self.connection.usable and len(self.flights) < self._in_flight_max
 
     @property
     def at_hand(self) -> bool:
-        """Whether an answer is here already."""
+        """Whether a response has already arrived."""
         return bool(self.flights) and self.connection.at_hand
 
     def put_batches(self, entries: Sequence[tuple[AppendQueue, Entry]], deadline: Deadline) -> None:
-        """A request of one batch for each partition; like all others it leaves with `flush`."""
+        """Add a request with one batch for each partition. `flush` sends it."""
         version = self._produce_version
         records = [
             RecordsTo(queue.where, queue.feed.topic_id, entry.append.data)
@@ -112,9 +119,9 @@ class Lane:
         self.connection.flush(deadline)
 
     def receive(self, deadline: Deadline) -> tuple[Flight, list[Answer]]:
-        """The oldest request, and what the broker says of each of its entries.
+        """The oldest request, and the answer for each of its entries.
 
-        UnavailableError where no answer came, or none that can be understood.
+        UnavailableError if no response arrives, or none that can be decoded.
         """
         flight = self.flights[0]
         frame = self.connection.receive(flight.ticket, deadline)
@@ -144,7 +151,7 @@ class Lane:
 
 
 def _produce_answers(
-    answer: Any,  # noqa: ANN401 - kafka-python is untyped
+    answer: Message,
     version: int,
 ) -> Iterator[tuple[tuple[bytes, int], Answer]]:
     for topic in answer.responses:
@@ -160,7 +167,7 @@ def _details(message: str | None, records: Iterable[Any] | None) -> str | None:
 
 
 def _marker_answers(
-    answer: Any,  # noqa: ANN401 - kafka-python is untyped
+    answer: Message,
 ) -> Iterator[tuple[tuple[bytes, int], Answer]]:
     for marker in answer.markers:
         for topic in marker.topics:

@@ -1,13 +1,13 @@
-"""Who a producer is: an id and an epoch that a broker gives out, by which retries are told from new records.
+"""Producer ids and epochs, which brokers assign. With them brokers distinguish retries from new records.
 
-A producer without a transactional id may ask any broker; one with must ask its coordinator, which fences whoever had
-the same transactional id before and ends what that one left open.
+A producer without a transactional id may ask any broker. One with a transactional id must ask its coordinator, which
+fences the previous owner of that id by a new epoch and aborts its open transaction.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.producer import InitProducerIdRequest
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
@@ -35,14 +36,14 @@ _WAYS_OUT: Final[dict[int, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
-    """What stands in the header of each batch. An id that was never used before has the epoch 0."""
+    """The producer fields of each batch header. An unused id has the epoch 0."""
 
     producer_id: int
     epoch: int
 
 
 def new_producer_id(client: KafkaClient, *, deadline: Deadline | None = None) -> ProducerIdentity:
-    """An identity that nobody has had before."""
+    """An identity that was never used before."""
 
     def once(limit: Deadline) -> ProducerIdentity:
         return _identity(client.ask_any(lambda: _request(None, TRANSACTION_TIMEOUT_MS), deadline=limit), "the cluster")
@@ -57,7 +58,7 @@ def transactional_producer_id(
     timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     deadline: Deadline | None = None,
 ) -> ProducerIdentity:
-    """The identity that belongs to this transactional id from now on; what it had open before is aborted."""
+    """The new identity of this transactional id. Its open transaction is aborted, and its previous owner is fenced."""
     answer = ask_transaction_coordinator(
         client,
         transactional_id,
@@ -72,15 +73,15 @@ def transactional_producer_id(
 def ask_transaction_coordinator(
     client: KafkaClient,
     transactional_id: str,
-    build: Callable[[], Any],
-    error_of: Callable[[Any], int],
+    build: Callable[[], Message],
+    error_of: Callable[[Message], int],
     *,
     operation: str,
     deadline: Deadline | None = None,
-) -> Any:  # noqa: ANN401 - kafka-python is untyped
-    """The first answer of the id's coordinator without an error; what may pass is asked again, all else raised."""
+) -> Message:
+    """The first response of the coordinator without an error. Retriable errors are retried, others raised."""
 
-    def once(limit: Deadline) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def once(limit: Deadline) -> Message:
         node_id = find_coordinator(client, transactional_id, TRANSACTION, deadline=limit)
         answer = client.ask_broker(node_id, build(), deadline=limit)
         if code := error_of(answer):
@@ -90,13 +91,13 @@ def ask_transaction_coordinator(
     return retry(once, deadline=deadline, what=f"the coordinator of the transactional id {transactional_id}")
 
 
-def _request(transactional_id: str | None, timeout_ms: int) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _request(transactional_id: str | None, timeout_ms: int) -> Message:
     return InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=-1, producer_epoch=-1
     )
 
 
-def _identity(answer: Any, object_name: str) -> ProducerIdentity:  # noqa: ANN401 - kafka-python is untyped
+def _identity(answer: Message, object_name: str) -> ProducerIdentity:
     if answer.error_code:
         raise _refusal(answer.error_code, _OPERATION, object_name)
     return ProducerIdentity(producer_id=answer.producer_id, epoch=answer.producer_epoch)

@@ -1,8 +1,12 @@
-"""Appends whole record batches to partitions, exactly once, through everything that can happen to brokers meanwhile.
+"""Appends whole record batches to partitions exactly once, through elections, restarts and lost connections.
 
-Owns who is sent what and when, and what is done about each answer. One thread, one connection to each leader, several
-requests under way on each; a request carries one batch of every partition that has one, as brokers take no more.
-Batches are pulled from their feeds as there is room for them, so that memory stays bounded, while brokers work.
+Owns what is sent where and when, and the reaction to each answer. One thread, one connection to each leader, several
+requests in flight on each. A request carries one batch of every partition that has one; brokers accept no more. Batches
+are pulled from their feeds as room becomes free, so that memory is bounded.
+
+Two fences keep foreign writes out. Every batch must be appended exactly where the one before it ended: another offset
+shows another writer or a truncated log. And a sequence number that the broker does not expect shows that it misses
+acknowledged records.
 """
 
 from __future__ import annotations
@@ -28,23 +32,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from maxbrod.kafka.produce.answer import Answer
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.kafka.produce.request import Answer
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.model import TopicPartition
 
 REQUEST_BYTES: Final = 4 << 20
-"""About so much goes into one request, if so many partitions have batches. Brokers take 100 MB by default."""
+"""The target size of a request, if enough partitions have batches. Brokers accept 100 MB by default."""
 _REQUEST_BYTES_MIN: Final = 64 << 10
 _TOPIC_CODES: Final = frozenset({Code.UNKNOWN_TOPIC_ID, Code.INCONSISTENT_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION})
-# A broker shall say that replicas did not answer in time before we give up on the broker.
+# The share of the request timeout that a broker may wait for replicas, so that it answers before the timeout.
 _BROKER_SHARE: Final = 0.6
 _IDLE_S: Final = 0.5
 _BREATH_S: Final = 0.001
 _SETTLING_S: Final = 0.2
-# Nothing that could be under way waits longer for company.
+# The longest that a finished request waits for others to be sent with it.
 _TOGETHER_S: Final = 0.005
-# Markers go to whatever topic has the name; it is asked so often, at most, whether that is still the one that is meant.
+# Markers name a topic by name only. The topic id is verified again when the last check is older than this.
 _TRUSTED_S: Final = 0.1
 
 
@@ -73,17 +77,17 @@ def produce_all(
     patience_s: float = PATIENCE_S,
     transactional_id: str | None = None,
 ) -> Iterator[Acknowledged]:
-    """Append all feeds side by side; what is acknowledged comes out, in order for each partition.
+    """Append all feeds concurrently. Yields acknowledgements, in order for each partition.
 
-    With `at_once`, no more than so many; one that is done makes room for the next, whose appends are asked for then.
-    Batches are sent again, with their sequence numbers, until they are acknowledged, so that each stands in the log
-    once. Raises UnavailableError when for `patience_s` seconds a partition takes nothing, TopicGoneError when a topic
-    is deleted or recreated, RefusedError when something else is where a batch should be, and what `produce_errors`
-    has for refusals of brokers. What was yielded before stands in the log. With `transactional_id` all batches are part
-    of its open transaction, which has the partitions already.
+    `at_once` limits the number of concurrent feeds; a finished one makes room for the next, whose appends are pulled
+    then. Batches are sent again with their sequence numbers until they are acknowledged, so that each is in the log
+    once. Raises UnavailableError if a partition accepts nothing for `patience_s` seconds, TopicGoneError if a topic is
+    deleted or recreated, RefusedError if other data is where a batch should be, and the errors of `refusals`. What was
+    yielded before is in the log. With `transactional_id` all batches are part of its open transaction, to which the
+    partitions have been added.
     """
     if not 1 <= in_flight <= IN_FLIGHT_MAX:
-        raise UsageError(f"from 1 to {IN_FLIGHT_MAX} requests may be under way, not {in_flight}")
+        raise UsageError(f"1 to {IN_FLIGHT_MAX} requests may be in flight, not {in_flight}")
     queues = (AppendQueue(feed, in_flight_max=in_flight, patience_s=patience_s) for feed in feeds)
     stream = ProduceStream(
         client,
@@ -105,7 +109,7 @@ def produce_all(
 def prove_topic(
     client: KafkaClient, where: TopicPartition, topic_id: UUID, *, deadline: Deadline | None = None
 ) -> None:
-    """Before a request that names the topic: TopicGoneError if another one has the name now."""
+    """Verify the topic id before a request that names the topic. TopicGoneError if another topic has the name."""
     found = client.metadata([where.topic], deadline=deadline).topics.get(where.topic)
     if found is None:
         raise UnavailableError("there is no such topic now", operation=OPERATION, object_name=str(where))
@@ -114,7 +118,7 @@ def prove_topic(
 
 
 class ProduceStream:
-    """The loop: send what may be sent, wait for the oldest answer, take those that came with it."""
+    """The loop: send what may be sent, wait for the oldest response, read those that arrived with it."""
 
     def __init__(
         self,
@@ -143,20 +147,20 @@ class ProduceStream:
         return bool(self._queues)
 
     def close(self) -> None:
-        """Nobody will read the answers that are under way."""
+        """Close connections with requests in flight: their responses would be read as those of later requests."""
         for lane in self._lanes.values():
             if lane.flights:
                 lane.close()
         self._lanes.clear()
 
     def forgive(self, spent_s: float) -> None:
-        """Time that the caller took for itself is not held against the brokers."""
+        """Do not count the time that the caller used against the brokers."""
         if spent_s > 1:
             for queue in self._queues:
                 queue.renew_patience()
 
     def step(self) -> list[Acknowledged]:
-        """Send what may be sent, then take the answer that is due first, and all that are here with it."""
+        """Send what may be sent, then read the response that is due first and all that have arrived."""
         recovered = self._send()
         if recovered:
             return recovered
@@ -170,7 +174,7 @@ class ProduceStream:
         return done
 
     def _rest(self) -> None:
-        """Nothing is under way, and nothing may be sent yet."""
+        """Sleep: nothing is in flight, and nothing may be sent yet."""
         pauses = [max(queue.pause_s, _BREATH_S) for queue in self._queues]
         time.sleep(min([*pauses, _IDLE_S]) if pauses else 0)
         for queue in self._queues:
@@ -182,7 +186,7 @@ class ProduceStream:
     # Sending
 
     def _send(self) -> list[Acknowledged]:
-        """Returns what turned out to be done already when a failure was looked into."""
+        """Send, and return what recovery found to be appended already."""
         recovered: list[Acknowledged] = []
         for queue in self._queues:
             if queue.failed and not queue.in_flight and queue.pause_s <= 0:
@@ -196,7 +200,7 @@ class ProduceStream:
         return recovered
 
     def _send_all(self, lane: Lane, queues: list[AppendQueue]) -> None:
-        """As many requests as there is room for, by one system call, unless their batches take long to come."""
+        """Send as many requests as there is room for by one system call, unless their feeds are slow."""
         began = time.monotonic()
         while lane.room and self._put_one(lane, queues):
             if time.monotonic() - began > _TOGETHER_S:
@@ -262,7 +266,7 @@ class ProduceStream:
         return lane
 
     def _put_one(self, lane: Lane, queues: list[AppendQueue]) -> bool:
-        """One request with one batch, or one hole, of each partition that has one; whether there was any."""
+        """Put one request with one batch, or one hole, of each partition that has one. False if none has."""
         batches: list[tuple[AppendQueue, Entry]] = []
         holes: list[tuple[AppendQueue, Entry]] = []
         size = 0
@@ -275,7 +279,7 @@ class ProduceStream:
                 continue
             size += len(entry.append.data)
             if batches and size > self._request_bytes:
-                queues[:] = queues[place:] + queues[:place]  # those that found no place come first next time
+                queues[:] = queues[place:] + queues[:place]  # those left out come first next time
                 break
             batches.append((queue, entry))
         chosen = batches or holes
@@ -327,7 +331,8 @@ class ProduceStream:
             entry.land(entry.landed + asked)
             queue.again()
         elif answer.code == Code.DUPLICATE_SEQUENCE_NUMBER:
-            # It is in the log, further back than the broker remembers where; and there is one place it can have.
+            # An earlier attempt was appended and its response was lost. The broker no longer remembers the offset, but
+            # every batch has one possible offset.
             entry.done = True
         elif not answer.code:
             entry.found_offset = answer.base_offset
@@ -345,14 +350,15 @@ class ProduceStream:
             f"the broker answered {code_name(answer.code)}", operation=OPERATION, object_name=str(queue.where)
         )
         if answer.code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # One before it failed, and this one goes out again behind that; unless it is the first itself.
+            # A batch before it failed, and this one is sent again after that. If it is the first itself, the broker
+            # misses acknowledged records.
             if entry is queue.head and not queue.failed:
                 raise self._gap(queue, entry)
         elif answer.code in _TOPIC_CODES:
-            if entry is queue.head:  # those behind it say the same once more
+            if entry is queue.head:  # the entries after it have the same error
                 self._check_topic(queue)
-        elif answer.code == Code.CORRUPT_MESSAGE and not (entry is queue.head and queue.believe("it is damaged")):
-            pass  # on the way perhaps, and then not the next time
+        elif answer.code == Code.CORRUPT_MESSAGE and not (entry is queue.head and queue.confirm("it is damaged")):
+            pass  # perhaps damaged by the network; send it again
         elif reaction(answer.code) is Reaction.FATAL:
             transactional = self._transactional_id is not None
             offset = entry.append.source_offset
@@ -373,17 +379,20 @@ class ProduceStream:
         topic = topics.get(queue.where.topic)
         if topic is not None and topic.topic_id != queue.feed.topic_id:
             raise gone(queue.where, queue.source_offset, recreated=True)
-        if topic is None and queue.believe("there is no such topic"):
+        if topic is None and queue.confirm("there is no such topic"):
             raise gone(queue.where, queue.source_offset, recreated=False)
 
     # Failures
 
     def _lose(self, lane: Lane, error: UnavailableError, queues: Sequence[AppendQueue] = ()) -> None:
-        """The connection is gone, and nobody knows which of the requests on it were carried out."""
+        """The connection is lost, and with it the responses: each request on it may have been carried out or not.
+
+        So every batch is sent again as it was. Its sequence number tells the broker whether it has it already.
+        """
         lane.close()
         self._lanes.pop(lane.node_id, None)
         if isinstance(error.__cause__, TimeoutError):
-            # On a slow line a smaller request may arrive in time.
+            # On a slow link a smaller request may arrive in time.
             self._request_bytes = max(self._request_bytes // 2, _REQUEST_BYTES_MIN)
         lost = list(queues)
         for flight in lane.flights:
@@ -401,7 +410,7 @@ class ProduceStream:
     def _recover(self, queue: AppendQueue) -> None:
         try:
             if queue.head is not None and isinstance(queue.head.append, Hole):
-                self._look_into(queue, queue.head)
+                self._count_markers(queue, queue.head)
         except UsageError as error:
             self._check_topic(queue)
             queue.failed = False
@@ -412,17 +421,17 @@ class ProduceStream:
         else:
             queue.recover()
 
-    def _look_into(self, queue: AppendQueue, hole: Entry) -> None:
-        """Nobody knows how many markers of those asked for are there; the log's end tells."""
+    def _count_markers(self, queue: AppendQueue, hole: Entry) -> None:
+        """Count the markers that were written, by the log end offset: markers have no sequence numbers."""
         end = log_end(self._client, queue.where, deadline=queue.deadline)
-        # A broker that was stopped goes on with what it had been sent before. Where that takes longer than this, the
-        # next batch lands beyond its place, and that is refused.
+        # A broker that was stopped may still process earlier requests. If that takes longer than this pause, the next
+        # batch is appended beyond its offset, and that is refused.
         time.sleep(_SETTLING_S)
         if log_end(self._client, queue.where, deadline=queue.deadline) != end:
-            raise UnavailableError("the log still grows", operation=OPERATION, object_name=str(queue.where))
+            raise UnavailableError("the log is still growing", operation=OPERATION, object_name=str(queue.where))
         if end > hole.end_offset:
             raise misplaced(queue.where, queue.source_offset, landed=end, expected=hole.end_offset)
-        self._coordinator_epoch += 1  # an earlier request that comes later still is refused
+        self._coordinator_epoch += 1  # fences an earlier request that arrives later
         hole.land(max(0, end - hole.base_offset))
 
 

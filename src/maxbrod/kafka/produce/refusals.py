@@ -1,4 +1,4 @@
-"""What it means when a broker refuses to append: each refusal names the partition, the archive's offset, a way out."""
+"""The errors for refused appends. Each names the partition, the archive offset, and what to do."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from maxbrod.model import TopicPartition
 
 OPERATION: Final = "produce"
-_AGAIN: Final = "run the restore again: it goes on where the target stands"
+_AGAIN: Final = "run the restore again: it resumes at the end of the target"
 _REFUSALS: Final[dict[int, tuple[type[MaxbrodError], str, str]]] = {
     Code.CORRUPT_MESSAGE: (
         CorruptDataError,
-        "the broker finds the batch damaged",
-        "check the archive (maxbrod check --deep); on a compacted topic a record without a key is refused so, too",
+        "the broker reports the batch as damaged",
+        "check the archive (maxbrod check --deep); on a compacted topic a record without a key is refused the same way",
     ),
     Code.MESSAGE_TOO_LARGE: (
         RefusedError,
-        "the batch is larger than the topic takes",
+        "the batch exceeds the size limit of the topic",
         "raise the topic's max.message.bytes",
     ),
     Code.RECORD_LIST_TOO_LARGE: (
@@ -38,17 +38,17 @@ _REFUSALS: Final[dict[int, tuple[type[MaxbrodError], str, str]]] = {
     ),
     Code.INVALID_TIMESTAMP: (
         RefusedError,
-        "the topic does not take the time of a record",
+        "the topic does not accept the timestamp of a record",
         "set the topic's message.timestamp.type=CreateTime and raise message.timestamp.before.max.ms and .after.max.ms",
     ),
     Code.INVALID_RECORD: (
         RefusedError,
-        "the topic does not take a record of the batch",
-        "a compacted topic takes no record without a key: restore with cleanup.policy=delete",
+        "the topic does not accept a record of the batch",
+        "a compacted topic accepts no record without a key: restore with cleanup.policy=delete",
     ),
     Code.UNSUPPORTED_COMPRESSION_TYPE: (
         UnsupportedFormatError,
-        "the broker does not know the codec of the batch",
+        "the broker does not support the codec of the batch",
         "upgrade the broker",
     ),
     Code.TOPIC_AUTHORIZATION_FAILED: (
@@ -59,46 +59,46 @@ _REFUSALS: Final[dict[int, tuple[type[MaxbrodError], str, str]]] = {
     Code.CLUSTER_AUTHORIZATION_FAILED: (
         UsageError,
         "this user may not do this on the cluster",
-        "markers need an ACL that allows ClusterAction on the cluster; empty transactions do without",
+        "markers need an ACL that allows ClusterAction on the cluster; empty transactions do not",
     ),
-    Code.POLICY_VIOLATION: (RefusedError, "a policy of the cluster forbids the batch", "ask who runs the cluster"),
+    Code.POLICY_VIOLATION: (RefusedError, "a policy of the cluster forbids the batch", "ask the cluster's operators"),
     Code.INVALID_PRODUCER_EPOCH: (RefusedError, "another producer has taken over this producer id", _AGAIN),
     Code.PRODUCER_FENCED: (RefusedError, "another producer has taken over this producer id", _AGAIN),
     Code.UNKNOWN_PRODUCER_ID: (RefusedError, "the broker has forgotten this producer", _AGAIN),
 }
-_OVER: Final = "the transaction is over: another attempt took its place, or it was open for longer than its timeout"
-_ATTEMPT: Final = "nothing of this attempt counts; a longer timeout of the transaction may help the next one"
+_OVER: Final = "the transaction has ended: another attempt replaced it, or it was open for longer than its timeout"
+_ATTEMPT: Final = "nothing of this attempt is committed; a longer transaction timeout may help the next one"
 _IN_TRANSACTION: Final[dict[int, tuple[type[MaxbrodError], str, str]]] = {
     Code.INVALID_RECORD: (
         RefusedError,
-        "the topic does not take a record of the batch",
-        "a compacted topic takes no record without a key",
+        "the topic does not accept a record of the batch",
+        "a compacted topic accepts no record without a key",
     ),
     Code.CORRUPT_MESSAGE: (
         RefusedError,
-        "the broker finds the batch damaged",
-        "a compacted topic takes no record without a key",
+        "the broker reports the batch as damaged",
+        "a compacted topic accepts no record without a key",
     ),
     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         UsageError,
         "this user may not use the transactional id",
         "this user needs an ACL that allows it to Write the transactional id",
     ),
-    Code.OUT_OF_ORDER_SEQUENCE_NUMBER: (RefusedError, "the broker misses records before this batch", _ATTEMPT),
+    Code.OUT_OF_ORDER_SEQUENCE_NUMBER: (RefusedError, "the broker is missing records before this batch", _ATTEMPT),
     Code.UNKNOWN_PRODUCER_ID: (RefusedError, "the broker has forgotten this producer", _ATTEMPT),
     Code.INVALID_PRODUCER_EPOCH: (RefusedError, _OVER, _ATTEMPT),
     Code.PRODUCER_FENCED: (RefusedError, _OVER, _ATTEMPT),
     Code.INVALID_TXN_STATE: (RefusedError, _OVER, _ATTEMPT),
     Code.INVALID_PRODUCER_ID_MAPPING: (RefusedError, _OVER, _ATTEMPT),
-    Code.TRANSACTION_ABORTABLE: (RefusedError, "the broker ends the transaction", _ATTEMPT),
+    Code.TRANSACTION_ABORTABLE: (RefusedError, "the broker requires the transaction to be aborted", _ATTEMPT),
 }
-_UNKNOWN: Final = (MaxbrodError, "the broker refuses the batch", "its own log says more")
+_UNKNOWN: Final = (MaxbrodError, "the broker refuses the batch", "see the log of the broker")
 
 
 def refusal(
     code: int, details: str | None, where: TopicPartition, source_offset: int, *, transactional: bool = False
 ) -> MaxbrodError:
-    """The error for a code that no retry can mend. `details` is what the broker says about it, if anything."""
+    """The error for a code that is not retriable. `details` is the broker's message, if any."""
     kind, meaning, hint = _REFUSALS.get(code, _UNKNOWN)
     if transactional:
         kind, meaning, hint = _IN_TRANSACTION.get(code, (kind, meaning, hint))
@@ -109,26 +109,26 @@ def refusal(
 
 def misplaced(where: TopicPartition, source_offset: int, *, landed: int, expected: int) -> RefusedError:
     return RefusedError(
-        f"a batch landed at offset {landed} of the target, and {expected} was its place",
+        f"a batch was appended at offset {landed} of the target instead of {expected}",
         operation=OPERATION,
         object_name=str(where),
         offset=source_offset,
-        hint="somebody else writes to this partition, or its log was cut: stop that, and restore into an empty topic",
+        hint="another writer uses this partition, or its log was truncated: stop that, and restore into an empty topic",
     )
 
 
 def gap_in_sequence(where: TopicPartition, source_offset: int, *, acknowledged_to: int, log_end: int) -> RefusedError:
-    """The broker misses records between those it has and this batch, though all of those were acknowledged."""
+    """The broker is missing records before this batch, although all of them were acknowledged."""
     if log_end < acknowledged_to:
         return LogTruncatedError(
-            f"the target's log ends at {log_end}, and up to {acknowledged_to} was acknowledged",
+            f"the target's log ends at {log_end}, but records up to {acknowledged_to} were acknowledged",
             operation=OPERATION,
             object_name=str(where),
             offset=source_offset,
             hint="an unclean election lost acknowledged records; " + _AGAIN,
         )
     return RefusedError(
-        f"the broker misses records before this batch (its log ends at {log_end})",
+        f"the broker is missing records before this batch (its log ends at {log_end})",
         operation=OPERATION,
         object_name=str(where),
         offset=source_offset,

@@ -1,4 +1,4 @@
-"""How long a cluster lets a transaction be open at most."""
+"""The longest transaction timeout that a cluster allows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from maxbrod.kafka.wire.client import KafkaClient
 
 DEFAULT_MAX_MS: Final = 900_000
-"""Kafka's own, for users that may not read the configuration of brokers."""
+"""Kafka's default, for users that may not read the configuration of brokers."""
 _BROKER: Final = 4  # a type of resource
 _SETTING: Final = "transaction.max.timeout.ms"
 _PATIENCE_S: Final = 15.0
 
 
 def longest_timeout_ms(client: KafkaClient) -> int:
-    """The least that a broker allows of those that can be asked; any of them may coordinate a transaction."""
+    """The lowest limit of all reachable brokers, because any of them may coordinate a transaction."""
     found: list[int] = []
     brokers = client.metadata([]).brokers
     deadline = Deadline.after(_PATIENCE_S)
@@ -28,7 +28,7 @@ def longest_timeout_ms(client: KafkaClient) -> int:
         try:
             found += _allowed_ms(client, node_id, deadline)
         except MaxbrodError:
-            continue  # one that is away now does not coordinate now
+            continue  # an unreachable broker coordinates nothing now
     return min(found, default=DEFAULT_MAX_MS)
 
 

@@ -1,15 +1,15 @@
-"""Transactions that one process fills and another ends: begun, given partitions, looked at, ended, found again.
+"""Transactions that one process fills and another ends: begin, add partitions, describe, end, list.
 
-A coordinator takes the end of a transaction from whoever knows its producer id and epoch, so that a transaction may
-outlive its producer: that is what a commit in two phases needs. Versions are spoken in which the epoch of a producer
-stays the same when its transaction ends: whether it was committed can still be asked afterwards.
+A coordinator lets any process that knows the producer id and epoch end a transaction. So a transaction can outlive its
+producer, which two-phase commit requires. The request versions in use keep the epoch of a producer when its transaction
+ends, so that the result of a commit whose response was lost can still be described afterwards.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
@@ -17,22 +17,23 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
 from maxbrod.errors import RefusedError, UnavailableError
 from maxbrod.kafka.produce.producer_ids import ask_transaction_coordinator, transactional_producer_id
 from maxbrod.kafka.wire.client import retry
-from maxbrod.kafka.wire.coordination import TRANSACTION
-from maxbrod.kafka.wire.coordinators import ask_coordinators
+from maxbrod.kafka.wire.coordination import TRANSACTION, ask_coordinators
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with
+from maxbrod.kafka.wire.partitions import by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.model import TopicPartition
 
 PATIENCE_S: Final = 120.0
 _ONGOING: Final = "Ongoing"
 _COMMITTED: Final = frozenset({"PrepareCommit", "CompleteCommit"})
-# What a coordinator says to the end of a transaction that is over already, and has not ended so.
+# The answers to ending a transaction that has already ended the other way.
 _OVER: Final = frozenset(
     {
         Code.INVALID_TXN_STATE,
@@ -46,31 +47,31 @@ _OVER: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """All that is needed to end it."""
+    """Everything that is needed to end a transaction."""
 
     transactional_id: str
     identity: ProducerIdentity
 
 
 class Standing(Enum):
-    """What has become of a transaction."""
+    """The state of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
     ABORTED = "aborted"
-    """Asked for, timed out, or pushed aside by a later producer of the same transactional id."""
+    """On request, by timeout, or by a later producer with the same transactional id."""
     FORGOTTEN = "forgotten"
-    """The cluster does not know the transactional id any more: it may have ended either way."""
+    """The cluster no longer knows the transactional id. The transaction may have ended either way."""
 
 
 def begin(client: KafkaClient, transactional_id: str, *, timeout_ms: int) -> Transaction:
-    """The id is this producer's from now on. What it had open before is aborted."""
+    """Take over the transactional id. Its open transaction is aborted."""
     identity = transactional_producer_id(client, transactional_id, timeout_ms=timeout_ms)
     return Transaction(transactional_id=transactional_id, identity=identity)
 
 
 def add_partitions(client: KafkaClient, transaction: Transaction, partitions: Iterable[TopicPartition]) -> None:
-    """Before the first batch goes there."""
+    """Add partitions. This must precede the first batch for them."""
     wanted = sorted(partitions)
     ask_transaction_coordinator(
         client,
@@ -82,11 +83,11 @@ def add_partitions(client: KafkaClient, transaction: Transaction, partitions: It
 
 
 def end(client: KafkaClient, transaction: Transaction, *, commit: bool, patience_s: float = PATIENCE_S) -> None:
-    """Commit it or abort it; once more does no harm. RefusedError: it has ended otherwise."""
+    """Commit or abort the transaction. Idempotent. RefusedError if it has already ended the other way."""
     operation = "commit a transaction" if commit else "abort a transaction"
     over = 0
 
-    def judged(answer: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
+    def judged(answer: Message) -> int:
         nonlocal over
         over = int(answer.error_code) if answer.error_code in _OVER else 0
         return 0 if over else int(answer.error_code)
@@ -101,17 +102,17 @@ def end(client: KafkaClient, transaction: Transaction, *, commit: bool, patience
     )
     if over:
         raise RefusedError(
-            f"the transaction has ended otherwise (the broker answered {Code(over).name})",
+            f"the transaction has already ended the other way (the broker answered {Code(over).name})",
             operation=operation,
             object_name=transaction.transactional_id,
         )
 
 
 def standings(client: KafkaClient, transactions: Iterable[Transaction]) -> dict[str, Standing]:
-    """By transactional id; looks only. UnavailableError where a coordinator does not answer."""
+    """The states by transactional id. Changes nothing. UnavailableError if a coordinator does not answer."""
     wanted = {each.transactional_id: each for each in transactions}
 
-    def read(answer: Any) -> Iterator[tuple[str, int, Standing]]:  # noqa: ANN401 - kafka-python is untyped
+    def read(answer: Message) -> Iterator[tuple[str, int, Standing]]:
         for each in answer.transaction_states:
             gone = each.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
             standing = Standing.FORGOTTEN if gone else _standing(each, wanted[each.transactional_id].identity)
@@ -126,11 +127,11 @@ def standings(client: KafkaClient, transactions: Iterable[Transaction]) -> dict[
         kind=TRANSACTION,
     )
     for name, why in answers.refused.items():
-        raise UnavailableError(f"it is not known how a transaction stands: {why}", object_name=name)
+        raise UnavailableError(f"the state of a transaction is unknown: {why}", object_name=name)
     return answers.found
 
 
-def _standing(state: Any, identity: ProducerIdentity) -> Standing:  # noqa: ANN401 - kafka-python is untyped
+def _standing(state: Message, identity: ProducerIdentity) -> Standing:
     if (state.producer_id, state.producer_epoch) != (identity.producer_id, identity.epoch):
         return Standing.ABORTED
     if state.transaction_state == _ONGOING:
@@ -139,7 +140,7 @@ def _standing(state: Any, identity: ProducerIdentity) -> Standing:  # noqa: ANN4
 
 
 def ongoing(client: KafkaClient, prefix: str, *, patience_s: float = PATIENCE_S) -> list[str]:
-    """The transactional ids that start so and have a transaction open. Of a broker that is away, none are told."""
+    """The transactional ids with this prefix that have an open transaction."""
 
     def once(limit: Deadline) -> list[str]:
         found: set[str] = set()
@@ -154,21 +155,19 @@ def ongoing(client: KafkaClient, prefix: str, *, patience_s: float = PATIENCE_S)
     return retry(once, deadline=Deadline.after(patience_s), what="the brokers to list transactions")
 
 
-def add_request(transaction: Transaction, partitions: Sequence[TopicPartition]) -> Any:  # noqa: ANN401 - untyped
-    topics: dict[str, list[int]] = {}
-    for where in partitions:
-        topics.setdefault(where.topic, []).append(where.partition)
+def add_request(transaction: Transaction, partitions: Sequence[TopicPartition]) -> Message:
+    topics = by_topic(dict.fromkeys(partitions))
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transaction.transactional_id,
         v3_and_below_producer_id=transaction.identity.producer_id,
         v3_and_below_producer_epoch=transaction.identity.epoch,
-        v3_and_below_topics=[topic(name=name, partitions=indexes) for name, indexes in topics.items()],
+        v3_and_below_topics=[topic(name=name, partitions=list(indexes)) for name, indexes in topics.items()],
     )
 
 
-def added(answer: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
-    """The first error of any partition that is not merely the consequence of another's."""
+def added(answer: Message) -> int:
+    """The first error of a partition that is not the consequence of another one."""
     codes = [
         each.partition_error_code
         for topic in answer.results_by_topic_v3_and_below
@@ -178,7 +177,7 @@ def added(answer: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
     return next((code for code in codes if code != Code.OPERATION_NOT_ATTEMPTED), codes[0] if codes else 0)
 
 
-def end_request(transaction: Transaction, *, commit: bool) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def end_request(transaction: Transaction, *, commit: bool) -> Message:
     return EndTxnRequest(
         transactional_id=transaction.transactional_id,
         producer_id=transaction.identity.producer_id,

@@ -1,9 +1,9 @@
-"""Who may do what and how much of it: ACLs, client quotas, SCRAM users. Asked of any broker; nothing is changed."""
+"""Reads ACLs, client quotas and SCRAM users from any broker. Changes nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import (
     DescribeAclsRequest,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 _ANY: Final = 1
@@ -28,16 +29,16 @@ _DESCRIBE: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acls:
-    """`authorized` is false where the cluster has no authorizer, and so no ACLs."""
+    """`authorized` is false if the cluster has no authorizer and therefore no ACLs."""
 
     authorized: bool
     acls: tuple[Acl, ...]
 
 
 def may_describe_cluster(client: KafkaClient, *, deadline: Deadline) -> bool:
-    """Without it Kafka shows a part of the groups only, and says nothing about the others."""
+    """Whether this user may Describe the cluster. Without it Kafka silently omits groups."""
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         return DescribeClusterRequest(include_cluster_authorized_operations=True)
 
     answer = _ask(client, request, "describe the cluster", deadline)
@@ -47,7 +48,7 @@ def may_describe_cluster(client: KafkaClient, *, deadline: Deadline) -> bool:
 def read_acls(client: KafkaClient, *, deadline: Deadline) -> Acls:
     """Every ACL of the cluster."""
 
-    def request() -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def request() -> Message:
         return DescribeAclsRequest(
             resource_type_filter=_ANY,
             resource_name_filter=None,
@@ -62,7 +63,7 @@ def read_acls(client: KafkaClient, *, deadline: Deadline) -> Acls:
     return Acls(authorized=not answer.error_code, acls=tuple(_acls(answer)))
 
 
-def _acls(answer: Any) -> Iterator[Acl]:  # noqa: ANN401 - kafka-python is untyped
+def _acls(answer: Message) -> Iterator[Acl]:
     for resource in answer.resources:
         for each in resource.acls:
             yield Acl(
@@ -77,7 +78,7 @@ def _acls(answer: Any) -> Iterator[Acl]:  # noqa: ANN401 - kafka-python is untyp
 
 
 def read_quotas(client: KafkaClient, *, deadline: Deadline) -> tuple[Quota, ...]:
-    """Every client quota: of users, client ids and addresses, and the defaults."""
+    """Every client quota: for users, client ids and addresses, and the defaults."""
     answer = _ask(client, lambda: DescribeClientQuotasRequest(components=[], strict=False), "read quotas", deadline)
     return tuple(
         Quota(
@@ -89,8 +90,8 @@ def read_quotas(client: KafkaClient, *, deadline: Deadline) -> tuple[Quota, ...]
 
 
 def read_users(client: KafkaClient, *, deadline: Deadline) -> tuple[ScramUser, ...]:
-    """Every user of SCRAM, once for each mechanism."""
-    # An empty list is all, too. Null is as well, but a broker stumbles over it when it has to refuse (Kafka 4.3).
+    """Every SCRAM user, once for each mechanism."""
+    # Empty means all. So does null, but a broker fails on it when it must refuse the request (Kafka 4.3).
     answer = _ask(client, lambda: DescribeUserScramCredentialsRequest(users=[]), "read SCRAM users", deadline)
     return tuple(
         ScramUser(name=user.user, mechanism=name_of(MECHANISMS, each.mechanism), iterations=each.iterations)
@@ -100,8 +101,13 @@ def read_users(client: KafkaClient, *, deadline: Deadline) -> tuple[ScramUser, .
 
 
 def _ask(
-    client: KafkaClient, request: Callable[[], Any], operation: str, deadline: Deadline, *, accepted: int = Code.NONE
-) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    client: KafkaClient,
+    request: Callable[[], Message],
+    operation: str,
+    deadline: Deadline,
+    *,
+    accepted: int = Code.NONE,
+) -> Message:
     answer = client.ask_any(request, deadline=deadline)
     if answer.error_code not in {Code.NONE, accepted}:
         raise answered_with(answer.error_code, operation=operation, object_name="the cluster")

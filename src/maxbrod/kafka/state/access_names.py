@@ -1,4 +1,4 @@
-"""Kafka's names for the numbers in ACLs and SCRAM credentials. Without kafka-python: its own lists are years behind."""
+"""Kafka's names for the numbers in ACLs and SCRAM credentials. Not from kafka-python, whose lists are outdated."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 def name_of(names: Mapping[int, str], number: int) -> str:
-    """One that came after this release keeps its number."""
+    """The name of a number. A number newer than this release is its own name."""
     return names.get(number, str(number))

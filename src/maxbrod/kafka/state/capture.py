@@ -1,12 +1,12 @@
-"""Captures the state of a cluster around its records: one pass over what this user may see, and a list of the rest.
+"""Captures the state of a cluster around its records: everything that this user may see, and a list of the rest.
 
-Owns what becomes of a refusal: it is a gap, said with what would close it, and everything else is still captured.
-Only a cluster that cannot be asked at all is an error.
+A refusal becomes a gap with the right that would close it, and everything else is still captured. Only an unreachable
+cluster is an error.
 """
 
 from __future__ import annotations
 
-import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from maxbrod.errors import CorruptDataError, MaxbrodError
@@ -18,7 +18,7 @@ from maxbrod.kafka.state.topics import read_configs, see_topics
 from maxbrod.kafka.wire.client import PATIENCE_S
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, code_name
-from maxbrod.model import topic_id_text
+from maxbrod.model import now_ms, topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -36,12 +36,12 @@ _DESCRIBE_GROUP: Final = "allow this user to Describe the group"
 NO_AUTHORIZER: Final = "the cluster has no authorizer"
 _AGAIN: Final = "run it again"
 _DESCRIBE_TOPIC: Final = "allow this user to Describe the topic, or leave the topic out"
-# What surrounds the records must not hold them up for long: a coordinator that is gone is said, and the run goes on.
+# The state must not delay the records for long: a missing coordinator becomes a gap, and the run continues.
 _SECTION_PATIENCE_S: Final = 30.0
 
 
 class Action(Protocol[Found_co]):
-    """One thing to read from a cluster."""
+    """A function that reads one part of the state."""
 
     def __call__(self, client: KafkaClient, /, *, deadline: Deadline) -> Found_co: ...
 
@@ -53,17 +53,16 @@ def capture(
     *,
     deadline: Deadline | None = None,
 ) -> ClusterState:
-    """The state of the cluster, with these topics and groups or with all that this user may see; the rest always all.
+    """The state of the cluster, with these topics and groups or with all that this user may see.
 
-    What does not exist is not in it. UnavailableError only where no broker answers before the deadline.
+    Topics and groups that do not exist are left out. UnavailableError if no broker answers before the deadline.
     """
     limit = deadline or Deadline.after(PATIENCE_S)
-    taken_at_ms = time.time_ns() // 1_000_000
-    return _Capture(client, limit).run(topics, groups, taken_at_ms)
+    return _Capture(client, limit).run(topics, groups, now_ms())
 
 
 class _Capture:
-    """One capture under way; `gaps` grows with each refusal."""
+    """One capture. Each refusal adds a gap."""
 
     def __init__(self, client: KafkaClient, deadline: Deadline) -> None:
         self._client = client
@@ -87,7 +86,7 @@ class _Capture:
         )
 
     def _attempt(self, what: str, action: Action[Result], hint: str | None = None) -> Result | None:
-        """What `action` finds; None and a gap where it is refused."""
+        """The result of `action`; None and a gap if it is refused."""
         try:
             return action(self._client, deadline=self._limit)
         except CorruptDataError:
@@ -98,7 +97,7 @@ class _Capture:
 
     @property
     def _limit(self) -> Deadline:
-        # A third, so that whoever comes after one that waits in vain has time left.
+        # A third, so that later parts have time left if one waits in vain.
         return self._deadline.within(min(_SECTION_PATIENCE_S, self._deadline.remaining_s / 3))
 
     def _gap(self, what: str, why: str, hint: str) -> None:
@@ -115,14 +114,14 @@ class _Capture:
         return tuple(_topic_state(topic, configs.get(topic.name)) for topic in seen.topics.values())
 
     def _hidden(self, seen: SeenTopics, *, sees_cluster: bool) -> tuple[str, ...]:
-        """Topics that the list of all leaves out in silence. The brokers' disks give them away to who may ask."""
+        """Topics that the list of all topics silently omits. Users that may Describe the cluster see them on disk."""
         on_disk = self._attempt("the list of topics on disk", topics_on_disk) if sees_cluster else None
         if on_disk is None:
-            why = "Kafka lists only topics that this user may describe, and does not say whether there are others"
+            why = "Kafka lists only topics that this user may describe, and does not report whether there are others"
             self._gap("topics that may be hidden", why, f"{_DESCRIBE_CLUSTER}, and every topic that is to be kept")
             return ()
         missing = on_disk - set(seen.topics)
-        # One that was created or deleted a moment ago is not hidden.
+        # A topic that was created or deleted a moment ago is not hidden.
         return see_topics(self._client, missing, deadline=self._deadline).denied if missing else ()
 
     def _groups(
@@ -136,22 +135,13 @@ class _Capture:
         if incomplete:
             self._gap("groups", incomplete, "run it again when all brokers are up")
         if not sees_cluster:
-            why = "Kafka lists only groups that this user may describe, and does not say whether there are others"
+            why = "Kafka lists only groups that this user may describe, and does not report whether there are others"
             self._gap("groups that may be hidden", why, f"{_DESCRIBE_CLUSTER}, and every group")
         topic_ids = {topic.name: topic.topic_id for topic in topics}
         offsets = read_offsets(self._client, listed.values(), topic_ids, deadline=self._limit)
         for group_id, why in offsets.refused.items():
             self._gap(f"offsets of group {group_id}", why, _DESCRIBE_GROUP if _denied(why) else _AGAIN)
-        return tuple(
-            Group(
-                group_id=each.group_id,
-                type=each.type,
-                state=each.state,
-                protocol_type=each.protocol_type,
-                offsets=offsets.found.get(each.group_id),
-            )
-            for each in listed.values()
-        )
+        return tuple(Group(**asdict(each), offsets=offsets.found.get(each.group_id)) for each in listed.values())
 
     def _acls(self) -> tuple[Acl, ...] | None:
         found = self._attempt("ACLs", read_acls, _DESCRIBE_CLUSTER)

@@ -1,7 +1,7 @@
-"""What a cluster is, around its records: topics, access, quotas, groups, and what could not be seen of them.
+"""The state of a cluster around its records: topics, ACLs, quotas, users, groups, and what could not be read.
 
-Owns the values and their JSON. Pure, and without kafka-python: an archive's snapshot is read where no Kafka is.
-Values put themselves in order, so that two captures of the same state are equal, and so is their JSON.
+Owns the values and their JSON. Pure, and without kafka-python: snapshots of archives are read without Kafka. Values
+sort their parts, so that two captures of the same state are equal, and so is their JSON.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ EFFECTIVE_CONFIGS: Final = (
     "retention.ms",
     "segment.bytes",
 )
-"""Told of every topic, default or not: a restore plans with them, and compaction explains holes."""
+"""Captured for every topic, default or not: a restore plans with them, and compaction explains holes."""
 _FORMAT: Final = "maxbrod-cluster-state/1"
-_HINT: Final = "the snapshot is damaged; put it back from a copy of the archive, or name another run (--as-of)"
+_HINT: Final = "the snapshot is damaged; restore it from a copy of the archive, or choose another run (--as-of)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """A topic and its configuration. `configs` and `effective` are None where this user may not read them."""
+    """A topic and its configuration. `configs` and `effective` are None if this user may not read them."""
 
     name: str
     topic_id: str
@@ -53,9 +53,9 @@ class TopicState:
     replicas: tuple[tuple[int, ...], ...]
     """The brokers that hold each partition, preferred leader first."""
     configs: Mapping[str, str | None] | None
-    """Set on the topic itself. A null value is one that Kafka keeps to itself."""
+    """Set on the topic itself. Kafka does not reveal a sensitive value: it is null."""
     effective: Mapping[str, str] | None
-    """What holds now for EFFECTIVE_CONFIGS, wherever it was set."""
+    """The values in effect for EFFECTIVE_CONFIGS, wherever they are set."""
 
     @property
     def partition_count(self) -> int:
@@ -67,13 +67,13 @@ class TopicState:
 
     @property
     def compacted(self) -> bool | None:
-        """Whether compaction may leave holes in the offsets; None where nobody knows."""
+        """Whether compaction may leave holes in the offsets; None if unknown."""
         return None if self.effective is None else "compact" in self.effective.get("cleanup.policy", "").split(",")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Acl:
-    """One rule, in Kafka's own names: TOPIC, LITERAL, User:alice, READ, ALLOW. An unknown one is its number."""
+    """One rule in Kafka's names: TOPIC, LITERAL, User:alice, READ, ALLOW. An unknown name is its number."""
 
     resource_type: str
     resource_name: str
@@ -86,7 +86,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntity:
-    """Whom a quota is for. Without a name it is the default of its type."""
+    """The entity that a quota is for. Without a name it is the default of its type."""
 
     type: str
     name: str | None
@@ -103,7 +103,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ScramUser:
-    """That a user can log in by this mechanism; Kafka tells nobody the secret."""
+    """A user that can log in by this mechanism. Kafka does not reveal the secret."""
 
     name: str
     mechanism: str
@@ -112,15 +112,15 @@ class ScramUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """Where a group goes on in a partition. A share group is done with all before, and perhaps with some after."""
+    """The offset at which a group resumes in a partition. A share group may have processed some records after it."""
 
     topic: str
     topic_id: str | None
-    """None where the topic is gone or hidden."""
+    """None if the topic is gone or hidden."""
     partition: int
     offset: int
     leader_epoch: int
-    """-1 where it is unknown."""
+    """-1 if unknown."""
     metadata: str | None
 
     @property
@@ -130,7 +130,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """`type` is classic, consumer, share or streams; `offsets` is None where they could not be read."""
+    """`type` is classic, consumer, share or streams; `offsets` is None if they could not be read."""
 
     group_id: str
     type: str
@@ -145,7 +145,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class MissingState:
-    """Something that this state lacks: what, why, and what to do about it."""
+    """A part of the state that is missing: what, why, and what to do about it."""
 
     what: str
     why: str
@@ -154,14 +154,14 @@ class MissingState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """The cluster as one user saw it at one time."""
+    """The cluster as seen by one user at one time."""
 
     cluster_id: str | None
     taken_at_ms: int
     brokers: tuple[Broker, ...]
     topics: tuple[TopicState, ...]
     acls: tuple[Acl, ...] | None
-    """Empty where no authorizer is configured. None, here and below, where they could not be read."""
+    """Empty if no authorizer is configured. None, here and below, if they could not be read."""
     quotas: tuple[Quota, ...] | None
     users: tuple[ScramUser, ...] | None
     groups: tuple[Group, ...]
@@ -189,7 +189,7 @@ class ClusterState:
 
 
 def _named(values: Sequence[Value], name: str, name_of: Callable[[Value], str]) -> Value | None:
-    """They are in order of their names, and there may be 100,000."""
+    """Find by bisection: the values are sorted by name, and there may be 100,000."""
     position = bisect_left(values, name, key=name_of)
     return values[position] if position < len(values) and name_of(values[position]) == name else None
 
@@ -203,23 +203,23 @@ def _entity_order(entity: QuotaEntity) -> tuple[str, bool, str]:
 
 
 def encode_state(state: ClusterState) -> dict[str, Any]:
-    """As plain JSON values. Dump it with `sort_keys`, and the same state gives the same bytes."""
+    """Plain JSON values. Dumped with `sort_keys`, the same state gives the same bytes."""
     fields = asdict(state)
     for topic, encoded in zip(state.topics, fields["topics"], strict=True):
-        # Told once more for whoever reads the JSON.
+        # Derived, for readers of the JSON.
         encoded |= {"partition_count": topic.partition_count, "replication_factor": topic.replication_factor}
     return {"format": _FORMAT, **fields}
 
 
 def decode_state(fields: Mapping[str, Any]) -> ClusterState:
-    """The state that `encode_state` wrote. Keys that are not known are passed over.
+    """The state that `encode_state` wrote. Unknown keys are ignored.
 
-    CorruptDataError names the field that is not of its type.
+    CorruptDataError names the field of a wrong type.
     """
     if not isinstance(found := fields.get("format"), str):
-        raise CorruptDataError("a cluster state does not say what format it has", hint=_HINT)
+        raise CorruptDataError("a cluster state has no format", hint=_HINT)
     if found != _FORMAT:
-        raise UnsupportedFormatError(f"a cluster state of format {found}, where this release knows {_FORMAT}")
+        raise UnsupportedFormatError(f"a cluster state has the format {found}; this release supports {_FORMAT}")
     try:
         return strict_json.value_of(ClusterState, fields)
     except (ValueError, TypeError) as error:
@@ -227,15 +227,15 @@ def decode_state(fields: Mapping[str, Any]) -> ClusterState:
 
 
 def decode_acls(values: Iterable[Mapping[str, Any]]) -> tuple[Acl, ...]:
-    """ACLs, as `encode_state` writes them. ValueError: one is none."""
+    """ACLs as `encode_state` writes them. ValueError if one is malformed."""
     return tuple(strict_json.value_of(Acl, each, "acl") for each in values)
 
 
 def decode_quotas(values: Iterable[Mapping[str, Any]]) -> tuple[Quota, ...]:
-    """Quotas, as `encode_state` writes them. ValueError: one is none."""
+    """Quotas as `encode_state` writes them. ValueError if one is malformed."""
     return tuple(strict_json.value_of(Quota, each, "quota") for each in values)
 
 
 def decode_users(values: Iterable[Mapping[str, Any]]) -> tuple[ScramUser, ...]:
-    """Users, as `encode_state` writes them. ValueError: one is none."""
+    """Users as `encode_state` writes them. ValueError if one is malformed."""
     return tuple(strict_json.value_of(ScramUser, each, "user") for each in values)

@@ -1,12 +1,12 @@
-"""Groups of every type, and where they stand: listed by all brokers, offsets told by each group's coordinator.
+"""Reads groups of every type and their offsets: all brokers list groups, and coordinators return offsets.
 
-Hundreds of groups are a handful of requests. What could not be had is told beside what could; nothing is raised.
+Hundreds of groups need a handful of requests. Failures are returned beside the results; nothing is raised.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
@@ -15,7 +15,7 @@ from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.client import retry
-from maxbrod.kafka.wire.coordinators import ask_coordinators
+from maxbrod.kafka.wire.coordination import ask_coordinators
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.messages.share_groups import DescribeShareGroupOffsetsRequest
 from maxbrod.model import topic_id_text
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.kafka.wire.coordinators import Answers
+    from maxbrod.kafka.wire.connection import Message
+    from maxbrod.kafka.wire.coordination import Answers
     from maxbrod.kafka.wire.deadline import Deadline
 
-    # A group, the error that it was answered with, and its offsets.
-    Told = tuple[str, int, tuple[CommittedOffset, ...]]
+    # A group, its error code, and its offsets.
+    GroupOffsets = tuple[str, int, tuple[CommittedOffset, ...]]
 
 CLASSIC: Final = "classic"
 SHARE: Final = "share"
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
-_TYPES_SINCE: Final = 5  # the first version of ListGroups that tells a group's type
+_TYPES_SINCE: Final = 5  # the first version of ListGroups with the type of a group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class ListedGroup:
 
 
 def list_groups(client: KafkaClient, *, deadline: Deadline) -> tuple[dict[str, ListedGroup], str | None]:
-    """Every group that this user may see, and why there may be more than these, if so."""
+    """Every group that this user may see, and the reason if the list may be incomplete."""
     found: dict[str, ListedGroup] = {}
 
     def once(limit: Deadline) -> None:
@@ -61,9 +62,9 @@ def list_groups(client: KafkaClient, *, deadline: Deadline) -> tuple[dict[str, L
         after = _coordinators(client, limit)
         if any(leader is None for leader, _ in after.values()):
             raise UnavailableError(
-                "a partition has no leader now, and its groups no coordinator", object_name=_OFFSETS_TOPIC
+                "a partition has no leader now, so its groups have no coordinator", object_name=_OFFSETS_TOPIC
             )
-        if after != before:  # a group may have been listed by neither
+        if after != before:  # neither the old nor the new coordinator may have listed a group
             raise UnavailableError("coordinators moved while groups were listed", object_name=_OFFSETS_TOPIC)
 
     try:
@@ -74,7 +75,7 @@ def list_groups(client: KafkaClient, *, deadline: Deadline) -> tuple[dict[str, L
 
 
 def _coordinators(client: KafkaClient, deadline: Deadline) -> dict[int, tuple[int | None, int]]:
-    """Who leads each partition of the topic of offsets, since which epoch; empty where it is hidden or not there."""
+    """Leader and epoch of each partition of the offsets topic; empty if the topic is hidden or does not exist."""
     topic = see_topics(client, [_OFFSETS_TOPIC], deadline=deadline).topics.get(_OFFSETS_TOPIC)
     return {index: (each.leader, each.leader_epoch) for index, each in topic.partitions.items()} if topic else {}
 
@@ -84,7 +85,7 @@ def _listed_by(client: KafkaClient, node_id: int, deadline: Deadline) -> dict[st
     answer = client.ask_broker(node_id, request, deadline=deadline)
     if answer.error_code:
         raise answered_with(answer.error_code, operation="list groups", object_name=f"broker {node_id}")
-    typed = request.API_VERSION >= _TYPES_SINCE  # brokers that do not tell the type know one only
+    typed = request.API_VERSION >= _TYPES_SINCE  # older brokers have only one type
     return {
         each.group_id: ListedGroup(
             group_id=each.group_id,
@@ -99,9 +100,9 @@ def _listed_by(client: KafkaClient, node_id: int, deadline: Deadline) -> dict[st
 def read_offsets(
     client: KafkaClient, groups: Collection[ListedGroup], topic_ids: Mapping[str, str], *, deadline: Deadline
 ) -> Answers[tuple[CommittedOffset, ...]]:
-    """Where these groups stand in every partition that they ever committed or, for a share group, read."""
+    """The offsets of these groups in every partition that they ever committed or, for a share group, read."""
 
-    def committed(answer: Any) -> Iterator[Told]:  # noqa: ANN401 - kafka-python is untyped
+    def committed(answer: Message) -> Iterator[GroupOffsets]:
         return ((each.group_id, _error(each), tuple(_committed(each, topic_ids))) for each in answer.groups)
 
     share = {group.group_id for group in groups if group.type == SHARE}
@@ -113,14 +114,14 @@ def read_offsets(
     return offsets
 
 
-def _offset_fetch_request(group_ids: Iterable[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _offset_fetch_request(group_ids: Iterable[str]) -> Message:
     group = OffsetFetchRequest.OffsetFetchRequestGroup
     wanted = [group(group_id=each, topics=None, member_id=None, member_epoch=-1) for each in group_ids]
-    # What an open transaction would commit is not committed: the offset before it is the group's.
+    # Offsets in an open transaction are not committed: the group has the offset before them.
     return OffsetFetchRequest(groups=wanted, require_stable=False)
 
 
-def _committed(group: Any, topic_ids: Mapping[str, str]) -> Iterator[CommittedOffset]:  # noqa: ANN401 - untyped
+def _committed(group: Message, topic_ids: Mapping[str, str]) -> Iterator[CommittedOffset]:
     for topic in group.topics:
         for each in topic.partitions:
             if each.committed_offset >= 0:
@@ -134,12 +135,12 @@ def _committed(group: Any, topic_ids: Mapping[str, str]) -> Iterator[CommittedOf
                 )
 
 
-def _share_offsets_request(group_ids: Iterable[str]) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _share_offsets_request(group_ids: Iterable[str]) -> Message:
     group = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
     return DescribeShareGroupOffsetsRequest(groups=[group(group_id=each, topics=None) for each in group_ids])
 
 
-def _share_offsets(answer: Any) -> Iterator[Told]:  # noqa: ANN401 - kafka-python is untyped
+def _share_offsets(answer: Message) -> Iterator[GroupOffsets]:
     for group in answer.groups:
         offsets = tuple(
             CommittedOffset(
@@ -157,7 +158,7 @@ def _share_offsets(answer: Any) -> Iterator[Told]:  # noqa: ANN401 - kafka-pytho
         yield group.group_id, _error(group), offsets
 
 
-def _error(group: Any) -> int:  # noqa: ANN401 - kafka-python is untyped
-    """Of the group, or of the first of its partitions that has one: a group is told whole or not at all."""
+def _error(group: Message) -> int:
+    """The error of the group or of its first partition with one. The offsets of a group are all known or none."""
     inside = (each.error_code for topic in group.topics for each in topic.partitions)
     return int(group.error_code or next(filter(None, inside), 0))

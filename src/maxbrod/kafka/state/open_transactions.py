@@ -1,12 +1,11 @@
-"""Which transactions hold a partition back: who opened them, where they begin, since when.
+"""The open transactions that hold back the last stable offset of partitions: who opened them, where and when.
 
-For reports: what this user may not know, or no broker tells in time, is left out, never an error.
+For reports: what this user may not read, or no broker returns in time, is left out and is no error.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest, ListTransactionsRequest
@@ -16,36 +15,33 @@ from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Reaction, reaction
-from maxbrod.model import TopicPartition
+from maxbrod.kafka.wire.partitions import by_topic, each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.kafka.wire.client import KafkaClient, Leader
+    from maxbrod.kafka.wire.connection import Message
+    from maxbrod.model import TopicPartition
 
 _PATIENCE_S: Final = 15.0
+_Origin = dict[str, Any]
+"""The last three fields of an OpenTransaction, as far as the coordinator knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
     """A producer whose transaction in this partition has no marker yet.
 
-    The last three fields are None where this user may not Describe the transactional id, or nobody knows it any more.
+    The last three fields are None if this user may not Describe the transactional id, or no coordinator knows it.
     """
 
     producer_id: int
     producer_epoch: int
     start_offset: int
     last_timestamp_ms: int
-    """Of the producer's last batch here, by its own clock; -1 if unknown."""
+    """The timestamp of the producer's last batch here, by its own clock; -1 if unknown."""
     transactional_id: str | None = None
-    started_at_ms: int | None = None
-    timeout_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Origin:
-    transactional_id: str
     started_at_ms: int | None = None
     timeout_ms: int | None = None
 
@@ -53,7 +49,7 @@ class _Origin:
 def open_transactions(
     client: KafkaClient, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
-    """The open transactions of each partition, by start offset. A partition of which nothing is known is left out."""
+    """The open transactions of each partition, by start offset. Partitions without an answer are left out."""
     limit = deadline or Deadline.after(_PATIENCE_S)
     try:
         found = _producers(client, set(partitions), limit)
@@ -61,22 +57,10 @@ def open_transactions(
         return {}
     producer_ids = {each.producer_id for every in found.values() for each in every}
     origins = _origins(client, producer_ids, limit) if producer_ids else {}
-    return {where: tuple(_named(each, origins) for each in every) for where, every in found.items()}
-
-
-def _named(found: OpenTransaction, origins: Mapping[int, _Origin]) -> OpenTransaction:
-    origin = origins.get(found.producer_id)
-    if origin is None:
-        return found
-    return OpenTransaction(
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
-        start_offset=found.start_offset,
-        last_timestamp_ms=found.last_timestamp_ms,
-        transactional_id=origin.transactional_id,
-        started_at_ms=origin.started_at_ms,
-        timeout_ms=origin.timeout_ms,
-    )
+    return {
+        where: tuple(replace(each, **origins.get(each.producer_id, {})) for each in every)
+        for where, every in found.items()
+    }
 
 
 def _producers(
@@ -95,24 +79,22 @@ def _producers(
     return {where: every for where, every in found.items() if every is not None}
 
 
-def _producers_request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Any:  # noqa: ANN401 - untyped
-    indexes: dict[str, list[int]] = defaultdict(list)
-    for where in sorted(asked):
-        indexes[where.topic].append(where.partition)
+def _producers_request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Message:
+    topics = by_topic(dict.fromkeys(sorted(asked)))
     topic = DescribeProducersRequest.TopicRequest
-    return DescribeProducersRequest(topics=[topic(name=name, partition_indexes=each) for name, each in indexes.items()])
+    return DescribeProducersRequest(
+        topics=[topic(name=name, partition_indexes=list(each)) for name, each in topics.items()]
+    )
 
 
 def _open_producers(
-    answer: Any,  # noqa: ANN401 - kafka-python is untyped
+    answer: Message,
 ) -> Iterator[tuple[TopicPartition, int, tuple[OpenTransaction, ...] | None]]:
-    for topic in answer.topics:
-        for each in topic.partitions:
-            where = TopicPartition(topic=topic.name, partition=each.partition_index)
-            if each.error_code and reaction(each.error_code) is Reaction.FATAL:
-                yield where, 0, None  # most likely not permitted; it takes Read on the topic
-            else:
-                yield where, each.error_code, _open(each.active_producers)
+    for where, each in each_partition(answer.topics):
+        if each.error_code and reaction(each.error_code) is Reaction.FATAL:
+            yield where, 0, None  # most likely not permitted; it takes Read on the topic
+        else:
+            yield where, each.error_code, _open(each.active_producers)
 
 
 def _open(producers: Iterable[Any]) -> tuple[OpenTransaction, ...]:
@@ -130,13 +112,13 @@ def _open(producers: Iterable[Any]) -> tuple[OpenTransaction, ...]:
 
 
 def _origins(client: KafkaClient, producer_ids: set[int], deadline: Deadline) -> dict[int, _Origin]:
-    """Each broker tells of the transactions that it coordinates."""
+    """Each broker lists the transactions that it coordinates."""
     found: dict[int, _Origin] = {}
     try:
         for node_id in client.metadata([], deadline=deadline).brokers:
             found |= _origins_at(client, node_id, producer_ids, deadline)
     except MaxbrodError:
-        pass  # what the other brokers told is still true
+        pass  # the answers of the other brokers are still valid
     return found
 
 
@@ -145,13 +127,13 @@ def _origins_at(client: KafkaClient, node_id: int, producer_ids: set[int], deadl
     listed = client.ask_broker(node_id, request, deadline=deadline).transaction_states
     if not listed:
         return {}
-    found = {each.producer_id: _Origin(transactional_id=each.transactional_id) for each in listed}
+    found: dict[int, _Origin] = {each.producer_id: {"transactional_id": each.transactional_id} for each in listed}
     names = DescribeTransactionsRequest(transactional_ids=[each.transactional_id for each in listed])
     for each in client.ask_broker(node_id, names, deadline=deadline).transaction_states:
         if not each.error_code:
-            found[each.producer_id] = _Origin(
-                transactional_id=each.transactional_id,
-                started_at_ms=each.transaction_start_time_ms if each.transaction_start_time_ms >= 0 else None,
-                timeout_ms=each.transaction_timeout_ms,
-            )
+            found[each.producer_id] = {
+                "transactional_id": each.transactional_id,
+                "started_at_ms": each.transaction_start_time_ms if each.transaction_start_time_ms >= 0 else None,
+                "timeout_ms": each.transaction_timeout_ms,
+            }
     return found

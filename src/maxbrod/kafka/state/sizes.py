@@ -1,9 +1,9 @@
-"""How many bytes the brokers have on their disks. For estimates: what may not be asked is left out, never an error."""
+"""The sizes of logs on the disks of brokers. For estimates: unknown sizes are left out and are no error."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeLogDirsRequest
 
@@ -11,12 +11,14 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import answered_with
-from maxbrod.model import TopicPartition
+from maxbrod.kafka.wire.partitions import each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
+    from maxbrod.model import TopicPartition
 
 _PATIENCE_S: Final = 30.0
 
@@ -24,9 +26,9 @@ _PATIENCE_S: Final = 30.0
 def partition_sizes(
     client: KafkaClient, topics: Iterable[str], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, int]:
-    """The bytes of each partition's log on its leader's disk, as far as this user may know (Describe on the cluster).
+    """The bytes of each partition's log on its leader's disk, if this user may Describe the cluster.
 
-    Of a topic with remote storage it is the local part. A partition whose leader does not answer is left out.
+    For a topic with remote storage it is the local part. A partition whose leader does not answer is left out.
     """
     limit = deadline or Deadline.after(_PATIENCE_S)
     client.metadata([], deadline=limit)
@@ -45,9 +47,9 @@ def partition_sizes(
 
 
 def topics_on_disk(client: KafkaClient, *, deadline: Deadline) -> set[str]:
-    """Every topic of which a broker has a replica, also those that this user may not describe.
+    """Every topic with a replica on a broker, including those that this user may not Describe.
 
-    An error where this user may not know (it takes Describe on the cluster).
+    An error if this user may not Describe the cluster.
     """
     brokers = client.metadata([], deadline=deadline).brokers
     return {where.topic for node_id in brokers for where in _log_sizes(client, node_id, None, deadline=deadline)}
@@ -62,7 +64,7 @@ def _log_sizes(
     return dict(_sizes(answer))
 
 
-def _request(partitions: Mapping[str, Sequence[int]] | None) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _request(partitions: Mapping[str, Sequence[int]] | None) -> Message:
     wanted = None
     if partitions is not None:
         topic = DescribeLogDirsRequest.DescribableLogDirTopic
@@ -70,11 +72,8 @@ def _request(partitions: Mapping[str, Sequence[int]] | None) -> Any:  # noqa: AN
     return DescribeLogDirsRequest(topics=wanted)
 
 
-def _sizes(answer: Any) -> Iterator[tuple[TopicPartition, int]]:  # noqa: ANN401 - kafka-python is untyped
+def _sizes(answer: Message) -> Iterator[tuple[TopicPartition, int]]:
     for folder in answer.results:
-        if folder.error_code:
-            continue
-        for topic in folder.topics:
-            for each in topic.partitions:
-                if not each.is_future_key:  # a copy on its way to another disk of the same broker
-                    yield TopicPartition(topic=topic.name, partition=each.partition_index), each.partition_size
+        for where, each in () if folder.error_code else each_partition(folder.topics):
+            if not each.is_future_key:  # a copy on its way to another disk of the same broker
+                yield where, each.partition_size

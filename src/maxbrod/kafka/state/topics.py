@@ -1,6 +1,6 @@
-"""Topics as this user may see them: who holds them, and how they are configured. Asks; changes nothing.
+"""Reads topics, their replicas and their configurations, as far as this user may see them. Changes nothing.
 
-Unlike `KafkaClient.metadata`, a topic that may not be described is told apart instead of raised.
+Unlike `KafkaClient.metadata`, a topic that this user may not Describe is returned separately instead of raised.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from maxbrod.kafka.state.cluster_state import EFFECTIVE_CONFIGS
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
 from maxbrod.kafka.wire.metadata import Topic, metadata_request, read_metadata
+from maxbrod.kafka.wire.partitions import in_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
 _TOPIC: Final = 2  # a type of resource
@@ -31,17 +33,17 @@ _DEFAULTS: Final = {
     "log.retention.bytes": "retention.bytes",
     "log.retention.ms": "retention.ms",
 }
-"""A broker's names for what it gives topics, and theirs."""
+"""A broker's names for the defaults of topics, and the names in topics."""
 _RETENTION_UNITS: Final = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
-# An answer has about 2 KB for each topic.
+# A response has about 2 KB for each topic.
 _TOPICS_PER_REQUEST: Final = 500
-# One broker may hear of a new topic a moment after another told us of it.
+# A broker may learn of a new topic a moment after another one reported it.
 _UNKNOWN_PATIENCE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTopics:
-    """Those that exist, and those that this user may not describe, which may exist or not."""
+    """The topics that exist, and those that this user may not Describe, which may exist or not."""
 
     topics: Mapping[str, Topic]
     denied: tuple[str, ...]
@@ -49,14 +51,14 @@ class SeenTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfigs:
-    """Values set on the topic itself, and those in force for EFFECTIVE_CONFIGS."""
+    """The values set on the topic itself, and those in effect for EFFECTIVE_CONFIGS."""
 
     own: Mapping[str, str | None]
     effective: Mapping[str, str]
 
 
 def see_topics(client: KafkaClient, names: Iterable[str] | None, *, deadline: Deadline) -> SeenTopics:
-    """Of these topics, or of all. Of all, Kafka leaves out in silence those that may not be described."""
+    """These topics, or all. From the list of all, Kafka silently omits those that this user may not Describe."""
     wanted = None if names is None else sorted(set(names))
     answer = client.ask_any(lambda: metadata_request(wanted), deadline=deadline)
     denied = [each for each in answer.topics if each.error_code == Code.TOPIC_AUTHORIZATION_FAILED]
@@ -67,14 +69,15 @@ def see_topics(client: KafkaClient, names: Iterable[str] | None, *, deadline: De
 def read_configs(
     client: KafkaClient, names: Iterable[str], *, deadline: Deadline
 ) -> tuple[dict[str, TopicConfigs], dict[str, str]]:
-    """The configurations of these topics, and for those that could not be read, why."""
+    """The configurations of these topics, and the reasons for those that could not be read."""
     wanted = sorted(set(names))
     found: dict[str, TopicConfigs] = {}
     refused: dict[str, str] = {}
 
     def once(_: Deadline) -> None:
         passing = 0
-        for asked in _portions([name for name in wanted if name not in found and name not in refused]):
+        missing = [name for name in wanted if name not in found and name not in refused]
+        for asked in in_requests(missing, _TOPICS_PER_REQUEST):
             answer = client.ask_any(partial(_configs_request, asked), deadline=deadline)
             for each in answer.results:
                 if not each.error_code:
@@ -96,9 +99,9 @@ def read_configs(
 
 
 def read_defaults(client: KafkaClient, *, deadline: Deadline) -> dict[str, str] | None:
-    """What a topic gets that does not say how long its records stay; None where this user may not know.
+    """The cluster's defaults for retention and cleanup of topics; None if this user may not read them.
 
-    One broker is asked, which speaks for all. It takes DescribeConfigs on the cluster.
+    They are read from one broker. This requires DescribeConfigs on the cluster.
     """
     nodes = sorted(client.metadata([], deadline=deadline).brokers)
     try:
@@ -111,17 +114,13 @@ def read_defaults(client: KafkaClient, *, deadline: Deadline) -> dict[str, str] 
     values = {each.name: each.value for each in result.configs}
     found = {topic: values.get(broker) for broker, topic in _DEFAULTS.items()}
     for name, factor in _RETENTION_UNITS.items():
-        # The finer unit wins; the coarsest always has a value.
+        # The finer unit takes precedence; the coarsest always has a value.
         if found["retention.ms"] is None and values.get(name) is not None:
             found["retention.ms"] = str(int(values[name]) * factor) if int(values[name]) >= 0 else "-1"
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _portions(names: Sequence[str]) -> Iterable[Sequence[str]]:
-    return (names[first : first + _TOPICS_PER_REQUEST] for first in range(0, len(names), _TOPICS_PER_REQUEST))
-
-
-def _configs_request(names: Iterable[str], kind: int = _TOPIC) -> Any:  # noqa: ANN401 - kafka-python is untyped
+def _configs_request(names: Iterable[str], kind: int = _TOPIC) -> Message:
     resource = DescribeConfigsRequest.DescribeConfigsResource
     return DescribeConfigsRequest(
         resources=[resource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names],

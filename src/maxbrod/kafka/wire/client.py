@@ -1,21 +1,21 @@
-"""A cluster as a client sees it: one connection for each broker that is needed, and the metadata last heard.
+"""A client of one cluster: a connection to each broker that is needed, and the last metadata.
 
-Owns connections and whom to ask. Whoever finds that the metadata is stale says so with `forget`; retrying is
-done here for questions that any broker can answer, and by `offsets` and `ranges` for those to a leader.
+Owns connections and the choice of brokers. Callers that find stale metadata call `forget`. Requests that any broker can
+answer are retried here; `offsets` and `ranges` retry those to a leader.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.wire.connection import CUT_OFF, Connection
 from maxbrod.kafka.wire.deadline import Backoff, Deadline
-from maxbrod.kafka.wire.listeners import protocol_mistake
 from maxbrod.kafka.wire.metadata import Metadata, Topic, metadata_request, read_metadata
+from maxbrod.kafka.wire.security import protocol_mistake
 
 if TYPE_CHECKING:
     import threading
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import KafkaConfig
     from maxbrod.kafka.state.cluster_state import Broker
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.model import TopicPartition
 
 Result = TypeVar("Result")
@@ -31,15 +32,15 @@ REQUEST_TIMEOUT_S: Final = 30.0
 PATIENCE_S: Final = 120.0
 _DEFAULT_PORT: Final = 9092
 _LOG: Final = logging.getLogger(__name__)
-_TELL_FIRST_S: Final = 3.0
-_TELL_EVERY_S: Final = 15.0
-# One broker that does not answer must not use up the time in which another would.
+_WARN_FIRST_S: Final = 3.0
+_WARN_EVERY_S: Final = 15.0
+# One broker that does not answer must not use up the time of the others.
 _ONE_BROKER_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """Who leads a partition of a certain topic id."""
+    """The leader of a partition, and the topic with its id."""
 
     node_id: int
     leader_epoch: int
@@ -47,7 +48,7 @@ class Leader:
 
 
 class KafkaClient:
-    """Of one thread and one process. Close it, or use it in a `with`."""
+    """Belongs to one thread and one process. Close it, or use it in a `with`."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class KafkaClient:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         stop: threading.Event | None = None,
     ) -> None:
-        """When `stop` is set, nothing is waited for any more: what cannot be answered now is an error."""
+        """When `stop` is set, nothing is retried: a request that fails is an error."""
         self.stop = stop
         self.request_timeout_s = request_timeout_s
         self._config = config
@@ -83,31 +84,26 @@ class KafkaClient:
 
     @property
     def brokers(self) -> tuple[Broker, ...]:
-        """As last heard."""
+        """As of the last metadata."""
         return tuple(self._known.brokers.values())
 
     def metadata(self, topics: Iterable[str] | None = None, *, deadline: Deadline | None = None) -> Metadata:
-        """Ask afresh, for these topics or for all; also what `leader` knows from now on."""
+        """Request metadata of these topics or of all. `leader` uses it from now on."""
         wanted = None if topics is None else sorted(set(topics))
         fresh = read_metadata(self.ask_any(lambda: metadata_request(wanted), deadline=deadline))
         kept = {} if wanted is None else {k: v for k, v in self._known.topics.items() if k not in wanted}
-        self._known = Metadata(
-            cluster_id=fresh.cluster_id,
-            controller=fresh.controller,
-            brokers=fresh.brokers,
-            topics={**kept, **fresh.topics},
-        )
+        self._known = replace(fresh, topics={**kept, **fresh.topics})
         return fresh
 
     def topic(self, name: str, *, deadline: Deadline) -> Topic:
-        """As last heard, or asked now; UsageError where there is none."""
+        """The known or newly requested metadata of a topic. UsageError if it does not exist."""
         found = self._known.topics.get(name) or self.metadata([name], deadline=deadline).topics.get(name)
         if found is None:
             raise UsageError("there is no such topic", object_name=name, hint="or this user may not Describe it")
         return found
 
     def leader(self, where: TopicPartition, *, deadline: Deadline) -> Leader:
-        """As last heard, or asked now."""
+        """The known or newly requested leader of a partition."""
         if where.partition not in self.topic(where.topic, deadline=deadline).partitions:
             self.forget(where.topic)  # it may have been added since
         topic = self.topic(where.topic, deadline=deadline)
@@ -120,35 +116,30 @@ class KafkaClient:
         return Leader(node_id=partition.leader, leader_epoch=partition.leader_epoch, topic=topic)
 
     def forget(self, topic: str) -> None:
-        """The metadata of this topic has proved wrong."""
+        """Drop the metadata of this topic, which has proved stale."""
         topics = {name: found for name, found in self._known.topics.items() if name != topic}
-        self._known = Metadata(
-            cluster_id=self._known.cluster_id,
-            controller=self._known.controller,
-            brokers=self._known.brokers,
-            topics=topics,
-        )
+        self._known = replace(self._known, topics=topics)
 
     def connection(self, node_id: int, *, deadline: Deadline) -> Connection:
-        """To this broker, open and ready."""
+        """An open connection to this broker."""
         broker = self._known.brokers.get(node_id)
         if broker is None:
-            # It led a partition when that was asked for, and has gone since.
-            raise UnavailableError("the broker is not there now", object_name=f"broker {node_id}")
+            # It led a partition in earlier metadata, and has left the cluster since.
+            raise UnavailableError("the broker is not in the cluster now", object_name=f"broker {node_id}")
         return self._connected((broker.host, broker.port), deadline)
 
-    def ask_broker(self, node_id: int, request: Any, *, deadline: Deadline) -> Any:  # noqa: ANN401 - untyped
-        """The answer of this broker, within the time that one request may take."""
+    def ask_broker(self, node_id: int, request: Message, *, deadline: Deadline) -> Message:
+        """The response of this broker, within the request timeout."""
         limit = deadline.within(self.request_timeout_s)
         return self.connection(node_id, deadline=limit).ask(request, limit)
 
-    def ask_any(self, build: Callable[[], Any], *, deadline: Deadline | None = None) -> Any:  # noqa: ANN401 - untyped
-        """The answer of whichever broker gives one, asking all of them again and again until the deadline."""
+    def ask_any(self, build: Callable[[], Message], *, deadline: Deadline | None = None) -> Message:
+        """The response of the first broker that gives one. All are tried repeatedly until the deadline."""
         return retry(
             lambda limit: self._ask_each(build, limit), deadline=deadline, what="any broker to answer", stop=self.stop
         )
 
-    def _ask_each(self, build: Callable[[], Any], deadline: Deadline) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    def _ask_each(self, build: Callable[[], Message], deadline: Deadline) -> Message:
         last: UnavailableError | None = None
         for address in self._candidates():
             limit = deadline.within(min(_ONE_BROKER_TIMEOUT_S, self.request_timeout_s))
@@ -163,7 +154,7 @@ class KafkaClient:
         raise last or UnavailableError("no broker is known", object_name=self._config.bootstrap)
 
     def _refuse_other_protocol(self, address: tuple[str, int], error: UnavailableError, deadline: Deadline) -> None:
-        """A listener that closes connections may be one of another protocol, and no patience helps there."""
+        """A listener that closes connections may use another protocol. Then retrying is useless."""
         if address in self._diagnosed or error.operation not in CUT_OFF:
             return
         self._diagnosed.add(address)
@@ -172,13 +163,13 @@ class KafkaClient:
             raise mistake from error
 
     def _candidates(self) -> list[tuple[str, int]]:
-        """Those known and those of the configuration; who failed last is asked last."""
+        """The known and the configured brokers; the one that failed last comes last."""
         known = [(broker.host, broker.port) for broker in self._known.brokers.values()]
         return sorted(dict.fromkeys([*known, *self._bootstrap]), key=lambda each: self._failed_at.get(each, 0.0))
 
     def _connected(self, address: tuple[str, int], deadline: Deadline) -> Connection:
         found = self._connections.get(address)
-        # One with answers under way is left to finish them, also when its login is about to end.
+        # A connection with requests in flight finishes them, even if its login is about to expire.
         if found is not None and (found.usable or not found.idle):
             return found
         if found is not None:
@@ -195,35 +186,35 @@ def retry(
     what: str,
     stop: threading.Event | None = None,
 ) -> Result:
-    """The first success of `action` before the deadline; what may pass is tried again, all else is raised."""
+    """The first success of `action` before the deadline. UnavailableError is retried, every other error raised."""
     started = time.monotonic()
     limit = deadline or Deadline.after(PATIENCE_S)
     backoff = Backoff()
-    tell_at_s = _TELL_FIRST_S
+    warn_at_s = _WARN_FIRST_S
     while True:
         try:
             return action(limit)
         except UnavailableError as error:
             waited_s = time.monotonic() - started
-            if waited_s >= tell_at_s and not limit.passed:
-                # Somebody may be looking at a screen on which nothing moves.
+            if waited_s >= warn_at_s and not limit.passed:
+                # A user may be watching a screen on which nothing moves.
                 _LOG.warning("waiting for %s: %s; giving up in %.0f s", what, error, limit.remaining_s)
-                tell_at_s = waited_s + _TELL_EVERY_S
+                warn_at_s = waited_s + _WARN_EVERY_S
             if stop is None or not stop.is_set():
                 backoff.pause(limit)
-            # A try without time left would only say that there is none, and hide this error.
+            # Another try without time left would only fail with a timeout and hide this error.
             if limit.passed or (stop is not None and stop.is_set()):
                 raise gave_up(error, what, time.monotonic() - started) from error
 
 
 def gave_up(error: UnavailableError, what: str, waited_s: float) -> UnavailableError:
-    """The last failure, and what was waited for in vain."""
+    """The last failure with what was waited for."""
     return UnavailableError(
-        f"waited {waited_s:.0f} s for {what}; at last: {error.message}",
+        f"waited {waited_s:.0f} s for {what}; last error: {error.message}",
         operation=error.operation,
         object_name=error.object_name,
         offset=error.offset,
-        hint=error.hint or "check that the brokers run and can be reached from here, then run it again",
+        hint=error.hint or "check that the brokers run and are reachable from here, then run it again",
     )
 
 

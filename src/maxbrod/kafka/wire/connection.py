@@ -1,9 +1,9 @@
-"""One blocking connection to one broker: frames out, frames in, several requests in flight, never a hang.
+"""One blocking connection to one broker: several requests in flight, and a deadline on every wait.
 
-Owns the socket, the correlation ids and the order of answers. A whole answer is received into one buffer, which
-is then the caller's: what is sliced from it is not copied again (only its first few KiB were, because small answers
-come in crowds, and one system call gets them all). A connection that has failed once is closed,
-because nobody knows any more where the next frame begins.
+Owns the socket, the correlation ids and the order of responses. A whole response is received into one buffer, which
+then belongs to the caller: slices of it are not copied again. Only its first few KiB are copied, because small
+responses arrive together and one system call reads them all. A connection that has failed is closed, because the start
+of the next frame is unknown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ssl
 import struct
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -36,21 +36,25 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CUT_OFF: Final = frozenset({"send a request", "get an answer", "open TLS"})
-"""Operations of the errors for a connection that was made, and then was of no use."""
+"""The operations of errors for a connection that was established and then failed."""
 FRAME_BYTES_MAX: Final = 1 << 30
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST_HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
 _NO_TAGS: Final = b"\0"
 _API_VERSIONS: Final = 3  # known since Kafka 2.4
-# A login is renewed, by a new connection, when this part of its life is over.
+# A login is renewed by a new connection after this share of its lifetime.
 _LOGIN_LIFE: Final = 0.8
 _AHEAD_BYTES: Final = 4096
-# Telling the kernel is a system call. So much later than asked for, nobody minds that a wait ends.
+# Setting a socket timeout is a system call. A wait may end this much later than requested.
 _TIMEOUT_SLACK_S: Final = 0.5
 
 
+Message: TypeAlias = Any
+"""A request or response of kafka-python, which is untyped."""
+
+
 class Connection:
-    """Open with `Connection.open`. `send` and `receive` may be interleaved; `ask` does both for small answers."""
+    """Open with `Connection.open`. `send` and `receive` may be interleaved; `ask` does both for small responses."""
 
     def __init__(self, stream: socket.socket, name: str, client_id: str) -> None:
         self.name = name
@@ -61,7 +65,7 @@ class Connection:
         self._in_flight: deque[int] = deque()
         self._early: dict[int, NDArray[np.uint8]] = {}
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
-        """What was received and not yet asked for stands from `_ahead_first` to `_ahead_end`."""
+        """Bytes received ahead, from `_ahead_first` to `_ahead_end`."""
         self._ahead_first = self._ahead_end = 0
         self._unsent: list[Piece] = []
         self._timeout_s = 0.0
@@ -71,7 +75,7 @@ class Connection:
 
     @classmethod
     def open(cls, host: str, port: int, config: KafkaConfig, *, client_id: str, deadline: Deadline) -> Connection:
-        """Connect, agree on versions, log in: in this order, as Kafka's own clients do."""
+        """Connect, negotiate versions and log in, in this order, as Kafka's clients do."""
         name = f"{host}:{port}"
         deadline = deadline.within(CONNECT_TIMEOUT_S)
         connection = cls(_connect(host, port, config, deadline), name, client_id)
@@ -95,13 +99,13 @@ class Connection:
 
     @property
     def at_hand(self) -> bool:
-        """Whether the next answer is here already: to receive it does not wait."""
+        """Whether the next response has arrived, so that `receive` does not wait."""
         there = self._ahead_end - self._ahead_first - _LENGTH.size
         return there >= 0 and there >= _LENGTH.unpack_from(self._ahead, self._ahead_first)[0]
 
     @property
     def throttled(self) -> bool:
-        """Whether the broker has asked us to be silent for a while."""
+        """Whether the broker has asked this client to pause."""
         return time.monotonic() < self._throttled_until
 
     def close(self) -> None:
@@ -113,18 +117,18 @@ class Connection:
         self._socket.close()
 
     def throttle(self, milliseconds: int) -> None:
-        """Stay silent for so long; the next `send` waits."""
+        """Pause for this time; the next `send` waits."""
         self._throttled_until = max(self._throttled_until, time.monotonic() + milliseconds / 1000)
 
-    def ask(self, request: Any, deadline: Deadline) -> Any:  # noqa: ANN401 - kafka-python is untyped
-        """Send a request and decode its answer with kafka-python's class."""
+    def ask(self, request: Message, deadline: Deadline) -> Message:
+        """Send a request and decode its response with kafka-python's class."""
         ticket = self.send(request, deadline)
         version = request.API_VERSION
         return self.decode(self.receive(ticket, deadline), request.header.get_response_class(), version)
 
-    def decode(self, frame: NDArray[np.uint8], response_class: Any, version: int) -> Any:  # noqa: ANN401 - untyped
-        """An answer as `receive` gives it, by kafka-python's class; what it says about throttling is obeyed."""
-        # The frame after the correlation id: the library would copy all of it to find that out.
+    def decode(self, frame: NDArray[np.uint8], response_class: Message, version: int) -> Message:
+        """Decode a response from `receive` with kafka-python's class, and obey its throttle time."""
+        # Skip the correlation id here: the library would copy the frame to do so.
         body = frame[4:]
         if response_class.flexible_version_q(version) and response_class.API_KEY != ApiVersionsRequest.API_KEY:
             body = body[_tagged_fields_bytes(body) :]
@@ -132,9 +136,9 @@ class Connection:
         self.throttle(getattr(answer, "throttle_time_ms", 0) or 0)
         return answer
 
-    def send(self, request: Any, deadline: Deadline) -> int:  # noqa: ANN401 - kafka-python is untyped
-        """Send a request; the ticket that comes back is for `receive`."""
-        self._keep_silent(deadline)
+    def send(self, request: Message, deadline: Deadline) -> int:
+        """Send a request. Returns the ticket for `receive`."""
+        self._wait_while_throttled(deadline)
         if request.API_VERSION is None:
             request.API_VERSION = self.versions.choose(type(request))
         ticket = self._new_ticket()
@@ -145,11 +149,11 @@ class Connection:
         return ticket
 
     def put_pieces(self, api_key: int, version: int, body: Sequence[Piece], deadline: Deadline) -> int:
-        """A request of a flexible version whose body comes in pieces, none of which is copied into a frame.
+        """Add a request of a flexible version whose body is in pieces. No piece is copied.
 
-        It leaves with the next `flush`, together with all that were put before it.
+        The next `flush` sends it together with all requests put before it.
         """
-        self._keep_silent(deadline)
+        self._wait_while_throttled(deadline)
         ticket = self._new_ticket()
         client_id = self._client_id.encode()
         header = _REQUEST_HEADER.pack(api_key, version, ticket, len(client_id)) + client_id + _NO_TAGS
@@ -159,15 +163,15 @@ class Connection:
         return ticket
 
     def flush(self, deadline: Deadline) -> None:
-        """Send what `put_pieces` was given."""
+        """Send the requests of `put_pieces`."""
         if self._unsent:
             pieces, self._unsent = self._unsent, []
             self._send(pieces, deadline)
 
     def receive(self, ticket: int, deadline: Deadline) -> NDArray[np.uint8]:
-        """The answer to `ticket`, from its correlation id on. Answers to older requests are kept for their owners."""
+        """The response to `ticket`, from its correlation id on. Older responses are kept for their callers."""
         if ticket not in self._early and ticket not in self._in_flight:
-            raise UnavailableError("the connection was lost before the answer", object_name=self.name)
+            raise UnavailableError("the connection was lost before the response", object_name=self.name)
         while ticket not in self._early:
             frame = self._receive_frame(deadline)
             (found,) = _LENGTH.unpack_from(frame)
@@ -176,7 +180,7 @@ class Connection:
             self._early[self._in_flight.popleft()] = frame
         return self._early.pop(ticket)
 
-    def _keep_silent(self, deadline: Deadline) -> None:
+    def _wait_while_throttled(self, deadline: Deadline) -> None:
         pause_s = self._throttled_until - time.monotonic()
         if pause_s > 0:
             time.sleep(max(0.0, min(pause_s, deadline.remaining_s)))
@@ -210,7 +214,7 @@ class Connection:
         (size,) = _LENGTH.unpack_from(self._ahead, self._ahead_first)
         if not _LENGTH.size <= size <= FRAME_BYTES_MAX:
             raise self._lost(f"get an answer: one of {size} bytes was announced", None)
-        frame = np.empty(size, np.uint8)  # not a bytearray, which would be zeroed first
+        frame = np.empty(size, np.uint8)  # not a bytearray, which is zeroed first
         view = memoryview(frame)
         first = self._ahead_first + _LENGTH.size
         there = min(size, self._ahead_end - first)
@@ -221,7 +225,7 @@ class Connection:
         return frame
 
     def _receive_ahead(self, deadline: Deadline) -> None:
-        rest = bytes(self._ahead[self._ahead_first : self._ahead_end])  # of a length that was cut, if anything
+        rest = bytes(self._ahead[self._ahead_first : self._ahead_end])  # part of a length field, if any
         self._ahead[: len(rest)] = rest
         self._ahead_first, self._ahead_end = 0, len(rest)
         self._ahead_end += self._receive_into(self._ahead[len(rest) :], deadline)
@@ -247,13 +251,13 @@ class Connection:
             self._socket.settimeout(remaining_s)
             self._timeout_s = remaining_s
 
-    def _decode(self, response_class: Any, body: NDArray[np.uint8], version: int) -> Any:  # noqa: ANN401 - untyped
+    def _decode(self, response_class: Message, body: NDArray[np.uint8], version: int) -> Message:
         try:
             return response_class.decode(body.tobytes(), version=version)
         except Exception as error:
-            # The library lets out whatever a malformed answer makes it stumble over.
+            # The library raises all kinds of errors for a malformed response.
             self.close()
-            message = f"an answer cannot be decoded as {response_class.name} {version}"
+            message = f"a response cannot be decoded as {response_class.name} {version}"
             raise CorruptDataError(message, object_name=self.name, hint="is this a Kafka listener?") from error
 
     def _lost(self, doing: str, error: OSError | None) -> UnavailableError:
@@ -272,8 +276,8 @@ def _connect(host: str, port: int, config: KafkaConfig, deadline: Deadline) -> s
         raise UnavailableError(f"cannot connect: {reason}", operation="connect", object_name=name) from error
     try:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # SO_RCVBUF is left alone: Linux grows the buffer to megabytes by itself, and a size of our own would stop that
-        # and be cut to net.core.rmem_max, often 208 KiB. Measured on loopback: no gain from 1 or 4 MiB.
+        # SO_RCVBUF stays at its default: Linux grows the buffer to megabytes, and an explicit size would disable that
+        # and be limited to net.core.rmem_max, often 208 KiB. Measured on loopback: no gain from 1 or 4 MiB.
         stream.settimeout(max(deadline.remaining_s, 0.001))
         return context.wrap_socket(stream, server_hostname=host) if context else stream
     except OSError as error:
@@ -283,12 +287,12 @@ def _connect(host: str, port: int, config: KafkaConfig, deadline: Deadline) -> s
             f"TLS cannot be opened: {error.strerror or error}",
             operation="open TLS",
             object_name=name,
-            hint="is this listener one with TLS?",
+            hint="is this a TLS listener?",
         ) from error
 
 
 def _tagged_fields_bytes(body: NDArray[np.uint8]) -> int:
-    """How many bytes the tagged fields of an answer's header take. No version of Kafka has defined any."""
+    """The size of the tagged fields of a response header. No version of Kafka defines any."""
     if not body.size or body[0]:
-        raise CorruptDataError("an answer's header has fields that nobody has defined")
+        raise CorruptDataError("a response header has undefined fields")
     return 1

@@ -1,18 +1,31 @@
-"""Finds the one broker that coordinates a group or a transactional id. For many groups at once: `coordinators`."""
+"""Finds the coordinators of groups and transactional ids, and sends requests to them.
+
+For many at once, failures are returned beside the results, and requests are repeated if a coordinator moves or does
+not answer.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from maxbrod.errors import UsageError
-from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
+from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
+from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
+from maxbrod.kafka.wire.partitions import in_requests
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
+Found = TypeVar("Found")
+_GROUPS_PER_REQUEST: Final = 200
 GROUP: Final = 0
 TRANSACTION: Final = 1
 _DENIED: Final[dict[int, str]] = {
@@ -22,7 +35,7 @@ _DENIED: Final[dict[int, str]] = {
 
 
 def find_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Deadline) -> int:
-    """The broker's id. UnavailableError while there is none; UsageError where this user may not know."""
+    """The id of the coordinator. UnavailableError while there is none; UsageError if this user is not authorized."""
     code, node_id = ask_for_coordinator(client, key, kind, deadline=deadline)
     operation = "find a coordinator"
     if code in _DENIED:
@@ -34,8 +47,86 @@ def find_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Dead
 
 
 def ask_for_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Deadline) -> tuple[int, int]:
-    """The error code that was answered, and the broker's id if it is 0."""
-    answer = client.ask_any(lambda: FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), deadline=deadline)
+    """The error code, and the id of the coordinator if the code is 0."""
+    answer = client.ask_any(partial(_find_request, kind, [key]), deadline=deadline)
     (found,) = answer.coordinators
-    client.metadata([], deadline=deadline)  # it may be a broker that was not there before
+    client.metadata([], deadline=deadline)  # it may be a new broker
     return int(found.error_code), int(found.node_id)
+
+
+def _find_request(kind: int, keys: Sequence[str]) -> Message:
+    return FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
+
+
+class Answers(Generic[Found]):
+    """The results by group, and the reasons for groups without one."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Found] = {}
+        self.refused: dict[str, str] = {}
+
+    def missing(self, group_ids: Iterable[str]) -> list[str]:
+        return [each for each in group_ids if each not in self.found and each not in self.refused]
+
+    def refuse(self, group_id: str, code: int) -> None:
+        """Record an error. With a retriable one the group stays missing and is requested again."""
+        if reaction(code) is Reaction.FATAL:
+            self.refused[group_id] = code_name(code)
+
+    def record(self, answered: Iterable[tuple[str, int, Found]]) -> None:
+        for group_id, code, found in answered:
+            if code:
+                self.refuse(group_id, code)
+            else:
+                self.found[group_id] = found
+
+
+def ask_coordinators(
+    client: KafkaClient,
+    group_ids: Iterable[str],
+    request: Callable[[Sequence[str]], Message],
+    read: Callable[[Message], Iterable[tuple[str, int, Found]]],
+    *,
+    deadline: Deadline,
+    kind: int = GROUP,
+) -> Answers[Found]:
+    """Send one request for each coordinator and 200 groups. `read` yields the error code and the result of each group.
+
+    With the kind TRANSACTION, the ids are transactional ids.
+    """
+    wanted = sorted(group_ids)
+    answers: Answers[Found] = Answers()
+
+    def once(limit: Deadline) -> None:
+        failure = UnavailableError("a coordinator is moving or loading")
+        client.metadata([], deadline=limit)  # a coordinator may be a new broker
+        for node_id, portion in _by_coordinator(client, answers, answers.missing(wanted), kind, limit):
+            try:
+                answers.record(read(client.ask_broker(node_id, request(portion), deadline=limit)))
+            except UnavailableError as error:
+                failure = error
+        if answers.missing(wanted):
+            raise failure
+
+    try:
+        if wanted:
+            what = f"the coordinators of {len(wanted)} {'groups' if kind == GROUP else 'transactional ids'}"
+            retry(once, deadline=deadline, what=what, stop=client.stop)
+    except MaxbrodError as error:
+        answers.refused |= dict.fromkeys(answers.missing(wanted), str(error))
+    return answers
+
+
+def _by_coordinator(
+    client: KafkaClient, answers: Answers[Found], group_ids: Sequence[str], kind: int, deadline: Deadline
+) -> Iterator[tuple[int, Sequence[str]]]:
+    coordinated: dict[int, list[str]] = defaultdict(list)
+    for portion in in_requests(group_ids, _GROUPS_PER_REQUEST):
+        answer = client.ask_any(partial(_find_request, kind, portion), deadline=deadline)
+        for each in answer.coordinators:
+            if each.error_code:
+                answers.refuse(each.key, each.error_code)
+            else:
+                coordinated[each.node_id].append(each.key)
+    for node_id, groups in coordinated.items():
+        yield from ((node_id, portion) for portion in in_requests(groups, _GROUPS_PER_REQUEST))

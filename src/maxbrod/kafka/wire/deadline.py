@@ -1,6 +1,6 @@
-"""A moment after which nobody waits any more, and the pauses between tries before it.
+"""Deadlines, and the pauses between retries before them.
 
-Everything here that can block takes a deadline: nothing waits without end.
+Everything in this package that can block takes a deadline.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BACKOFF_MAX_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A time of the monotonic clock."""
+    """A time on the monotonic clock."""
 
     at: float
 
@@ -38,13 +38,13 @@ class Deadline:
 
 
 class Backoff:
-    """Pauses that double from try to try, with some chance in them, so that many tasks do not ask in step."""
+    """Pauses that double with each retry, with jitter, so that many tasks do not retry in step."""
 
     def __init__(self) -> None:
         self._next_s = BACKOFF_FIRST_S
 
     def next_s(self) -> float:
-        """How long the next pause is to be."""
+        """The length of the next pause."""
         pause_s = self._next_s * random.uniform(0.75, 1.25)  # noqa: S311 - not for secrets
         self._next_s = min(self._next_s * 2, BACKOFF_MAX_S)
         return pause_s

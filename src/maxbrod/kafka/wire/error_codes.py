@@ -1,6 +1,6 @@
-"""What to do about an error that a broker answered with: one table from Kafka's code to a reaction.
+"""The reaction to each of Kafka's error codes, in one table.
 
-Codes that are not in the table are fatal: refused, never guessed.
+Unknown codes are fatal: refuse, never guess.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from maxbrod.errors import CorruptDataError, MaxbrodError, UnavailableError, Uns
 
 
 class Code(IntEnum):
-    """The codes that this package tells apart, under the names that Kafka gives them."""
+    """The codes that this package distinguishes, with Kafka's names."""
 
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
@@ -88,7 +88,7 @@ _RETRY: Final = frozenset(
         Code.NETWORK_EXCEPTION,
         Code.NOT_ENOUGH_REPLICAS,
         Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        Code.NOT_CONTROLLER,  # any broker passes a request on to the controller, once it knows which it is
+        Code.NOT_CONTROLLER,  # any broker forwards a request to the controller, once it knows it
         Code.CONCURRENT_TRANSACTIONS,
         Code.OFFSET_NOT_AVAILABLE,
         Code.THROTTLING_QUOTA_EXCEEDED,
@@ -113,7 +113,7 @@ _REFRESH: Final = frozenset(
     }
 )
 _FATAL: Final[dict[int, tuple[type[MaxbrodError], str]]] = {
-    Code.CORRUPT_MESSAGE: (CorruptDataError, "the broker itself finds its log damaged here"),
+    Code.CORRUPT_MESSAGE: (CorruptDataError, "the broker reports that its log is damaged here"),
     Code.INVALID_TOPIC: (UsageError, "Kafka allows letters, digits, '.', '_' and '-' in a topic's name"),
     Code.TOPIC_AUTHORIZATION_FAILED: (
         UsageError,
@@ -121,7 +121,7 @@ _FATAL: Final[dict[int, tuple[type[MaxbrodError], str]]] = {
     ),
     Code.GROUP_AUTHORIZATION_FAILED: (UsageError, "this user needs an ACL that allows it to Describe the group"),
     Code.CLUSTER_AUTHORIZATION_FAILED: (UsageError, "this user lacks an ACL on the cluster"),
-    Code.UNSUPPORTED_VERSION: (UnsupportedFormatError, "the broker does not know this version of the request"),
+    Code.UNSUPPORTED_VERSION: (UnsupportedFormatError, "the broker does not support this version of the request"),
 }
 
 
@@ -132,7 +132,7 @@ def reaction(code: int) -> Reaction:
 
 
 def code_name(code: int) -> str:
-    """Kafka's name for a code, also for those that only the library knows."""
+    """Kafka's name for a code, from the library if it is not in `Code`."""
     try:
         return Code(code).name
     except ValueError:
@@ -140,9 +140,9 @@ def code_name(code: int) -> str:
 
 
 def answered_with(code: int, *, operation: str, object_name: str, offset: int | None = None) -> MaxbrodError:
-    """The error of our tree for a broker's error: one that a retry can mend is an UnavailableError."""
+    """The error of our tree for a broker's error code. A retriable one is an UnavailableError."""
     message = f"the broker answered {code_name(code)}"
     if reaction(code) is not Reaction.FATAL:
         return UnavailableError(message, operation=operation, object_name=object_name, offset=offset)
-    kind, hint = _FATAL.get(code, (MaxbrodError, "the broker's own log says more"))
+    kind, hint = _FATAL.get(code, (MaxbrodError, "see the log of the broker"))
     return kind(message, operation=operation, object_name=object_name, offset=offset, hint=hint)

@@ -1,9 +1,9 @@
-"""The cluster as a broker tells it: brokers, topics with their ids, and who leads each partition. Pure values."""
+"""Cluster metadata: brokers, topics with their ids, and the leader of each partition. Pure values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka.protocol.metadata import MetadataRequest
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
 
+    from maxbrod.kafka.wire.connection import Message
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Who has a partition. `leader` is None while nobody leads it."""
+    """The replicas of a partition. `leader` is None while there is none."""
 
     leader: int | None
     leader_epoch: int
@@ -28,7 +30,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic is its id: a name may be deleted and created again."""
+    """A topic is identified by its id: a topic of the same name may be deleted and created again."""
 
     name: str
     topic_id: UUID
@@ -38,7 +40,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What one broker knew at one moment. A topic that does not exist is not in `topics`."""
+    """The metadata of one response. A topic that does not exist is not in `topics`."""
 
     cluster_id: str | None
     controller: int
@@ -46,16 +48,16 @@ class Metadata:
     topics: Mapping[str, Topic]
 
 
-def metadata_request(topics: Iterable[str] | None) -> Any:  # noqa: ANN401 - kafka-python is untyped
-    """For these topics, or for all that this user may see. Asking must never create a topic."""
+def metadata_request(topics: Iterable[str] | None) -> Message:
+    """A request for these topics, or for all that this user may see. It must never create a topic."""
     wanted = None
     if topics is not None:
         wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
     return MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
 
 
-def read_metadata(answer: Any) -> Metadata:  # noqa: ANN401 - kafka-python is untyped
-    """From kafka-python's words into ours; an error that a retry cannot mend is raised."""
+def read_metadata(answer: Message) -> Metadata:
+    """Convert a response of kafka-python. An error that is not retriable is raised."""
     brokers = {
         each.node_id: Broker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
         for each in answer.brokers
@@ -68,14 +70,14 @@ def read_metadata(answer: Any) -> Metadata:  # noqa: ANN401 - kafka-python is un
     )
 
 
-def _exists(topic: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
+def _exists(topic: Message) -> bool:
     code = topic.error_code
     if code and reaction(code) is Reaction.FATAL:
         raise answered_with(code, operation="read metadata", object_name=topic.name)
     return code not in {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID}
 
 
-def _topic(topic: Any) -> Topic:  # noqa: ANN401 - kafka-python is untyped
+def _topic(topic: Message) -> Topic:
     return Topic(
         name=topic.name,
         topic_id=topic.topic_id,

@@ -1,11 +1,17 @@
-"""TLS and SASL of one connection. Nothing here shows a secret: not in an error, not in a log, not in a repr.
+"""TLS and SASL of a connection, and detection of the security protocol that a listener speaks.
 
-The mechanisms themselves are kafka-python's.
+No error, log line or repr shows a secret. The SASL mechanisms are kafka-python's.
+
+A listener that receives another protocol just closes the connection, as a dying broker does. A SASL handshake
+distinguishes them: every listener answers it, and one without SASL with ILLEGAL_SASL_STATE. The probe sends no secret
+and trusts nothing in the answer.
 """
 
 from __future__ import annotations
 
+import socket
 import ssl
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.net.sasl import get_sasl_mechanism
@@ -20,21 +26,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maxbrod.config import KafkaConfig, SaslConfig
+    from maxbrod.kafka.wire.connection import Message
+    from maxbrod.kafka.wire.deadline import Deadline
 
 _LOG_IN: Final = "log in"
 _UNKNOWN_AUTHORITY: Final = "tls.ca_file must hold the authority that signed it"
 _OTHER_HOST: Final = "name an address that it was issued for; tls.check_hostname: false trusts it under any"
-# OpenSSL's numbers, of X509_V_ERR_*.
+# OpenSSL's X509_V_ERR_* numbers.
 _CERTIFICATE_HINTS: Final = {
-    9: "it is not valid yet; look at the clock of this machine",
+    9: "it is not valid yet; check the clock of this machine",
     10: "it has expired; the broker needs a new one, unless the clock of this machine is wrong",
     62: _OTHER_HOST,
     64: _OTHER_HOST,
 }
 
+_PROBE_TIMEOUT_S: Final = 3.0
+_PROBE_HEAD: Final = struct.Struct(">iih")  # length, correlation id, error code
+_CORRELATION_ID: Final = 1
+_PROTOCOLS: Final = {
+    (False, False): "PLAINTEXT",
+    (False, True): "SASL_PLAINTEXT",
+    (True, False): "SSL",
+    (True, True): "SASL_SSL",
+}
+
 
 def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
-    """What TLS needs, read from the files; None where the protocol has no TLS."""
+    """The TLS context from the configured files; None if the protocol has no TLS."""
     if config.security_protocol not in {"SSL", "SASL_SSL"}:
         return None
     tls = config.tls
@@ -43,7 +61,7 @@ def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
     name = "tls.ca_file"
     try:
         if tls.ca_file is not None:
-            # Only this authority is trusted then, as Java's truststore does it.
+            # Then only this authority is trusted, as with Java's truststore.
             context = ssl.create_default_context(cafile=tls.ca_file)
             context.check_hostname = tls.check_hostname
         name = "tls.certificate_file"
@@ -51,7 +69,7 @@ def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
             key_file = tls.key_file or tls.certificate_file
             refuse_readable_key(key_file, key_file.stat())
             password = tls.key_password.get_secret_value() if tls.key_password else ""
-            # Without a password OpenSSL would ask for one at the terminal, and wait.
+            # Without a password OpenSSL would prompt at the terminal and wait.
             context.load_cert_chain(tls.certificate_file, tls.key_file, password)
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else "it is not usable PEM"
@@ -61,7 +79,7 @@ def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
 
 
 def tls_failure(error: ssl.SSLError, broker: str) -> UsageError | None:
-    """The error for a certificate that one side refused; None for a mere broken connection."""
+    """The error for a certificate that one side refused; None for a broken connection."""
     reason = (error.reason or "") + str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return UsageError(
@@ -72,7 +90,7 @@ def tls_failure(error: ssl.SSLError, broker: str) -> UsageError | None:
         )
     if "certificate" in reason.lower() or "HANDSHAKE_FAILURE" in reason:
         return UsageError(
-            "the broker refuses our certificate, or wants one and got none",
+            "the broker refuses our certificate, or requires one and got none",
             operation="open TLS",
             object_name=broker,
             hint="give tls.certificate_file and tls.key_file, signed by an authority that the broker trusts",
@@ -80,8 +98,8 @@ def tls_failure(error: ssl.SSLError, broker: str) -> UsageError | None:
     return None
 
 
-def log_in(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> float:
-    """Authenticate through `ask`, which sends one request; returns how many seconds the login lasts, 0 for ever."""
+def log_in(config: SaslConfig, broker: str, ask: Callable[[Message], Any]) -> float:
+    """Authenticate through `ask`, which sends one request. Returns the lifetime of the login in seconds, 0 for ever."""
     _agree(config, broker, ask)
     mechanism = get_sasl_mechanism(config.mechanism)(**_credentials(config))
     while not mechanism.is_done():
@@ -91,7 +109,7 @@ def log_in(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> float:
         try:
             mechanism.receive(bytes(answer.auth_bytes))
         except (ValueError, KeyError):
-            # From None: what the library says may quote what was exchanged.
+            # From None: the library's message may quote the exchange.
             message = f"the broker does not prove that it knows the password ({config.mechanism})"
             raise AccessDeniedError(message, operation=_LOG_IN, object_name=broker) from None
     if not mechanism.is_authenticated():
@@ -99,7 +117,7 @@ def log_in(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> float:
     return float(answer.session_lifetime_ms or 0) / 1000
 
 
-def _agree(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> None:
+def _agree(config: SaslConfig, broker: str, ask: Callable[[Message], Any]) -> None:
     answer = ask(SaslHandshakeRequest(mechanism=config.mechanism))
     if answer.error_code == Code.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(sorted(answer.mechanisms)) or "none"
@@ -107,16 +125,16 @@ def _agree(config: SaslConfig, broker: str, ask: Callable[[Any], Any]) -> None:
         raise UsageError(message, operation=_LOG_IN, object_name=broker, hint="set kafka.sasl.mechanism to one of them")
     if answer.error_code == Code.ILLEGAL_SASL_STATE:
         raise UsageError(
-            "the listener takes no logins, and was spoken to in SASL",
+            "the listener does not use SASL, but the configuration does",
             operation=_LOG_IN,
             object_name=broker,
-            hint="set security.protocol to PLAINTEXT or SSL, or name the address of another listener",
+            hint="set security.protocol to PLAINTEXT or SSL, or use the address of another listener",
         )
     if answer.error_code:
         raise answered_with(answer.error_code, operation=_LOG_IN, object_name=broker)
 
 
-def _refused(config: SaslConfig, broker: str, answer: Any) -> AccessDeniedError:  # noqa: ANN401 - kafka-python is untyped
+def _refused(config: SaslConfig, broker: str, answer: Message) -> AccessDeniedError:
     said = str(answer.error_message or code_name(answer.error_code))
     if any(secret in said for secret in _secrets(config)):
         said = code_name(answer.error_code)
@@ -137,7 +155,7 @@ def _credentials(config: SaslConfig) -> dict[str, Any]:
         return {"sasl_oauth_token_provider": _Token(config.token.get_secret_value())}
     username = config.username or ""
     if config.mechanism.startswith("SCRAM"):
-        # RFC 5802, 5.1: kafka-python leaves this to its caller.
+        # RFC 5802, 5.1. kafka-python leaves this to the caller.
         username = username.replace("=", "=3D").replace(",", "=2C")
     return {
         "sasl_mechanism": config.mechanism,
@@ -147,7 +165,7 @@ def _credentials(config: SaslConfig) -> dict[str, Any]:
 
 
 class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is untyped
-    """A token that is simply there."""
+    """A fixed token."""
 
     def __init__(self, token: str) -> None:
         super().__init__()
@@ -155,3 +173,56 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is unt
 
     def token(self) -> str:
         return self._token
+
+
+def protocol_mistake(host: str, port: int, config: KafkaConfig, deadline: Deadline) -> UsageError | None:
+    """The error for a listener whose protocol differs from the configuration; None if unknown."""
+    found = find_protocol(host, port, deadline)
+    if found is None or found == config.security_protocol:
+        return None
+    return UsageError(
+        f"the listener uses {found}, but the configuration says {config.security_protocol}",
+        operation="connect",
+        object_name=f"{host}:{port}",
+        hint=f"set security.protocol to {found}, or use the address of another listener",
+    )
+
+
+def find_protocol(host: str, port: int, deadline: Deadline) -> str | None:
+    """Kafka's name for the protocol of the listener; None if it does not answer or is not Kafka's."""
+    for tls in (False, True):
+        try:
+            sasl = _takes_logins(host, port, tls=tls, timeout_s=max(min(_PROBE_TIMEOUT_S, deadline.remaining_s), 0.001))
+        except ssl.SSLError as error:
+            # It requires a client certificate, which is its login.
+            sasl = False if tls and "certificate" in str(error).lower() else None
+        except OSError:
+            sasl = None
+        if sasl is not None:
+            return _PROTOCOLS[tls, sasl]
+    return None
+
+
+def _takes_logins(host: str, port: int, *, tls: bool, timeout_s: float) -> bool | None:
+    request = SaslHandshakeRequest(mechanism="", version=1)
+    request.with_header(correlation_id=_CORRELATION_ID, client_id="maxbrod")
+    with socket.create_connection((host, port), timeout=timeout_s) as stream:
+        if not tls:
+            return _probe(stream, request.encode(header=True, framed=True))
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with context.wrap_socket(stream, server_hostname=host) as secured:
+            return _probe(secured, request.encode(header=True, framed=True))
+
+
+def _probe(stream: socket.socket, request: bytes) -> bool | None:
+    stream.sendall(request)
+    head = b""
+    while len(head) < _PROBE_HEAD.size:
+        received = stream.recv(_PROBE_HEAD.size - len(head))
+        if not received:
+            return None
+        head += received
+    _, correlation_id, code = _PROBE_HEAD.unpack(head)
+    known = {Code.UNSUPPORTED_SASL_MECHANISM: True, Code.ILLEGAL_SASL_STATE: False}
+    return known.get(code) if correlation_id == _CORRELATION_ID else None

@@ -1,4 +1,4 @@
-"""Sends a frame that is in several pieces: by one system call where the socket can, and without joining them."""
+"""Sends a frame of several pieces without joining them, by one system call if the socket supports it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     Piece: TypeAlias = bytes | memoryview | NDArray[np.uint8]
 
-# The kernel takes 1,024 at once.
+# The kernel accepts 1,024 at once.
 _PIECES_MAX: Final = 512
 
 
 def send_all(stream: socket.socket, pieces: Sequence[Piece], wait: Callable[[], None]) -> None:
-    """All pieces, in order. `wait` is called before each system call, to say how long that may take."""
+    """Send all pieces in order. `wait` is called before each system call to set its timeout."""
     wait()
     if isinstance(stream, ssl.SSLSocket):
-        # TLS has no gathering send, and what is encrypted is copied anyway: one record for each piece would be dearer.
+        # TLS has no gathering send, and encryption copies anyway. One TLS record for each piece would cost more.
         stream.sendall(b"".join(pieces))
         return
     sent = stream.sendmsg(pieces[:_PIECES_MAX])

@@ -1,4 +1,4 @@
-"""Messages of Kafka's protocol that kafka-python does not have, in the words it builds its own from.
+"""Messages of Kafka's protocol that kafka-python lacks, in the format from which it builds its own.
 
-The fields are those of the protocol's definition, next to this file; the library makes the classes.
+The JSON files here are the protocol's definitions; the library generates the classes.
 """

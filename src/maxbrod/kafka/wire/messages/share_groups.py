@@ -1,4 +1,4 @@
-"""Where the share groups of a cluster stand, told, set and forgotten: messages that Kafka 4.1 brought."""
+"""Messages that describe, set and delete the offsets of share groups, new in Kafka 4.1."""
 
 from __future__ import annotations
 

@@ -1,10 +1,14 @@
-"""The compiled loops behind `digest`: hashes of values, of headers, and of whole records. No allocation, no errors."""
+"""The compiled hash functions: MurmurHash3 of values, headers and whole records, and murmur2 as Kafka's Java client
+hashes keys. They allocate nothing and cannot fail.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
+_MURMUR2_SEED = np.uint32(0x9747B28C)
+_MURMUR2_FACTOR = np.uint32(0x5BD1E995)
 _C1 = np.uint64(0x87C37B91114253D5)
 _C2 = np.uint64(0x4CF5AD432745937F)
 _M5A = np.uint64(0x52DCE729)
@@ -23,7 +27,7 @@ _S3 = np.uint64(3)
 _ZERO = np.uint64(0)
 _LOW = np.uint64(0xFFFFFFFF)
 _PRIME = np.uint64((1 << 61) - 1)
-# A null is no value of any length: its two words are digits of pi, which no other rule gives.
+# A null differs from every value: its two words are digits of pi, which no hash of a value is built from.
 _NULL1 = np.uint64(0x243F6A8885A308D3)
 _NULL2 = np.uint64(0x13198A2E03707344)
 
@@ -42,7 +46,7 @@ def _finished(word):
 
 @njit(cache=True, nogil=True, inline="always")
 def _absorbed(first, second, a, b):
-    """One block of 16 bytes, as MurmurHash3 takes it in."""
+    """Mix in one block of 16 bytes, as MurmurHash3 does."""
     first ^= _rotated(a * _C1, _S31) * _C2
     first = (_rotated(first, _S27) + second) * _FIVE + _M5A
     second ^= _rotated(b * _C2, _S33) * _C1
@@ -113,7 +117,7 @@ def hash_values(ends, data, valid, first_out, second_out):
 
 @njit(cache=True, nogil=True)
 def hash_headers(ends, key_first, key_second, value_first, value_second, first_out, second_out):
-    """Of each record's headers, from the hashes of their keys and values: in order, each as often as it stands."""
+    """Hash the headers of each record, from the hashes of their keys and values, in order and with duplicates."""
     for row in range(len(first_out)):
         first = _ZERO
         second = _ZERO
@@ -125,7 +129,7 @@ def hash_headers(ends, key_first, key_second, value_first, value_second, first_o
 
 @njit(cache=True, nogil=True, inline="always")
 def _multiplied(a, b):
-    """The product in the field of 2**61 - 1, of two below that."""
+    """The product of two numbers in the field of 2**61 - 1."""
     a_high = a >> _S32
     a_low = a & _LOW
     b_high = b >> _S32
@@ -166,3 +170,43 @@ def fold_records(places, words, used, bases, state):
         first, second = _ended(first, second, _ZERO)
         state[0] = _appended(state[0], bases[0], first)
         state[1] = _appended(state[1], bases[1], second)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _word32(data, at):
+    """Four bytes, the lowest first."""
+    return (
+        np.uint32(data[at])
+        | np.uint32(data[at + 1]) << np.uint32(8)
+        | np.uint32(data[at + 2]) << np.uint32(16)
+        | np.uint32(data[at + 3]) << np.uint32(24)
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _murmur2(data, at, end):
+    value = _MURMUR2_SEED ^ np.uint32(end - at)
+    while end - at >= 4:
+        word = np.uint32(_word32(data, at) * _MURMUR2_FACTOR)
+        word = np.uint32((word ^ (word >> np.uint32(24))) * _MURMUR2_FACTOR)
+        value = np.uint32(np.uint32(value * _MURMUR2_FACTOR) ^ word)
+        at += 4
+    left = end - at
+    if left == 3:
+        value ^= np.uint32(data[at + 2]) << np.uint32(16)
+    if left >= 2:
+        value ^= np.uint32(data[at + 1]) << np.uint32(8)
+    if left >= 1:
+        value = np.uint32((value ^ np.uint32(data[at])) * _MURMUR2_FACTOR)
+    value = np.uint32((value ^ (value >> np.uint32(13))) * _MURMUR2_FACTOR)
+    return value ^ (value >> np.uint32(15))
+
+
+@njit(cache=True, nogil=True)
+def partitions(ends, data, valid, count, out):
+    """The partition of every key that is not null. For null keys `out` is unchanged."""
+    for row in range(len(valid)):
+        if valid[row]:
+            # As in Java: the sign bit is cleared; it is not the absolute value.
+            positive = np.int64(_murmur2(data, np.int64(ends[row]), np.int64(ends[row + 1]))) & np.int64(0x7FFFFFFF)
+            out[row] = np.int32(positive % count)
