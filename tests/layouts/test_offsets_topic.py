@@ -12,8 +12,7 @@ from offsets_examples import COMMIT, Row, as_batch, commit_key, commit_value, gr
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.foreign import ForeignGroup
-from maxbrod.layouts.offsets_records import decode_commit, decode_group, decode_key
-from maxbrod.layouts.offsets_topic import read_offsets_topic
+from maxbrod.layouts.offsets_topic import decode_commit, decode_group, decode_key, read_offsets_topic
 from maxbrod.model import TopicPartition
 
 TOPIC_ID = UUID("11112222-3333-4444-5555-666677778888")

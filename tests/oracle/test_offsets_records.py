@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from maxbrod.layouts.offsets_records import CommitKey, GroupKey, GroupMember, decode_commit, decode_group, decode_key
+from maxbrod.layouts.offsets_topic import CommitKey, GroupKey, GroupMember, decode_commit, decode_group, decode_key
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:

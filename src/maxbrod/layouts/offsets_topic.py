@@ -1,26 +1,164 @@
-"""Consumer groups out of a backed-up `__consumer_offsets`: where each stands, and what its coordinator knew of it.
+"""Consumer groups from a backed-up `__consumer_offsets`: the position of each group, and what its coordinator knew.
 
-The columns of the records are gone over once, then one record is left for each group and partition. What cannot be
-decoded is told beside what can: one odd record must not cost all groups of a cluster.
+A key begins with its type as an int16: 0 and 1 are offset commits, 2 is a group of the classic protocol; the others,
+of the newer protocols, say nothing about offsets. A value begins with its version; from 4 on strings are compact and
+tagged fields may follow. Columns are scanned once, then one record is left for each group and partition. Records that
+cannot be decoded are reported beside the others: one odd record must not cost all groups of a cluster.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.fields import Fields
 from maxbrod.layouts.foreign import ForeignGroup
 from maxbrod.layouts.last_records import last_records
-from maxbrod.layouts.offsets_records import CommitKey, GroupKey, decode_commit, decode_group, decode_key
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import pyarrow as pa
 
-    from maxbrod.layouts.offsets_records import Commit, GroupState
-    from maxbrod.model import TopicPartition
+_OFFSET_KEYS: Final = frozenset({0, 1})
+_GROUP_KEY: Final = 2
+_VALUE_VERSION_MAX: Final = 4
+_FLEXIBLE: Final = 4
+_TOPIC_ID_TAG: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitKey:
+    group_id: str
+    where: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupKey:
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Where a group goes on in a partition."""
+
+    offset: int
+    leader_epoch: int
+    """-1 where it is unknown."""
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int
+    """-1: by the broker's retention. Only version 1 could say otherwise."""
+    topic_id: UUID | None
+    """Of the topic that was committed for, where the broker knew it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """A group of the classic protocol, as its coordinator wrote it down."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[GroupMember, ...]
+
+
+def decode_key(key: bytes) -> CommitKey | GroupKey | None:
+    """None: a record of another protocol, which says nothing about offsets."""
+    fields = Fields(key)
+    kind = fields.number("h")
+    if kind in _OFFSET_KEYS:
+        group_id = fields.text()
+        where = TopicPartition(topic=fields.text(), partition=fields.number("i"))
+        return CommitKey(group_id=group_id, where=where)
+    if kind == _GROUP_KEY:
+        return GroupKey(group_id=fields.text())
+    if kind < 0:
+        raise CorruptDataError(f"a key is of the type {kind}")
+    return None
+
+
+def decode_commit(value: bytes) -> Commit:
+    fields = Fields(value)
+    version = _version(fields)
+    offset = fields.number("q")
+    leader_epoch = fields.number("i") if version >= 3 else -1
+    metadata = fields.text()
+    commit_timestamp = fields.number("q")
+    expire_timestamp = fields.number("q") if version == 1 else -1
+    topic_id = fields.tags().get(_TOPIC_ID_TAG)
+    return Commit(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp_ms=commit_timestamp,
+        expire_timestamp_ms=expire_timestamp,
+        topic_id=UUID(bytes=topic_id) if topic_id is not None and len(topic_id) == 16 and any(topic_id) else None,
+    )
+
+
+def decode_group(value: bytes) -> GroupState:
+    fields = Fields(value)
+    version = _version(fields)
+    protocol_type, generation = fields.text(), fields.number("i")
+    protocol, leader = fields.text_or_none(), fields.text_or_none()
+    state_timestamp = fields.number("q") if version >= 2 else -1
+    members = tuple(_member(fields, version) for _ in range(fields.count()))
+    fields.tags()
+    return GroupState(
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol=protocol,
+        leader=leader,
+        state_timestamp_ms=state_timestamp,
+        members=members,
+    )
+
+
+def _member(fields: Fields, version: int) -> GroupMember:
+    member_id = fields.text()
+    instance_id = fields.text_or_none() if version >= 3 else None
+    client_id, client_host = fields.text(), fields.text()
+    rebalance_timeout = fields.number("i") if version >= 1 else -1
+    session_timeout = fields.number("i")
+    subscription, assignment = fields.blob(), fields.blob()
+    fields.tags()
+    return GroupMember(
+        member_id=member_id,
+        instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host,
+        rebalance_timeout_ms=rebalance_timeout,
+        session_timeout_ms=session_timeout,
+        subscription=subscription,
+        assignment=assignment,
+    )
+
+
+def _version(fields: Fields) -> int:
+    version = fields.number("h")
+    if not 0 <= version <= _VALUE_VERSION_MAX:
+        raise UnsupportedFormatError(f"a value has the version {version}")
+    fields.flexible = version >= _FLEXIBLE
+    return version
+
 
 TOPIC: Final = "__consumer_offsets"
 

@@ -78,8 +78,8 @@ def test_where_a_segment_ends_does_not_depend_on_arrows_batches(
 def test_an_object_too_large_to_hold_is_read_piece_by_piece(
     tool: Tool, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maxbrod.layouts.stored.HELD_BYTES_MAX", 100)
-    monkeypatch.setattr("maxbrod.layouts.stored.PIECE_BYTES", 37)
+    monkeypatch.setattr("maxbrod.layouts.found.HELD_BYTES_MAX", 100)
+    monkeypatch.setattr("maxbrod.layouts.found.PIECE_BYTES", 37)
     records = some(0, 50)
     for codec in CODECS:
         [segment] = tool.write(storage, records, survey=tool.nothing, codec=codec)

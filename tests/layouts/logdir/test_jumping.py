@@ -18,7 +18,7 @@ from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Gap, decode_rows
 from maxbrod.convert.plan import parts as convert_parts
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError
-from maxbrod.layouts.logdir import jumping, scanning
+from maxbrod.layouts.logdir import scanning
 from maxbrod.layouts.reading import read_logs
 from maxbrod.storage.local import LocalStorage
 from maxbrod.transfer import copy_task
@@ -42,10 +42,10 @@ def small() -> Iterator[None]:
     """Every file is worth jumping in, every batch is large, and every file a task of its own."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(scanning, "END_BYTES", 0))
-        stack.enter_context(patch.object(jumping, "_LARGE_BYTES", 200))
-        stack.enter_context(patch.object(jumping, "_NARROW_BYTES", 61))
-        stack.enter_context(patch.object(jumping, "_WINDOW_BYTES", 400))
-        stack.enter_context(patch.object(jumping, "_GROUP_BATCHES", 3))
+        stack.enter_context(patch.object(scanning, "_LARGE_BYTES", 200))
+        stack.enter_context(patch.object(scanning, "_NARROW_BYTES", 61))
+        stack.enter_context(patch.object(scanning, "_WINDOW_BYTES", 400))
+        stack.enter_context(patch.object(scanning, "_GROUP_BATCHES", 3))
         stack.enter_context(patch.object(convert_parts, "_TASK_BYTES_MIN", 1))
         yield
 

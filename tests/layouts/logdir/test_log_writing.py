@@ -15,8 +15,7 @@ from reference import Record
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.logdir.log_writing import LogWriter
-from maxbrod.layouts.logdir.segment_indexes import SegmentIndexes
+from maxbrod.layouts.logdir.log_writing import LogWriter, SegmentIndexes
 from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maxbrod.layouts.binlog.names import INDEX
 from maxbrod.layouts.binlog.repairing import repair
+from maxbrod.layouts.binlog.schema import INDEX
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

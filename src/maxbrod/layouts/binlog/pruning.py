@@ -6,9 +6,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from maxbrod.batch.columns import number_column
-from maxbrod.layouts.binlog.names import INDEX, RECORDS, arrange, index_path, segment_path
 from maxbrod.layouts.binlog.reading import read
-from maxbrod.layouts.binlog.schema import encode_partition_index
+from maxbrod.layouts.binlog.schema import INDEX, RECORDS, arrange, encode_partition_index, index_path, segment_path
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:

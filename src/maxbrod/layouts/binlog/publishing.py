@@ -1,19 +1,30 @@
-"""What makes written segments part of the archive: the partition index, then the groups' committed offsets."""
+"""Makes written segments part of the archive: the partition index, then the groups' committed offsets.
+
+The first segment of a partition, of offset 0, exists and is listed as soon as the partition is known.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from maxbrod.layouts.binlog.beginnings import empty_segment
-from maxbrod.layouts.binlog.names import groups_path, index_path
-from maxbrod.layouts.binlog.options import check_options
-from maxbrod.layouts.binlog.schema import encode_groups, encode_partition_index
+from maxbrod.errors import ObjectExistsError, UsageError
+from maxbrod.layouts.binlog.schema import (
+    INDEX,
+    MAGIC,
+    RECORDS,
+    encode_groups,
+    encode_partition_index,
+    groups_path,
+    index_path,
+    segment_path,
+)
+from maxbrod.layouts.foreign import ForeignSegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, Survey, WriteOptions
+    from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
@@ -49,3 +60,37 @@ def _publish_groups(storage: Storage, survey: Survey, groups: Iterable[ForeignGr
     before = {where for group in survey.groups for where in group.offsets}
     for where in sorted(before | set(offsets)):
         storage.replace(groups_path(where), encode_groups(offsets[where]))
+
+
+def put_new(storage: Storage, path: str, data: bytes) -> None:
+    """Put something that is nothing yet, unless somebody has put more."""
+    try:
+        storage.put(path, data)
+    except ObjectExistsError:
+        return
+
+
+def empty_segment(storage: Storage, where: TopicPartition) -> ForeignSegment:
+    """The first segment of a partition that has no records."""
+    for kind in (RECORDS, INDEX):
+        put_new(storage, segment_path(where, 0, kind), MAGIC)
+    return ForeignSegment(
+        where=where,
+        path=segment_path(where, 0, RECORDS),
+        base_offset=0,
+        end_offset=0,
+        records=0,
+        bytes=len(MAGIC),
+        details={"start_offset": 0, "index_bytes": len(MAGIC)},
+    )
+
+
+def check_options(options: WriteOptions) -> None:
+    if options.codec not in {None, "none"}:
+        raise UsageError(f"the layout binlog knows no codec, so not {options.codec!r}", hint="leave the codec out")
+    if options.extra:
+        raise UsageError(f"the layout binlog has no option {', '.join(sorted(options.extra))}")
+    for name in ("segment_bytes_max", "segment_records_max"):
+        limit = getattr(options, name)
+        if limit is not None and limit < (0 if name == "segment_bytes_max" else 1):
+            raise UsageError(f"{name} cannot be {limit}")

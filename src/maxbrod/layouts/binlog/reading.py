@@ -1,18 +1,23 @@
-"""The records of a binlog segment as Arrow batches, in pieces of bounded size."""
+"""The records of a binlog segment as Arrow batches, in pieces of bounded size.
+
+Records are located by the segment's index as far as it is plausible, otherwise by walking the records. What the tool
+itself leaves behind after a crash is handled here: bytes after the last indexed record were never acknowledged and are
+skipped; bytes between two indexed records are a torn record that a restarted tool wrote after, and the index leads
+around them; an index that was itself torn and appended to is useless from there on.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
-from maxbrod.errors import CorruptDataError
+from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts.binlog import kernels
-from maxbrod.layouts.binlog.entries import PIECE_BYTES, Entries, entries
-from maxbrod.layouts.binlog.names import INDEX, RECORDS
-from maxbrod.layouts.binlog.schema import SegmentFiles
+from maxbrod.layouts.binlog.schema import ENTRY_BYTES, INDEX, MAGIC, RECORD_BYTES_MIN, RECORDS, SegmentFiles
 from maxbrod.layouts.found import Found, Room, batch_of
 
 if TYPE_CHECKING:
@@ -82,4 +87,124 @@ def _damaged(storage: Storage, files: SegmentFiles, piece: Entries, status: int,
         offset=int(piece.offset[row]),
         position=int(piece.start[row]),
         hint="the records file or its index is damaged there; the tool keeps no checksum that would say which",
+    )
+
+
+PIECE_BYTES: Final = 16 << 20
+"""Of records that are held at a time, unless a single one is larger."""
+_PIECE_ENTRIES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entries:
+    """Of some records of a segment: the offset, and the bytes [start, stop) of the records file."""
+
+    offset: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+
+    def rows(self, keep: slice | NDArray[np.bool_]) -> Entries:
+        return Entries(offset=self.offset[keep], start=self.start[keep], stop=self.stop[keep])
+
+
+def entries(storage: Storage, files: SegmentFiles) -> Iterator[Entries]:
+    """Of all records, in pieces, in the order of their offsets.
+
+    CorruptDataError, TruncatedDataError: the index is of no use from somewhere on, and the records cannot be walked.
+    """
+    if files.records_bytes <= len(MAGIC):
+        return
+    check_magic(storage, files.records, bytes(storage.get_range(files.records, 0, 1)))
+    last, position = -1, len(MAGIC)
+    for found, believed in indexed(storage, files):
+        if len(found.offset):
+            yield found
+            last, position = int(found.offset[-1]), int(found.stop[-1])
+        if not believed:
+            yield from walked(storage, files, position, last)
+
+
+def check_magic(storage: Storage, path: str, first: bytes) -> None:
+    if first != MAGIC:
+        raise UnsupportedFormatError(
+            f"a file begins with {first.hex()}, where version 1 has 01",
+            object_name=storage.name_of(path),
+            position=0,
+            hint="it is no file of this layout, or of a later version",
+        )
+
+
+def indexed(storage: Storage, files: SegmentFiles) -> Iterator[tuple[Entries, bool]]:
+    """What the index says, in pieces, and whether it can be believed further. An index that ends is no reason not to.
+
+    Without an index nothing can be believed, unless there is nothing to know.
+    """
+    count = max(files.index_bytes - len(MAGIC), 0) // ENTRY_BYTES
+    if files.index is None or files.index_bytes < len(MAGIC):
+        nothing = np.empty(0, np.int64)
+        yield Entries(offset=nothing, start=nothing, stop=nothing), False
+        return
+    check_magic(storage, files.index, bytes(storage.get_range(files.index, 0, 1)))
+    last, position = -1, len(MAGIC)
+    for first in range(0, count, _PIECE_ENTRIES):
+        rows = min(_PIECE_ENTRIES, count - first)
+        data = storage.get_range(files.index, len(MAGIC) + first * ENTRY_BYTES, rows * ENTRY_BYTES)
+        found = _decode(data)
+        good = _believable(found, last, position, files.records_bytes)
+        yield found.rows(slice(0, good)), good == rows
+        if good < rows:
+            return
+        last, position = int(found.offset[-1]), int(found.stop[-1])
+
+
+def _decode(data: memoryview) -> Entries:
+    table = np.frombuffer(data, ">i8").reshape(-1, 3).astype(np.int64)
+    offset, start, size = (np.ascontiguousarray(table[:, column]) for column in range(3))
+    # A size that is absurd must not wrap around to one that looks right.
+    absurd = (size < RECORD_BYTES_MIN) | (start < 0) | (start > np.iinfo(np.int64).max - np.maximum(size, 0))
+    return Entries(offset=offset, start=start, stop=np.where(absurd, -1, start + np.where(absurd, 0, size)))
+
+
+def _believable(found: Entries, last: int, position: int, records_bytes: int) -> int:
+    """How many of the entries from the first on can be: offsets and positions rise and lie within the file."""
+    before_offset = np.concatenate([np.array([last], np.int64), found.offset[:-1]])
+    before_stop = np.concatenate([np.array([position], np.int64), found.stop[:-1]])
+    wrong = (found.offset <= before_offset) | (found.start < before_stop) | (found.stop > records_bytes)
+    wrong |= found.stop < 0
+    where = np.flatnonzero(wrong)
+    return int(where[0]) if where.size else len(found.offset)
+
+
+def walked(storage: Storage, files: SegmentFiles, position: int, last: int) -> Iterator[Entries]:
+    """Find the records from `position` on without an index. One that stands there again is taken once."""
+    size = PIECE_BYTES
+    while position < files.records_bytes:
+        size = min(size, files.records_bytes - position)
+        data = np.frombuffer(storage.get_range(files.records, position, size), np.uint8)
+        room = data.size // RECORD_BYTES_MIN + 1
+        offset, start, stop = (np.empty(room, np.int64) for _ in range(3))
+        status, rows, at = kernels.walk(sealed(data), 0, start, stop, offset)
+        found = Entries(offset=offset[:rows], start=start[:rows] + position, stop=stop[:rows] + position)
+        fresh = found.offset > np.maximum.accumulate(np.concatenate([np.array([last], np.int64), found.offset[:-1]]))
+        if fresh.any():
+            found = found.rows(fresh)
+            last = int(found.offset[-1])
+            yield found
+        position += at
+        if status == kernels.CUT and position + size - at < files.records_bytes:
+            size = PIECE_BYTES if at else 2 * size  # a record that is larger than a piece
+        elif status != kernels.OK:
+            raise _lost(storage, files, status, position, last)
+        else:
+            size = PIECE_BYTES
+
+
+def _lost(storage: Storage, files: SegmentFiles, status: int, position: int, last: int) -> CorruptDataError:
+    kind = TruncatedDataError if status == kernels.CUT else CorruptDataError
+    return kind(
+        f"{kernels.MEANING[status]}, and no index leads around it",
+        object_name=storage.name_of(files.records),
+        offset=last + 1,
+        position=position,
+        hint="what stands before it can be read; repair makes an index that ends there",
     )

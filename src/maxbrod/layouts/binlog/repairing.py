@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.binlog.entries import Entries, entries
-from maxbrod.layouts.binlog.names import INDEX, RECORDS, PartitionObjects, arrange, index_path, segment_path
+from maxbrod.layouts.binlog.reading import Entries, entries
 from maxbrod.layouts.binlog.schema import (
+    INDEX,
     MAGIC,
+    RECORDS,
+    PartitionObjects,
+    arrange,
     decode_partition_index,
     encode_partition_index,
     encode_segment_index,
+    index_path,
+    segment_path,
 )
 from maxbrod.layouts.binlog.survey import files_of
 from maxbrod.layouts.foreign import Fault

@@ -15,14 +15,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.binlog.names import INDEX, RECORDS, PartitionObjects, arrange, index_path, is_ours, segment_path
 from maxbrod.layouts.binlog.schema import (
     ENTRY_BYTES,
+    INDEX,
     MAGIC,
     RECORD_BYTES_MIN,
+    RECORDS,
+    PartitionObjects,
     SegmentFiles,
+    arrange,
     decode_groups,
     decode_partition_index,
+    index_path,
+    is_ours,
+    segment_path,
 )
 from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
 from maxbrod.storage.interface import ByteRange
@@ -171,7 +177,7 @@ def _tail(files: SegmentFiles, end: int) -> list[Fault]:
 
 
 def _full_bounds(storage: Storage, files: SegmentFiles, start_offset: int) -> tuple[int, int, int, list[Fault]]:
-    from maxbrod.layouts.binlog.entries import entries  # noqa: PLC0415 - compiled: loading it costs seconds
+    from maxbrod.layouts.binlog.reading import entries  # noqa: PLC0415 - compiled: loading it costs seconds
 
     base_offset, end_offset, records, end = start_offset, start_offset, 0, len(MAGIC)
     message = "there is no whole segment index, and what it lacks is found in the records; repair makes it anew"

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.layouts.binlog import writing_kernels
-from maxbrod.layouts.binlog.beginnings import empty_segment, put_new
-from maxbrod.layouts.binlog.names import INDEX, RECORDS, index_path, segment_path
-from maxbrod.layouts.binlog.options import check_options
-from maxbrod.layouts.binlog.schema import MAGIC, encode_segment_index
+from maxbrod.layouts.binlog import kernels
+from maxbrod.layouts.binlog.publishing import check_options, empty_segment, put_new
+from maxbrod.layouts.binlog.schema import INDEX, MAGIC, RECORDS, encode_segment_index, index_path, segment_path
 from maxbrod.layouts.buffers import RecordBuffers, consumable
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.rotation import Rotation
@@ -78,7 +76,7 @@ class _PartitionWriter:
     def add(self, batch: pa.RecordBatch) -> None:
         buffers = RecordBuffers(batch)
         sizes = np.empty(buffers.rows, np.int64)
-        writing_kernels.measure(buffers.timestamp, buffers.kind, *buffers.shape(), sizes)
+        kernels.measure(buffers.timestamp, buffers.kind, *buffers.shape(), sizes)
         for first, last, begins in self._rotation.pieces(sizes):
             if begins:
                 self.finish()
@@ -109,7 +107,7 @@ class _Segment:
 
     def add(self, buffers: RecordBuffers, first: int, last: int, sizes: NDArray[np.int64]) -> None:
         out = np.empty(int(sizes.sum()), np.uint8)
-        writing_kernels.write(*buffers.all(), first, last, out)
+        kernels.write(*buffers.all(), first, last, out)
         self._parts.append(out)
         self._offsets.append(buffers.offset[first:last])
         self._sizes.append(sizes)

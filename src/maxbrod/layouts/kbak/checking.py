@@ -9,9 +9,9 @@ from maxbrod.batch.columns import number_column
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.backups import Backup
 from maxbrod.layouts.foreign import Fault
-from maxbrod.layouts.kbak.names import parse_name
+from maxbrod.layouts.found import Stored
 from maxbrod.layouts.kbak.reading import read
-from maxbrod.layouts.stored import Stored
+from maxbrod.layouts.kbak.schema import parse_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from maxbrod.batch.columns import binary_array, binary_column, headers_array, nu
 from maxbrod.batch.conform import conform
 from maxbrod.batch.kernels import sealed
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UsageError
-from maxbrod.layouts.kbak import base64_kernels, kernels
+from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import decompress_lz4
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.layouts.foreign import ForeignSegment
-    from maxbrod.layouts.stored import Stored
+    from maxbrod.layouts.found import Stored
 
 TEXT_BYTES_MAX: Final = 512 << 20
 _ZSTD_MAGIC: Final = bytes.fromhex("28b52ffd")
@@ -123,7 +123,7 @@ def _bytes(column: pa.Array) -> pa.Array:
     text = binary_column(column.cast(pa.binary()))
     out_ends = np.zeros(len(column) + 1, np.int32)
     out = np.empty(int(text.ends[-1]) - int(text.ends[0]), np.uint8)
-    row = base64_kernels.decode_base64(sealed(text.ends), sealed(text.data), sealed(_letters()), out_ends, out)
+    row = kernels.decode_base64(sealed(text.ends), sealed(text.data), sealed(_letters()), out_ends, out)
     if row >= 0:
         raise CorruptDataError(f"bytes of a segment of JSON are not in base64, in row {row}")
     return binary_array(out_ends, out[: out_ends[-1]], text.valid)

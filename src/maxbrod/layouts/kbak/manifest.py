@@ -1,4 +1,4 @@
-"""`manifest.json`: what it says of a backup. What is wrong with a part of it is a fault of that part alone."""
+"""`manifest.json` and `consumer-groups-snapshot.json` as values. Damage to a part is a fault of that part alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.backups import known_topic
 from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, Fields
-from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, ForeignTopic
-from maxbrod.layouts.kbak.names import path_of
+from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignGroup, ForeignSegment, ForeignTopic
+from maxbrod.layouts.kbak.schema import path_of
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.layouts.backups import Backup
 
@@ -172,3 +172,37 @@ def parse_segment(where: TopicPartition, fields: Fields, backup: Backup) -> Fore
         bytes=fields.integer("compressed_size", default=0),
         details={**details, "sha256": sha256} if sha256 else details,
     )
+
+
+def parse_groups(snapshot: Fields) -> tuple[ForeignGroup, ...]:
+    return tuple(
+        ForeignGroup(group_id=group.text("group_id"), offsets=dict(_offsets(group.inner("offsets"))))
+        for group in snapshot.objects("groups")
+    )
+
+
+def _offsets(topics: Fields) -> Iterator[tuple[TopicPartition, int]]:
+    for topic in topics.values:
+        partitions = topics.inner(topic)
+        for partition in partitions.values:
+            if not partition.isascii() or not partition.isdigit() or int(partition[:11]) > INT32_MAX:
+                raise partitions.wrong(partition, "no partition")
+            # A group that has committed nothing is told as -1 by brokers.
+            offset = partitions.integer(partition, least=-1)
+            if offset >= 0:
+                where = TopicPartition(topic=known_topic(topic, topics.object_name), partition=int(partition))
+                yield where, offset
+
+
+def groups_document(groups: Iterable[ForeignGroup], taken_at_ms: int) -> dict[str, Any]:
+    return {
+        "snapshot_time": taken_at_ms,
+        "groups": [{"group_id": group.group_id, "offsets": _by_topic(group)} for group in groups],
+    }
+
+
+def _by_topic(group: ForeignGroup) -> dict[str, dict[str, int]]:
+    topics: dict[str, dict[str, int]] = {}
+    for where, offset in sorted(group.offsets.items()):
+        topics.setdefault(where.topic, {})[str(where.partition)] = offset
+    return topics

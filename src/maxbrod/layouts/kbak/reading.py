@@ -1,4 +1,9 @@
-"""A segment back to records. Its checksum is compared before the first one is given."""
+"""Decodes a segment into records, after its checksum is verified.
+
+A backup that was taken without isolation holds transaction markers among its records. They are recognized by their
+bytes alone: a key of `version i16 · type i16` (0 abort, 1 commit) and a value of `version i16 · coordinator epoch i32`,
+both of version 0. Nothing here shows which records an aborted transaction wrote.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from maxbrod.batch.columns import number_column
+from maxbrod.batch.columns import binary_array, number_column
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.layouts.foreign import UNCOMMITTED
-from maxbrod.layouts.found import Room, batch_of
-from maxbrod.layouts.kbak import kernels, markers
+from maxbrod.layouts.found import Room, Stored, batch_of
+from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import open_body
 from maxbrod.layouts.kbak.legacy import read_legacy
 from maxbrod.layouts.kbak.schema import (
@@ -26,7 +32,6 @@ from maxbrod.layouts.kbak.schema import (
     Header,
     decode_header,
 )
-from maxbrod.layouts.stored import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,8 +46,8 @@ PIECE_BYTES: Final = 8 << 20
 def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     schema = project(None if columns is None else list(columns))
     if segment.details.get(UNCOMMITTED) and "control" in schema.names:
-        wider = project([*schema.names, *markers.COLUMNS])
-        yield from markers.marked(_wanted(storage, segment, wider), schema.names)
+        wider = project([*schema.names, *_MARKER_COLUMNS])
+        yield from _marked(_wanted(storage, segment, wider), schema.names)
     else:
         yield from _wanted(storage, segment, schema)
 
@@ -177,3 +182,24 @@ class _Pieces:
 def _damaged(error: Exception) -> CorruptDataError | UnsupportedFormatError:
     kind = TruncatedDataError if "runcated" in str(error) else CorruptDataError
     return kind(f"the records cannot be decompressed: {error}")
+
+
+_MARKER_COLUMNS: Final = ("key", "value")
+# Of its buffers, because to make it of a list Arrow would load pandas.
+_MARKER_KEYS: Final = binary_array(np.array([0, 4, 8], np.int32), np.frombuffer(b"\0\0\0\0\0\0\0\1", np.uint8), None)
+_MARKER_BYTES: Final = 6
+_MARKER_VERSION: Final = b"\0\0"
+
+
+def _marked(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The columns `names` of batches that have _MARKER_COLUMNS and `control`, which is true for each marker."""
+    for batch in batches:
+        index = batch.schema.get_field_index("control")
+        control = _markers(batch.column("key"), batch.column("value"))
+        yield batch.set_column(index, batch.schema.field(index), control).select(list(names))
+
+
+def _markers(key: pa.Array, value: pa.Array) -> pa.Array:
+    sized = pc.equal(pc.binary_length(value), _MARKER_BYTES)
+    found = pc.and_(sized, pc.starts_with(value, pattern=_MARKER_VERSION))
+    return pc.and_(pc.is_in(key, value_set=_MARKER_KEYS), pc.fill_null(found, fill_value=False))

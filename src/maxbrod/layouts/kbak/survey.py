@@ -27,11 +27,19 @@ from maxbrod.layouts.foreign import (
     ForeignTopic,
     Survey,
 )
-from maxbrod.layouts.kbak.groups import parse_groups
-from maxbrod.layouts.kbak.manifest import CONTROL_SKIPPED, Contents, parse_manifest
-from maxbrod.layouts.kbak.names import GROUPS, POSITIONS, SEGMENT, parse_name
+from maxbrod.layouts.kbak.manifest import CONTROL_SKIPPED, Contents, parse_groups, parse_manifest
 from maxbrod.layouts.kbak.positions import read_positions
-from maxbrod.layouts.kbak.schema import COMMITTED, HEADER_BYTES, MAGIC, NAME, decode_header
+from maxbrod.layouts.kbak.schema import (
+    COMMITTED,
+    GROUPS,
+    HEADER_BYTES,
+    MAGIC,
+    NAME,
+    POSITIONS,
+    SEGMENT,
+    decode_header,
+    parse_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

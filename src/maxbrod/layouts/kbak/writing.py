@@ -18,12 +18,11 @@ from maxbrod.batch.columns import GrowingBytes, number_array, number_column
 from maxbrod.batch.conform import conform
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.backups import Backup, backup_for, check_topic, has_offset_headers, refuse_unknown
-from maxbrod.layouts.buffers import RecordBuffers
+from maxbrod.layouts.buffers import RecordBuffers, constant, little_endian, with_headers
 from maxbrod.layouts.decoding import Counts, Tallied
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import codec_of, compress
-from maxbrod.layouts.kbak.names import segment_name
 from maxbrod.layouts.kbak.schema import (
     HEADER_BYTES,
     MAGIC_END,
@@ -32,8 +31,8 @@ from maxbrod.layouts.kbak.schema import (
     SEGMENT_BYTES_MAX,
     Header,
     encode_header,
+    segment_name,
 )
-from maxbrod.layouts.tracking import constant, little_endian, with_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,10 +8,10 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.backups import MANIFEST, Backup
 from maxbrod.layouts.documents import read_document
 from maxbrod.layouts.foreign import Fault
-from maxbrod.layouts.kbs.listing import read_header
 from maxbrod.layouts.kbs.manifest import parse_partitions
-from maxbrod.layouts.kbs.names import list_segments
 from maxbrod.layouts.kbs.reading import read
+from maxbrod.layouts.kbs.schema import list_segments
+from maxbrod.layouts.kbs.survey import read_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,8 +1,7 @@
-"""`manifest.json` of version 1: what it says of a backup, and how it is built from the segments that there are.
+"""`manifest.json` of version 1 and `checkpoints/checkpoint.json`: parsed, and built from the segments of a backup.
 
-The document's manifest counts a partition's segments and says no more of them, and knows neither groups nor the
-settings of topics. Those stand in one object of ours, `maxbrod`, which other readers pass over: unknown fields are to
-be ignored.
+The documented manifest only counts a partition's segments, and has neither groups nor topic settings. Those are in one
+object of ours, `maxbrod`, which other readers skip: unknown fields are to be ignored.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.backups import known_topic
 from maxbrod.layouts.documents import INT32_MAX, INT64_MAX
-from maxbrod.layouts.foreign import ForeignSegment, ForeignTopic
-from maxbrod.layouts.kbs.names import segment_name
+from maxbrod.layouts.foreign import ForeignGroup, ForeignSegment, ForeignTopic
+from maxbrod.layouts.kbs.schema import segment_name
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -247,3 +246,49 @@ def milliseconds(text: str, object_name: str) -> int:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError) as error:
         raise CorruptDataError(f"{text[:60]!r} is no time", object_name=object_name) from error
+
+
+def parse_checkpoint(checkpoint: Fields) -> dict[TopicPartition, int]:
+    """The next offset of each partition."""
+    positions = {}
+    topics = checkpoint.inner("topics")
+    for topic in topics.values:
+        partitions = topics.inner(topic)
+        for partition in partitions.values:
+            if not partition.isascii() or not partition.isdigit() or int(partition[:11]) > INT32_MAX:
+                raise partitions.wrong(partition, "no partition")
+            where = TopicPartition(topic=known_topic(topic, topics.object_name), partition=int(partition))
+            positions[where] = partitions.inner(partition).integer("offset", least=-1, most=INT64_MAX - 1) + 1
+    return positions
+
+
+def checkpoint_document(
+    old: dict[str, Any], backup: Backup, segments: Iterable[ForeignSegment], now_ms: int
+) -> dict[str, Any]:
+    """Where each partition stands after its last segment; a partition that has none here stays as it was."""
+    before = old.get("topics") or {}
+    topics: dict[str, dict[str, Any]] = {name: dict(held) for name, held in before.items() if held}
+    for each in segments:  # in the order of offsets, so that the last one stays
+        topics.setdefault(each.where.topic, {})[str(each.where.partition)] = {
+            "offset": each.end_offset - 1,
+            "timestamp": each.details.get("last_timestamp", each.max_timestamp),
+            "segment": each.path.rsplit("/", 1)[-1],
+            "segment_offset": each.bytes,
+        }
+    return {**old, "backup_id": backup.backup_id, "timestamp": iso(now_ms), "topics": topics}
+
+
+def parse_groups(manifest: Fields) -> tuple[ForeignGroup, ...]:
+    groups = []
+    for group in manifest.inner(OURS).objects("groups"):
+        offsets = group.inner("offsets")
+        held = {_partition(offsets, name): offsets.integer(name) for name in offsets.values}
+        groups.append(ForeignGroup(group_id=group.text("group_id"), offsets=held))
+    return tuple(groups)
+
+
+def _partition(offsets: Fields, name: str) -> TopicPartition:
+    topic, _, partition = name.rpartition("-")
+    if not partition.isascii() or not partition.isdigit() or int(partition[:11]) > INT32_MAX:
+        raise offsets.wrong(name, "no partition of a topic")
+    return TopicPartition(topic=known_topic(topic, offsets.object_name), partition=int(partition))

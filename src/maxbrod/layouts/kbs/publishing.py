@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.layouts.backups import MANIFEST, Backup, backup_for
 from maxbrod.layouts.documents import read_document, write_document
-from maxbrod.layouts.kbs.checkpoint import checkpoint_document, parse_checkpoint
-from maxbrod.layouts.kbs.manifest import build
-from maxbrod.layouts.kbs.names import CHECKPOINT
-from maxbrod.layouts.kbs.schema import codec_of
+from maxbrod.layouts.kbs.manifest import build, checkpoint_document, parse_checkpoint
+from maxbrod.layouts.kbs.schema import CHECKPOINT, codec_of
 from maxbrod.layouts.kbs.survey import survey as survey_again
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from maxbrod.batch.compression import decompress
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, naming
-from maxbrod.layouts.found import Found, Room, batch_of
+from maxbrod.layouts.found import Found, Room, Stored, batch_of
 from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.crc64 import combine, crc64
 from maxbrod.layouts.kbs.schema import (
@@ -25,7 +25,6 @@ from maxbrod.layouts.kbs.schema import (
     decode_header,
     encode_header,
 )
-from maxbrod.layouts.stored import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,17 +1,23 @@
-"""The fixed parts of a segment as data: header, batch header, footer, codecs and limits. Big-endian."""
+"""The names of a backup's objects and the fixed parts of a segment: headers, footer, codecs, limits. Big-endian."""
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
-from maxbrod.model import Codec
+from maxbrod.layouts.backups import is_plain_name
+from maxbrod.model import Codec, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from maxbrod.layouts.backups import Backup
     from maxbrod.layouts.foreign import WriteOptions
+    from maxbrod.storage.interface import Storage
 
 NAME: Final = "kbs"
 MAGIC: Final = b"KBS1"
@@ -128,3 +134,29 @@ def codec_of(options: WriteOptions) -> tuple[SegmentCodec, int | None]:
     if not 1 <= level <= 22:
         raise UsageError(f"zstd has no level {level}", hint="it has the levels 1 to 22")
     return codec, level
+
+
+CHECKPOINT: Final = "checkpoints/checkpoint.json"
+SEGMENT: Final = re.compile(r"topics/([^/]+)/(\d{1,10})/segment-(\d{8,18})\.kbs")
+"""Below the backup's folder. Groups: topic, partition, number."""
+
+
+def segment_name(where: TopicPartition, index: int) -> str:
+    return f"topics/{where.topic}/{where.partition}/segment-{index:08d}.kbs"
+
+
+def parse_name(name: str) -> tuple[TopicPartition, int] | None:
+    """Partition and number of what is named like a segment."""
+    match = SEGMENT.fullmatch(name)
+    if match is None or not is_plain_name(match[1]):
+        return None
+    return TopicPartition(topic=match[1], partition=int(match[2])), int(match[3])
+
+
+def list_segments(storage: Storage, backup: Backup) -> Iterator[tuple[TopicPartition, int, str, int]]:
+    """Partition, number, path and size of every object that is named like a segment."""
+    prefix = f"{backup.folder}/" if backup.folder else ""
+    for info in storage.list(backup.path("topics")):
+        parsed = parse_name(info.path.removeprefix(prefix))
+        if parsed is not None:
+            yield *parsed, info.path, info.size

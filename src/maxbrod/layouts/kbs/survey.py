@@ -1,4 +1,8 @@
-"""What a backup holds: by its manifest, and by the headers of its segments where that says too little."""
+"""What a backup holds, by its manifest, and by the headers of its segments where the manifest says too little.
+
+A header has the first offset and the number of records. The next segment's header, or the manifest, shows where a
+segment ends; if neither does, its records are read.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import CorruptDataError, MaxbrodError
+from maxbrod.batch.columns import number_column
+from maxbrod.errors import CorruptDataError, MaxbrodError, naming
 from maxbrod.layouts.backups import (
     LOOKED_AT_MAX,
     MANIFEST,
@@ -17,14 +22,27 @@ from maxbrod.layouts.backups import (
     manifest_head,
     refuse_other,
 )
-from maxbrod.layouts.documents import Fields, read_document
+from maxbrod.layouts.documents import INT64_MAX, Fields, read_document
 from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
-from maxbrod.layouts.kbs.checkpoint import parse_checkpoint
-from maxbrod.layouts.kbs.groups import parse_groups
-from maxbrod.layouts.kbs.listing import Listing, rebuilt_segments
-from maxbrod.layouts.kbs.manifest import check_version, milliseconds, parse_own_segments, parse_partitions, parse_topics
-from maxbrod.layouts.kbs.names import CHECKPOINT, SEGMENT
-from maxbrod.layouts.kbs.schema import NAME
+from maxbrod.layouts.kbs.manifest import (
+    check_version,
+    milliseconds,
+    parse_checkpoint,
+    parse_groups,
+    parse_own_segments,
+    parse_partitions,
+    parse_topics,
+)
+from maxbrod.layouts.kbs.schema import (
+    CHECKPOINT,
+    HEADER_BYTES,
+    NAME,
+    SEGMENT,
+    Header,
+    decode_header,
+    list_segments,
+    segment_name,
+)
 
 if TYPE_CHECKING:
     from maxbrod.layouts.kbs.manifest import PartitionEntry
@@ -173,3 +191,83 @@ def _rebuilt(storage: Storage, backup: Backup, error: MaxbrodError) -> Survey:
         faults=tuple(faults),
         details={**backup.details, "rebuilt": True},
     )
+
+
+class Listing:
+    """The objects of a backup, listed once and only if somebody asks."""
+
+    def __init__(self, storage: Storage, backup: Backup) -> None:
+        self._storage, self._backup = storage, backup
+        self._sizes: dict[str, int] | None = None
+
+    def segments(self, entry: PartitionEntry, faults: list[Fault]) -> list[ForeignSegment]:
+        """Those of a partition that the manifest counts, as far as they are there."""
+        if self._sizes is None:
+            self._sizes = {path: size for _, _, path, size in list_segments(self._storage, self._backup)}
+        found: list[ForeignSegment] = []
+        end = entry.last_offset + 1
+        for index in reversed(range(min(entry.segments, len(self._sizes)))):
+            path = self._backup.path(segment_name(entry.where, index))
+            try:
+                if path not in self._sizes:
+                    faults.append(Fault(path=path, message="the segment is missing"))
+                    continue
+                header = read_header(self._storage, path, self._sizes[path])
+            except MaxbrodError as error:
+                faults.append(Fault(path=path, message=error.message))
+                continue
+            if header.first_offset >= end:
+                faults.append(Fault(path=path, message="begins behind its end", offset=header.first_offset))
+                continue
+            found.append(_described(entry.where, path, index, header, end, self._sizes[path]))
+            end = header.first_offset
+        if entry.segments > len(self._sizes):
+            message = f"{entry.segments} segments of {entry.where} are counted, and not as many are there"
+            faults.append(Fault(path=self._backup.path("manifest.json"), message=message))
+        return found[::-1]
+
+
+def read_header(storage: Storage, path: str, size: int) -> Header:
+    with naming(storage.name_of(path)):
+        return decode_header(bytes(storage.get_range(path, 0, min(size, HEADER_BYTES))).ljust(HEADER_BYTES, b"\0"))
+
+
+def _described(where: TopicPartition, path: str, index: int, header: Header, end: int, size: int) -> ForeignSegment:
+    return ForeignSegment(
+        where=where,
+        path=path,
+        base_offset=header.first_offset,
+        end_offset=end,
+        records=header.records,
+        bytes=size,
+        details={"index": index},
+    )
+
+
+def rebuilt_segments(storage: Storage, backup: Backup, faults: list[Fault]) -> list[ForeignSegment]:
+    """Every segment that is there, where no manifest counts them; by partition and offset."""
+    ends: dict[TopicPartition, int] = {}
+    found: list[ForeignSegment] = []
+    for where, index, path, size in sorted(list_segments(storage, backup), key=lambda one: (one[0], -one[1])):
+        try:
+            header = read_header(storage, path, size)
+            end = ends.get(where) or _end_by_reading(storage, _described(where, path, index, header, INT64_MAX, size))
+        except MaxbrodError as error:
+            faults.append(Fault(path=path, message=error.message))
+            continue
+        if header.first_offset >= end:
+            message = "holds offsets that another has, too; it is left out"
+            faults.append(Fault(path=path, message=message, offset=header.first_offset))
+            continue
+        found.append(_described(where, path, index, header, end, size))
+        ends[where] = header.first_offset
+    return sorted(found, key=lambda each: (each.where, each.base_offset))
+
+
+def _end_by_reading(storage: Storage, segment: ForeignSegment) -> int:
+    from maxbrod.layouts.kbs.reading import read  # noqa: PLC0415 - loads numba, which looking must not
+
+    end = segment.base_offset
+    for batch in read(storage, segment, ["offset"]):
+        end = int(number_column(batch.column(0))[-1]) + 1
+    return end

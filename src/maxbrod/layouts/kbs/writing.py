@@ -16,11 +16,10 @@ from maxbrod.batch.compression import compress
 from maxbrod.batch.conform import conform
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.backups import Backup, backup_for, check_topic, has_offset_headers, refuse_unknown
-from maxbrod.layouts.buffers import RecordBuffers
+from maxbrod.layouts.buffers import RecordBuffers, constant, decimal, with_headers
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.crc64 import combine, crc64
-from maxbrod.layouts.kbs.names import segment_name
 from maxbrod.layouts.kbs.schema import (
     BATCH_BYTES_MAX,
     BLOCK_BYTES_LIMIT,
@@ -32,8 +31,8 @@ from maxbrod.layouts.kbs.schema import (
     encode_batch_header,
     encode_footer,
     encode_header,
+    segment_name,
 )
-from maxbrod.layouts.tracking import constant, decimal, with_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

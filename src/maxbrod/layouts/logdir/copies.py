@@ -1,7 +1,7 @@
-"""Copies of one partition on several disks: which of them goes furthest, and up to where the others say the same. Pure.
+"""Copies of one partition on several disks, each loaded as its broker would load it, and how far they agree.
 
-Two copies that hold an offset under the same leader epoch hold the same record there: only one leader writes in an
-epoch. So copies are compared by their epochs alone.
+Two copies that hold an offset under the same leader epoch hold the same record there, because only one leader writes
+in an epoch. Copies are therefore compared by their epochs alone.
 """
 
 from __future__ import annotations
@@ -10,11 +10,24 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from maxbrod.layouts.logdir.checkpoints import (
+    CLEANED,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    read_epochs,
+    read_offsets,
+    read_topic_id,
+)
+from maxbrod.layouts.logdir.names import EPOCHS, METADATA
+from maxbrod.layouts.logdir.scanning import scan
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.layouts.logdir.names import PartitionFolder
+    from maxbrod.layouts.foreign import Fault
+    from maxbrod.layouts.logdir.names import PartitionFolder, Tree
     from maxbrod.layouts.logdir.scanning import ScannedLog
+    from maxbrod.storage.interface import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +95,40 @@ def agreed_until(copy: Copy, chosen: Copy) -> int:
 def _epoch_at(copy: Copy, offset: int) -> int:
     before = bisect_right(copy.epochs, offset, key=lambda each: each[1])
     return copy.epochs[before - 1][0] if before else -1
+
+
+class Notes:
+    """What brokers have noted for all partitions of each log directory."""
+
+    def __init__(self, storage: Storage, tree: Tree, faults: list[Fault]) -> None:
+        self._noted = {
+            name: {
+                root: read_offsets(storage, f"{root}{name}", faults) if name in names else {}
+                for root, names in tree.roots.items()
+            }
+            for name in (HIGH_WATERMARKS, LOG_STARTS, CLEANED)
+        }
+
+    def of(self, name: str, folder: PartitionFolder) -> int | None:
+        return self._noted[name][folder.root].get(folder.where)
+
+
+def load_copy(
+    storage: Storage, folder: PartitionFolder, notes: Notes, *, check_crc: bool = True
+) -> tuple[Copy, list[Fault]]:
+    faults: list[Fault] = []
+    logs = swapped([scan(storage, each, check_crc=check_crc) for each in folder.loaded()])
+    logs.sort(key=lambda each: each.file.base_offset)
+    noted = read_epochs(storage, f"{folder.path}/{EPOCHS}", faults) if EPOCHS in folder.names else []
+    known = read_topic_id(storage, f"{folder.path}/{METADATA}", faults) if METADATA in folder.names else None
+    end = max((each.end_offset for each in logs), default=0)
+    copy = Copy(
+        folder=folder,
+        logs=tuple(logs),
+        topic_id=known,
+        epochs=lineage(noted, logs, end),
+        high_watermark=notes.of(HIGH_WATERMARKS, folder),
+        log_start=notes.of(LOG_STARTS, folder) or 0,
+        cleaned=notes.of(CLEANED, folder) or 0,
+    )
+    return copy, faults

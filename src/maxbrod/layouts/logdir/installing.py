@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.logdir.checkpoint_writing import note_logs, own_like, replace_file
+from maxbrod.layouts.logdir.checkpoints import note_logs, own_like, replace_file
 from maxbrod.layouts.logdir.log_writing import WrittenLog
 from maxbrod.layouts.logdir.names import METADATA, folder_of
 from maxbrod.layouts.logdir.target import held_in

@@ -85,7 +85,7 @@ class LogdirLayout:
         _refuse(storage)
 
     def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
-        from maxbrod.layouts.logdir.checking import check  # noqa: PLC0415 - as above
+        from maxbrod.layouts.logdir.reading import check  # noqa: PLC0415 - as above
 
         return check(storage, survey, deep=deep)
 

@@ -1,29 +1,31 @@
-"""Writes a partition's log as a broker has it: segments, their indexes, leader epochs. Bytes go as they come.
+"""Writes a partition's log as a broker does: segments, their indexes, leader epochs. Batches are written unchanged.
 
-The last segment is empty and begins where the log ends. So a log may end behind its last batch, and what a broker
-recovers after a crash never reaches back into what was written here.
+The last segment is empty and begins where the log ends. A log may therefore end after its last batch, and a broker's
+recovery after a crash never reaches back into what was written here. A broker that finds the indexes loads a segment
+without reading it, so that it does not rebuild the state of old producers from it.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import NEWEST_MAGIC
+from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.logdir.checkpoint_writing import encode_epochs, own_like, write_file
-from maxbrod.layouts.logdir.log_transactions import LogTransactions
+from maxbrod.layouts.logdir.checkpoints import encode_epochs, own_like, write_file
 from maxbrod.layouts.logdir.names import EPOCHS
-from maxbrod.layouts.logdir.segment_indexes import NO_PRODUCERS, SegmentIndexes
 from maxbrod.model import AbortedTransaction
 from maxbrod.storage.beneath import sync_folder
 from maxbrod.storage.writeback import Writeback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -224,3 +226,111 @@ class _Segment:
 
 def _name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}.{suffix}"
+
+
+class LogTransactions:
+    """Of one partition, whose batches are told in order."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}
+
+    @property
+    def undecided(self) -> dict[int, int]:
+        """By producer the first offset of transactions without a marker so far."""
+        return dict(self._open)
+
+    def follow(self, data: NDArray[np.uint8], headers: BatchHeaders) -> Iterator[tuple[int, AbortedTransaction, int]]:
+        """For each abort its row, the transaction, and where the stable offsets end once it is over.
+
+        A marker without records before it is passed over: nothing of that transaction is in the log.
+        """
+        transactional = headers.transactional & (headers["count"] > 0)
+        if not transactional.any():
+            return
+        aborts = set(abort_markers(data, headers))
+        control = headers.control
+        for row in np.flatnonzero(transactional).tolist():
+            producer_id, offset = int(headers["producer_id"][row]), int(headers["base_offset"][row])
+            if not control[row]:
+                self._open.setdefault(producer_id, offset)
+                continue
+            first = self._open.pop(producer_id, None)
+            if first is not None and (producer_id, offset) in aborts:
+                stable = min(self._open.values(), default=offset + 1)
+                yield row, AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=offset), stable
+
+
+_INTERVAL_BITS: Final = 12
+"""An entry for the first batch that begins in each 4 KiB: Kafka's own `index.interval.bytes`."""
+_OFFSETS: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
+_TIMES: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+_ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
+_ABORTED_VERSION: Final = 0
+_NO_TIMESTAMP: Final = -1
+
+NO_PRODUCERS: Final = struct.pack(">hIi", 1, crc32c(np.zeros(4, np.uint8)), 0)
+"""A snapshot of producers that knows none: version, checksum of the rest, how many."""
+
+
+class SegmentIndexes:
+    """Of one segment, whose batches are told in order."""
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self._offsets: list[NDArray[Any]] = []
+        self._times: list[NDArray[Any]] = []
+        self._aborted: list[bytes] = []
+        self._block = 0
+        self._highest = _NO_TIMESTAMP
+        self._highest_at = base_offset
+        self._noted = _NO_TIMESTAMP
+
+    def add(self, position: NDArray[np.int64], last_offset: NDArray[np.int64], timestamp: NDArray[np.int64]) -> None:
+        """Batches by the byte at which each begins, its last offset and its highest timestamp."""
+        if not len(position):
+            return
+        blocks = position >> _INTERVAL_BITS
+        fresh = np.flatnonzero(blocks != np.append(np.int64(self._block), blocks[:-1]))
+        self._block = int(blocks[-1])
+        entries = np.empty(len(fresh), _OFFSETS)
+        entries["offset"], entries["position"] = last_offset[fresh] - self._base_offset, position[fresh]
+        self._offsets.append(entries)
+        self._add_times(fresh, last_offset, timestamp)
+
+    def _add_times(self, fresh: NDArray[np.intp], last_offset: NDArray[np.int64], timestamp: NDArray[np.int64]) -> None:
+        """With each entry the highest timestamp so far, where that has risen, and the batch that has it."""
+        before = np.append(np.int64(self._highest), np.maximum.accumulate(timestamp)[:-1])
+        rising = timestamp > np.maximum(before, self._highest)
+        # The row of the batch that last raised it; 0 stands for one before these.
+        row = np.maximum.accumulate(np.where(rising, np.arange(1, len(timestamp) + 1), 0))
+        highest = np.append(np.int64(self._highest), timestamp)[row]
+        places = np.append(np.int64(self._highest_at), last_offset)[row]
+        entries = np.empty(len(fresh), _TIMES)
+        entries["timestamp"], entries["offset"] = highest[fresh], places[fresh] - self._base_offset
+        kept = highest[fresh] > np.append(np.int64(self._noted), highest[fresh][:-1])
+        self._times.append(entries[kept])
+        if kept.any():
+            self._noted = int(highest[fresh][kept][-1])
+        self._highest, self._highest_at = int(highest[-1]), int(places[-1])
+
+    def add_aborted(self, transaction: AbortedTransaction, last_stable_offset: int) -> None:
+        """A transaction whose marker stands in this segment, and where the stable offsets end after it."""
+        self._aborted.append(
+            _ABORTED_ENTRY.pack(
+                _ABORTED_VERSION,
+                transaction.producer_id,
+                transaction.first_offset,
+                transaction.last_offset,
+                last_stable_offset,
+            )
+        )
+
+    def files(self) -> dict[str, bytes]:
+        """By suffix. An index of aborted transactions is there only where there are some, as with a broker."""
+        last = np.empty(0 if self._highest <= self._noted else 1, _TIMES)
+        last["timestamp"], last["offset"] = self._highest, self._highest_at - self._base_offset
+        files = {
+            "index": b"".join(each.tobytes() for each in self._offsets),
+            "timeindex": b"".join(each.tobytes() for each in (*self._times, last)),
+        }
+        return files | ({"txnindex": b"".join(self._aborted)} if self._aborted else {})

@@ -1,41 +1,135 @@
-"""One record of `__cluster_metadata`: what a controller decided. Bytes and values only.
+"""One record of `__cluster_metadata`: a decision of the controllers, as bytes and as a value.
 
 A value is a frame: its version, the type and that type's version, each a varint, then the fields, always flexible.
-Types that say nothing of what an archive keeps are passed over. Of users' secrets nothing is taken out of the bytes.
+Types that an archive keeps nothing of are skipped. The secrets of users are never extracted.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.layouts.fields import Fields
 from maxbrod.layouts.foreign_cluster import ForeignAcl, ForeignBroker, ForeignUser
-from maxbrod.layouts.logdir.metadata_values import (
-    AclAdded,
-    AclRemoved,
-    BrokerChanged,
-    BrokerRegistered,
-    BrokerRemoved,
-    ConfigSet,
-    PartitionAssigned,
-    QuotaSet,
-    TopicAdded,
-    TopicRemoved,
-    TransactionAborted,
-    TransactionBegan,
-    TransactionEnded,
-    Unknown,
-    UserRemoved,
-    UserSet,
-)
 from maxbrod.model import topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
-    from maxbrod.layouts.logdir.metadata_values import MetadataRecord
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAdded:
+    name: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRemoved:
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAssigned:
+    topic_id: str
+    partition: int
+    replicas: tuple[int, ...] | None
+    """None where a change left them as they were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSet:
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+    """None takes it back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSet:
+    entities: tuple[tuple[str, str | None], ...]
+    key: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclAdded:
+    id: UUID
+    acl: ForeignAcl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclRemoved:
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSet:
+    user: ForeignUser
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRemoved:
+    name: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistered:
+    broker: ForeignBroker
+    log_dirs: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerChanged:
+    node_id: int
+    log_dirs: tuple[UUID, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRemoved:
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """A type of a later release than this one."""
+
+    type: int
+
+
+class TransactionBegan:
+    """What follows counts together, or not at all."""
+
+
+class TransactionEnded:
+    pass
+
+
+class TransactionAborted:
+    pass
+
+
+MetadataRecord = (
+    TopicAdded
+    | TopicRemoved
+    | PartitionAssigned
+    | ConfigSet
+    | QuotaSet
+    | AclAdded
+    | AclRemoved
+    | UserSet
+    | UserRemoved
+    | BrokerRegistered
+    | BrokerChanged
+    | BrokerRemoved
+    | Unknown
+    | TransactionBegan
+    | TransactionEnded
+    | TransactionAborted
+)
 
 _FRAME_VERSION: Final = 1
 _REPLICAS_TAG: Final = 2

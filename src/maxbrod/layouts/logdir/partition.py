@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment
 from maxbrod.layouts.logdir.copies import agreed_until, furthest
-from maxbrod.layouts.logdir.decisions import Verdict
 from maxbrod.layouts.logdir.scanning import ABORTED, COMMITTED, OFFSET_MAX, begin_within, scan
-from maxbrod.layouts.logdir.transactions import fold, marker_after, touching
+from maxbrod.layouts.logdir.transactions import Verdict, fold, marker_after, touching
 from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:

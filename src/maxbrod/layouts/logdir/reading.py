@@ -1,4 +1,4 @@
-"""The batches of a partition's log file, between two bytes of it, in bounded memory; and the records in them."""
+"""The batches of a partition's log file, between two bytes of it, in bounded memory; their records; and the check."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from maxbrod.batch.beginnings import begin_at
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.layouts.decoding import decode_committed
+from maxbrod.layouts.foreign import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.foreign import ForeignSegment
+    from maxbrod.layouts.foreign import ForeignSegment, Survey
     from maxbrod.storage.interface import Storage
 
 CHUNK_BYTES: Final = 4 << 20
@@ -86,3 +87,13 @@ def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | Non
     """The records that an application may see."""
     for data, headers in read_batches(storage, segment):
         yield from decode_committed(data, headers, segment.aborted, columns=columns)
+
+
+def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+    yield from survey.faults
+    for segment in survey.segments if deep else ():
+        try:
+            for _ in read(storage, segment, None):
+                pass
+        except MaxbrodError as error:
+            yield Fault(path=segment.path, message=error.message, offset=error.offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.layouts.logdir.loading import Notes, load_copy
+from maxbrod.layouts.logdir.copies import Notes, load_copy
 from maxbrod.layouts.logdir.metadata_log import read_metadata
 from maxbrod.layouts.logdir.names import CLUSTER_METADATA, arrange
 from maxbrod.model import TopicPartition
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.layouts.foreign import Fault
-    from maxbrod.layouts.logdir.metadata_image import MetadataImage
+    from maxbrod.layouts.logdir.metadata_log import MetadataImage
 
 _FOLDER: Final = f"{CLUSTER_METADATA}-0"
 
