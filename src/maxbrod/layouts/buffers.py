@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RecordBuffers:
-    """The columns of a batch of RECORD_SCHEMA as read-only arrays, in the order in which kernels take them."""
+    """The columns of a batch of RECORD_SCHEMA as read-only arrays, in the order of the kernels' parameters."""
 
     __slots__ = ("header_ends", "header_key", "header_value", "key", "kind", "offset", "rows", "timestamp", "value")
 
@@ -46,7 +46,7 @@ class RecordBuffers:
         self.header_value = _sealed(header_value)
 
     def shape(self) -> tuple[NDArray[Any], ...]:
-        """All that it takes to know how long keys, values and headers are."""
+        """The arrays from which the lengths of keys, values and headers follow."""
         key, value, header_value = self.key, self.value, self.header_value
         return (
             *(key.ends, key.valid, value.ends, value.valid),
@@ -67,9 +67,9 @@ def _sealed(column: BinaryColumn) -> BinaryColumn:
 
 
 def consumable(batches: Iterable[pa.RecordBatch], position: int) -> Iterator[pa.RecordBatch]:
-    """What a consumer would see of `batches` from `position` on, as batches that have a record at least.
+    """The records of `batches` that a consumer would see from `position` on, as batches that are not empty.
 
-    Markers of transactions are left out, and records that are archived already. RefusedError: offsets do not rise.
+    Transaction markers, and records that are archived already, are left out. RefusedError: offsets do not rise.
     """
     last = -1
     for batch in batches:
@@ -79,7 +79,7 @@ def consumable(batches: Iterable[pa.RecordBatch], position: int) -> Iterator[pa.
         if wrong.size:
             row = int(wrong[0])
             raise RefusedError(
-                f"a record stands behind offset {int(offset[row - 1]) if row else last}, where offsets must rise",
+                f"a record follows offset {int(offset[row - 1]) if row else last}, and offsets must rise",
                 offset=int(offset[row]),
                 hint="give the records of one partition in the order of their offsets, each once",
             )
@@ -93,7 +93,10 @@ def consumable(batches: Iterable[pa.RecordBatch], position: int) -> Iterator[pa.
 
 
 def with_headers(records: pa.RecordBatch, added: Sequence[tuple[bytes, pa.Array]]) -> pa.RecordBatch:
-    """`records` with a header more for each pair of a name and a value a record, behind those that they have."""
+    """`records` with an additional header for each pair of a name and its values, after the existing headers.
+
+    Tools add such headers to record where a record comes from.
+    """
     if not added or not records.num_rows:
         return records
     headers = records.column("headers")
@@ -133,7 +136,7 @@ def _even(data: NDArray[np.uint8], rows: int, size: int) -> pa.Array:
 
 
 def _order(own: NDArray[np.int32], ends: NDArray[np.int32], added: int) -> NDArray[np.int64]:
-    """Where each entry of the new column stands in: all own ones, then all first added ones, then all second ones."""
+    """For each entry of the new column its row in: all own entries, all first added ones, all second ones, …"""
     order = np.empty(int(ends[-1]), np.int64)
     is_own = np.ones(len(order), np.bool_)
     for each in range(added):

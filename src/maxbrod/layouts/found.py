@@ -44,7 +44,7 @@ class Stored:
             yield self.range(at, min(PIECE_BYTES, end - at))
 
     def crc32(self, end: int) -> int:
-        """The checksum as zlib has it, of everything before `end`."""
+        """The CRC-32 of zlib of everything before `end`."""
         value = 0
         for piece in self.pieces(0, end):
             value = zlib.crc32(piece, value)
@@ -57,7 +57,7 @@ class Stored:
 
 
 class _Reader:
-    """A part of the object as the file that Arrow reads from."""
+    """A part of the object as a file for Arrow."""
 
     def __init__(self, stored: Stored, start: int, end: int) -> None:
         self._stored = stored
@@ -67,7 +67,7 @@ class _Reader:
         self.closed = False
 
     def read(self, size: int = -1) -> bytes:
-        """Exactly `size` bytes, unless the part ends before that; all that is left if it is negative."""
+        """Exactly `size` bytes, unless the part ends before; if `size` is negative, all that are left."""
         parts: list[memoryview] = []
         missing = size if size >= 0 else self._end - self._at + len(self._piece)
         while missing and (self._piece or self._at < self._end):
@@ -98,12 +98,12 @@ _ABSENT: Final[dict[str, tuple[type[np.generic], int]]] = {
     "transactional": (np.bool_, 0),
     "control": (np.bool_, 0),
 }
-"""Kafka's own defaults for what tools that back up as consumers never see."""
+"""Kafka's defaults for fields that tools which back up as consumers never see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Parts of `data`: where each begins and how long it is, -1 for null."""
+    """Parts of a buffer: the start and the length of each, -1 for null."""
 
     at: NDArray[np.int64]
     length: NDArray[np.int64]
@@ -118,7 +118,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Every part of every record of a buffer. `header_ends` counts the headers up to and with each record's."""
+    """Every part of every record of a buffer. `header_ends` counts the headers up to the end of each record."""
 
     data: NDArray[np.uint8]
     offset: NDArray[np.int64]
@@ -132,7 +132,7 @@ class Found:
 
 
 class Room:
-    """What a scan fills, a row a record. Takes no memory before it is written to, and can be filled again."""
+    """The arrays that a scan fills, one row per record. Takes no memory before it is written to, and can be reused."""
 
     __slots__ = ("header_at", "header_ends", "key", "offset", "timestamp_ms", "timestamp_type", "value")
 
@@ -140,7 +140,7 @@ class Room:
         self._make(rows)
 
     def reserve(self, rows: int) -> None:
-        """Make it large enough. Fresh memory for each buffer made reading a fifth slower."""
+        """Makes it large enough. Fresh memory for each buffer made reading a fifth slower."""
         if rows > len(self.offset):
             self._make(rows)
 
@@ -150,13 +150,13 @@ class Room:
         self.key, self.value = Spans.empty(rows), Spans.empty(rows)
 
     def parts(self) -> tuple[NDArray[np.int64], ...]:
-        """Where keys and values stand, as kernels take it."""
+        """The positions of keys and values, in the order of the kernels' parameters."""
         return self.key.at, self.key.length, self.value.at, self.value.length
 
     def found(self, data: NDArray[np.uint8], rows: int, scan_headers: Callable[..., object]) -> Found:
-        """What stands in the first `rows`, to be used before they are filled again.
+        """The first `rows`, to be used before they are filled again.
 
-        `scan_headers` finds the parts of the headers, which have a row each.
+        `scan_headers` finds the parts of the headers, one row each.
         """
         header_at, header_ends = self.header_at[:rows], self.header_ends[:rows]
         headers = int(header_ends[-1]) if rows else 0

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+TOPIC: Final = "__consumer_offsets"
 _OFFSET_KEYS: Final = frozenset({0, 1})
 _GROUP_KEY: Final = 2
 _VALUE_VERSION_MAX: Final = 4
@@ -43,17 +44,17 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Where a group goes on in a partition."""
+    """The position of a group in a partition."""
 
     offset: int
     leader_epoch: int
-    """-1 where it is unknown."""
+    """-1 if it is unknown."""
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int
-    """-1: by the broker's retention. Only version 1 could say otherwise."""
+    """-1: the broker's retention applies. Only version 1 has other values."""
     topic_id: UUID | None
-    """Of the topic that was committed for, where the broker knew it."""
+    """The id of the committed topic, if the broker knew it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """A group of the classic protocol, as its coordinator wrote it down."""
+    """A group of the classic protocol, as its coordinator recorded it."""
 
     protocol_type: str
     generation: int
@@ -81,7 +82,7 @@ class GroupState:
 
 
 def decode_key(key: bytes) -> CommitKey | GroupKey | None:
-    """None: a record of another protocol, which says nothing about offsets."""
+    """None for a record of another protocol, which says nothing about offsets."""
     fields = Fields(key)
     kind = fields.number("h")
     if kind in _OFFSET_KEYS:
@@ -96,85 +97,72 @@ def decode_key(key: bytes) -> CommitKey | GroupKey | None:
 
 
 def decode_commit(value: bytes) -> Commit:
-    fields = Fields(value)
-    version = _version(fields)
-    offset = fields.number("q")
-    leader_epoch = fields.number("i") if version >= 3 else -1
-    metadata = fields.text()
-    commit_timestamp = fields.number("q")
-    expire_timestamp = fields.number("q") if version == 1 else -1
-    topic_id = fields.tags().get(_TOPIC_ID_TAG)
+    # Arguments are evaluated in order, which is that of the fields.
+    fields = _versioned(value)
     return Commit(
-        offset=offset,
-        leader_epoch=leader_epoch,
-        metadata=metadata,
-        commit_timestamp_ms=commit_timestamp,
-        expire_timestamp_ms=expire_timestamp,
-        topic_id=UUID(bytes=topic_id) if topic_id is not None and len(topic_id) == 16 and any(topic_id) else None,
+        offset=fields.number("q"),
+        leader_epoch=fields.number("i") if fields.version >= 3 else -1,
+        metadata=fields.text(),
+        commit_timestamp_ms=fields.number("q"),
+        expire_timestamp_ms=fields.number("q") if fields.version == 1 else -1,
+        topic_id=_topic_id(fields.tags().get(_TOPIC_ID_TAG)),
     )
+
+
+def _topic_id(tag: bytes | None) -> UUID | None:
+    return UUID(bytes=tag) if tag is not None and len(tag) == 16 and any(tag) else None
 
 
 def decode_group(value: bytes) -> GroupState:
+    fields = _versioned(value)
+    state = GroupState(
+        protocol_type=fields.text(),
+        generation=fields.number("i"),
+        protocol=fields.text_or_none(),
+        leader=fields.text_or_none(),
+        state_timestamp_ms=fields.number("q") if fields.version >= 2 else -1,
+        members=tuple(_member(fields) for _ in range(fields.count())),
+    )
+    fields.tags()
+    return state
+
+
+def _member(fields: Fields) -> GroupMember:
+    member = GroupMember(
+        member_id=fields.text(),
+        instance_id=fields.text_or_none() if fields.version >= 3 else None,
+        client_id=fields.text(),
+        client_host=fields.text(),
+        rebalance_timeout_ms=fields.number("i") if fields.version >= 1 else -1,
+        session_timeout_ms=fields.number("i"),
+        subscription=fields.blob(),
+        assignment=fields.blob(),
+    )
+    fields.tags()
+    return member
+
+
+def _versioned(value: bytes) -> Fields:
     fields = Fields(value)
-    version = _version(fields)
-    protocol_type, generation = fields.text(), fields.number("i")
-    protocol, leader = fields.text_or_none(), fields.text_or_none()
-    state_timestamp = fields.number("q") if version >= 2 else -1
-    members = tuple(_member(fields, version) for _ in range(fields.count()))
-    fields.tags()
-    return GroupState(
-        protocol_type=protocol_type,
-        generation=generation,
-        protocol=protocol,
-        leader=leader,
-        state_timestamp_ms=state_timestamp,
-        members=members,
-    )
-
-
-def _member(fields: Fields, version: int) -> GroupMember:
-    member_id = fields.text()
-    instance_id = fields.text_or_none() if version >= 3 else None
-    client_id, client_host = fields.text(), fields.text()
-    rebalance_timeout = fields.number("i") if version >= 1 else -1
-    session_timeout = fields.number("i")
-    subscription, assignment = fields.blob(), fields.blob()
-    fields.tags()
-    return GroupMember(
-        member_id=member_id,
-        instance_id=instance_id,
-        client_id=client_id,
-        client_host=client_host,
-        rebalance_timeout_ms=rebalance_timeout,
-        session_timeout_ms=session_timeout,
-        subscription=subscription,
-        assignment=assignment,
-    )
-
-
-def _version(fields: Fields) -> int:
-    version = fields.number("h")
-    if not 0 <= version <= _VALUE_VERSION_MAX:
-        raise UnsupportedFormatError(f"a value has the version {version}")
-    fields.flexible = version >= _FLEXIBLE
-    return version
-
-
-TOPIC: Final = "__consumer_offsets"
+    fields.version = fields.number("h")
+    if not 0 <= fields.version <= _VALUE_VERSION_MAX:
+        raise UnsupportedFormatError(f"a value has the version {fields.version}")
+    fields.flexible = fields.version >= _FLEXIBLE
+    return fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsTopic:
-    """What the topic says. Groups of any protocol have commits; only those of the classic one have a state."""
+    """The contents of the topic. Groups of any protocol have commits; only classic ones have a state."""
 
     commits: Mapping[str, Mapping[TopicPartition, Commit]]
     """By group."""
     states: Mapping[str, GroupState]
     unreadable: tuple[tuple[int, str], ...] = ()
-    """Offsets of records that could not be decoded, and why."""
+    """Offsets of records that could not be decoded, with the reason."""
 
     def groups(self) -> tuple[ForeignGroup, ...]:
-        """Every group that stands somewhere, by its id."""
+        """Every group that has committed an offset, by its id."""
         return tuple(
             ForeignGroup(group_id=group_id, offsets={where: commit.offset for where, commit in sorted(found.items())})
             for group_id, found in sorted(self.commits.items())
@@ -207,13 +195,13 @@ def _gather(records: pa.Table, gathered: _Gathered) -> None:
     columns = (records.column(name).to_pylist() for name in ("offset", "key", "value"))
     for offset, key, value in zip(*columns, strict=True):
         try:
-            _take(decode_key(key), value, gathered)
+            _apply(decode_key(key), value, gathered)
         except (CorruptDataError, UnsupportedFormatError) as error:
             gathered.unreadable.append((offset, error.message))
 
 
-def _take(key: CommitKey | GroupKey | None, value: bytes | None, gathered: _Gathered) -> None:
-    """A record of a commit or a group; null takes it back. Keys of type 0 and 1 mean the same partition of a group."""
+def _apply(key: CommitKey | GroupKey | None, value: bytes | None, gathered: _Gathered) -> None:
+    """Applies a commit or a group; a null value deletes it. Keys of type 0 and 1 mean the same partition of a group."""
     if isinstance(key, CommitKey):
         commits = gathered.commits.setdefault(key.group_id, {})
         if value is None:

@@ -42,7 +42,7 @@ def specimen() -> pa.RecordBatch:
 
 
 _MORE: Final = ("avro", "binlog")
-"""Those that have kernels besides, which only damage or the tool's own files call for."""
+"""Layouts with additional kernels, which only damage or the tool's own files require."""
 
 
 def prepare() -> None:

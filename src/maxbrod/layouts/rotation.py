@@ -1,7 +1,7 @@
-"""Where one segment ends and the next begins: when it is already larger than it may be, before the next record.
+"""Where one segment ends and the next begins: before the next record, once the segment exceeds its maximum size.
 
-The cut depends on the records alone, not on the batches that bring them: whoever writes the same records again cuts
-them alike, and gives the segments the same names.
+The cut depends on the records alone, not on the batches that bring them. Writing the same records again therefore
+results in the same segments with the same names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_LIMIT: Final = 1 << 62
 
 @dataclass(slots=True, kw_only=True)
 class Rotation:
-    """What the current segment holds. `bytes` counts what it has before its first record, too."""
+    """The size of the current segment. `bytes` includes what precedes its first record."""
 
     bytes_max: int
     records_max: int | None
@@ -33,7 +33,7 @@ class Rotation:
         self.bytes = self.bytes_fresh
 
     def pieces(self, sizes: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:
-        """Rows [first, last) of records of these sizes that go together, and whether they begin a new segment."""
+        """Rows [first, last) that go into one segment, by the sizes of records, and whether they begin a new one."""
         ends = np.cumsum(sizes)
         row, taken = 0, 0
         while row < len(sizes):

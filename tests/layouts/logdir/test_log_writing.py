@@ -84,9 +84,9 @@ def test_a_hole_wider_than_an_index_can_hold_begins_a_segment(tmp_path: Path) ->
 
 
 def test_batches_out_of_order_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorruptDataError, match="does not stand behind"):
+    with pytest.raises(CorruptDataError, match="does not follow"):
         write(tmp_path / "log", [data_batch(10, 5), data_batch(14, 5)], end=20)
-    with pytest.raises(CorruptDataError, match="behind its end"):
+    with pytest.raises(CorruptDataError, match="after its end"):
         write(tmp_path / "short", [data_batch(0, 5)], end=4)
 
 

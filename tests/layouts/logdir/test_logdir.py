@@ -85,7 +85,7 @@ def test_a_transaction_without_an_end_is_never_seen_and_is_told(tmp_path: Path) 
     found = survey(tmp_path)
     assert offsets(tmp_path, found) == [0, 3]
     (told,) = fatal(found)
-    assert "producer 7 has no end" in told
+    assert "producer 7 has no marker" in told
 
 
 def test_old_messages_are_read(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_unknown_types_are_passed_over_and_told_once(tmp_path: Path) -> None:
     put_orders(tmp_path)
     put_metadata(tmp_path, [batch(0, *BASE, frame(99, b"abc"), frame(99, b"abc"), frame(20, b"\0"))])
     found = survey(tmp_path)
-    assert told(found) == ["records of types that this release does not know (99) are passed over"]
+    assert told(found) == ["records of types that this release does not know (99) are skipped"]
     assert not fatal(found)
 
 
@@ -219,7 +219,7 @@ def test_of_several_copies_the_furthest_is_taken(tmp_path: Path) -> None:
     found = survey(tmp_path)
     assert found.topics["orders"].configs == {"retention.ms": "5", "a": "1"}
     # Two of four have it, which is no majority.
-    assert any("from offset 3 on stands in a minority of the 4 copies" in each for each in told(found))
+    assert any("from offset 3 on exists in a minority of the 4 copies" in each for each in told(found))
     put_metadata(tmp_path / "old", [batch(0, *BASE), batch(3, config("a", "1"), epoch=2)])
     assert not survey(tmp_path).faults
 

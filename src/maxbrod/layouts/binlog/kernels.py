@@ -21,10 +21,10 @@ BAD_LENGTH: Final = 3
 BAD_OFFSET: Final = 4
 
 MEANING: Final = {
-    CUT: "a record runs over its end",
-    BAD_TYPE: "a record has a timestamp type that there is not",
+    CUT: "a record exceeds its end",
+    BAD_TYPE: "a record has an unknown timestamp type",
     BAD_LENGTH: "a record's length disagrees with what is in it",
-    BAD_OFFSET: "a record has another offset than it should have",
+    BAD_OFFSET: "a record has an unexpected offset",
 }
 
 NO_TIMESTAMP: Final = -1
@@ -45,7 +45,7 @@ def _int64(data, at):
 
 @njit(cache=True, nogil=True, inline="always")
 def _part(data, at, end):
-    """The length of a part whose length field stands at `at`: -2 where it cannot be, -3 where it is cut."""
+    """The length of a part whose length field is at `at`: -2 if it is impossible, -3 if the part is cut."""
     if end - at < 4:
         return np.int64(-3)
     size = _int32(data, at)
@@ -56,9 +56,9 @@ def _part(data, at, end):
 
 @njit(cache=True, nogil=True)
 def walk(data, at, start, stop, offset):
-    """Find whole records one after another from `at` on, up to as many as `start` has room for.
+    """Find whole records one after another from `at` on, at most as many as `start` has room for.
 
-    Returns (status, records, position of the first one that was not taken). CUT: more bytes are needed for it.
+    Returns (status, records, position after the last one). CUT: the next record needs more bytes.
     """
     end = np.int64(len(data))
     row = 0
@@ -150,7 +150,7 @@ def scan(
             return CUT, row
         headers = _int32(data, at)
         at += 4
-        # A header is two lengths at the least, so this bounds the loop by bytes that are there.
+        # A header has two lengths at least, so this bounds the loop by the bytes that exist.
         if headers < 0 or headers > (end - at) // 8:
             return BAD_LENGTH, row
         header_at[row] = at
@@ -205,7 +205,7 @@ def _put64(out, at, value):
 
 @njit(cache=True, nogil=True, inline="always")
 def _kind(timestamp_type, timestamp, row):
-    """Kafka's create time without a timestamp is -1, for which the tool has a type of its own."""
+    """The timestamp type. The tool has its own type for Kafka's create time of -1, which means no timestamp."""
     if timestamp_type[row] == 0 and timestamp[row] == NO_TIMESTAMP:
         return np.int64(CREATE_WITHOUT)
     return np.int64(timestamp_type[row])
@@ -225,7 +225,7 @@ def measure(
     header_value_valid,
     size,
 ):
-    """How many bytes each record takes."""
+    """The size of each record in bytes."""
     for row in range(len(size)):
         total = np.int64(24 if _kind(timestamp_type, timestamp, row) < 0 else 32)
         total += max(length_of(key_ends, key_valid, row), np.int64(0))
@@ -268,7 +268,7 @@ def write(
     last,
     out,
 ):
-    """Write the records [first, last); `out` is as long as `measure` said."""
+    """Write the records [first, last). `out` has the size that `measure` has computed."""
     at = np.int64(0)
     for row in range(first, last):
         at = _put64(out, at, offset[row])

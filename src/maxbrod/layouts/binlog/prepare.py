@@ -1,4 +1,4 @@
-"""Calls the kernels that a sound archive does not need: those that find records where no index leads to them."""
+"""Compiles the kernels that a sound archive does not need: those that find records without an index."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 
 def prepare(storage: Storage) -> None:
-    """With the very types that real calls use."""
+    """Calls them with the same types as real calls."""
     storage.delete([info.path for info in storage.list() if info.path.endswith(INDEX)])
     repair(storage)

@@ -46,9 +46,9 @@ def publish(
 
 
 def _publish_groups(storage: Storage, survey: Survey, groups: Iterable[ForeignGroup], topics: set[str]) -> None:
-    """Of every partition of the archive's topics, backed up or not, as the tool does it.
+    """Writes the offsets of every partition of the archive's topics, backed up or not, as the tool does.
 
-    Without any group the files stay as they are: the source may simply not tell.
+    Without any group the files are kept: the source may not know its groups.
     """
     offsets: defaultdict[TopicPartition, dict[str, int]] = defaultdict(dict)
     for group in groups:
@@ -63,7 +63,7 @@ def _publish_groups(storage: Storage, survey: Survey, groups: Iterable[ForeignGr
 
 
 def put_new(storage: Storage, path: str, data: bytes) -> None:
-    """Put something that is nothing yet, unless somebody has put more."""
+    """Puts an object that means nothing yet, unless it exists: another writer may already have put more."""
     try:
         storage.put(path, data)
     except ObjectExistsError:
@@ -87,7 +87,7 @@ def empty_segment(storage: Storage, where: TopicPartition) -> ForeignSegment:
 
 def check_options(options: WriteOptions) -> None:
     if options.codec not in {None, "none"}:
-        raise UsageError(f"the layout binlog knows no codec, so not {options.codec!r}", hint="leave the codec out")
+        raise UsageError(f"the layout binlog has no codec {options.codec!r}", hint="leave the codec out")
     if options.extra:
         raise UsageError(f"the layout binlog has no option {', '.join(sorted(options.extra))}")
     for name in ("segment_bytes_max", "segment_records_max"):

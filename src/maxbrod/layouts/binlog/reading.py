@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def files_of(segment: ForeignSegment) -> SegmentFiles:
-    """The files of a segment as its survey or its writer found them."""
+    """The files of a segment as its survey or its writer has described them."""
     index_bytes = segment.details.get("index_bytes")
     return SegmentFiles(
         records=segment.path,
@@ -54,7 +54,7 @@ def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | Non
 
 
 def _pieces(some: Entries) -> Iterator[Entries]:
-    """Entries whose records are near each other, so that one request brings them."""
+    """Entries whose records are close together, so that one request reads them."""
     first = 0
     while first < len(some.offset):
         fits = int(np.searchsorted(some.stop, int(some.start[first]) + PIECE_BYTES, side="right"))
@@ -64,7 +64,7 @@ def _pieces(some: Entries) -> Iterator[Entries]:
 
 
 def _find(storage: Storage, files: SegmentFiles, piece: Entries) -> tuple[Found, int]:
-    """The records of the piece before the first one that is damaged, and what is wrong with that."""
+    """The records of the piece before the first damaged one, and the status of that."""
     begin, end = int(piece.start[0]), int(piece.stop[-1])
     data: NDArray[np.uint8] = sealed(np.frombuffer(storage.get_range(files.records, begin, end - begin), np.uint8))
     room = Room(len(piece.offset))
@@ -86,18 +86,18 @@ def _damaged(storage: Storage, files: SegmentFiles, piece: Entries, status: int,
         object_name=storage.name_of(files.records),
         offset=int(piece.offset[row]),
         position=int(piece.start[row]),
-        hint="the records file or its index is damaged there; the tool keeps no checksum that would say which",
+        hint="the records file or its index is damaged there; the tool keeps no checksum that would show which",
     )
 
 
 PIECE_BYTES: Final = 16 << 20
-"""Of records that are held at a time, unless a single one is larger."""
+"""Bytes of records held at a time, unless a single record is larger."""
 _PIECE_ENTRIES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """Of some records of a segment: the offset, and the bytes [start, stop) of the records file."""
+    """The offset of some records of a segment, and their bytes [start, stop) in the records file."""
 
     offset: NDArray[np.int64]
     start: NDArray[np.int64]
@@ -108,9 +108,9 @@ class Entries:
 
 
 def entries(storage: Storage, files: SegmentFiles) -> Iterator[Entries]:
-    """Of all records, in pieces, in the order of their offsets.
+    """The entries of all records, in pieces, in the order of their offsets.
 
-    CorruptDataError, TruncatedDataError: the index is of no use from somewhere on, and the records cannot be walked.
+    CorruptDataError, TruncatedDataError: part of the index is useless, and the records cannot be walked either.
     """
     if files.records_bytes <= len(MAGIC):
         return
@@ -127,17 +127,17 @@ def entries(storage: Storage, files: SegmentFiles) -> Iterator[Entries]:
 def check_magic(storage: Storage, path: str, first: bytes) -> None:
     if first != MAGIC:
         raise UnsupportedFormatError(
-            f"a file begins with {first.hex()}, where version 1 has 01",
+            f"a file begins with {first.hex()}; files of version 1 begin with 01",
             object_name=storage.name_of(path),
             position=0,
-            hint="it is no file of this layout, or of a later version",
+            hint="it is not a file of this layout, or it is of a later version",
         )
 
 
 def indexed(storage: Storage, files: SegmentFiles) -> Iterator[tuple[Entries, bool]]:
-    """What the index says, in pieces, and whether it can be believed further. An index that ends is no reason not to.
+    """The entries of the index, in pieces, and whether the index is plausible so far. It may end early.
 
-    Without an index nothing can be believed, unless there is nothing to know.
+    A missing index is not plausible.
     """
     count = max(files.index_bytes - len(MAGIC), 0) // ENTRY_BYTES
     if files.index is None or files.index_bytes < len(MAGIC):
@@ -160,13 +160,13 @@ def indexed(storage: Storage, files: SegmentFiles) -> Iterator[tuple[Entries, bo
 def _decode(data: memoryview) -> Entries:
     table = np.frombuffer(data, ">i8").reshape(-1, 3).astype(np.int64)
     offset, start, size = (np.ascontiguousarray(table[:, column]) for column in range(3))
-    # A size that is absurd must not wrap around to one that looks right.
+    # An absurd size must not wrap around to one that looks right.
     absurd = (size < RECORD_BYTES_MIN) | (start < 0) | (start > np.iinfo(np.int64).max - np.maximum(size, 0))
     return Entries(offset=offset, start=start, stop=np.where(absurd, -1, start + np.where(absurd, 0, size)))
 
 
 def _believable(found: Entries, last: int, position: int, records_bytes: int) -> int:
-    """How many of the entries from the first on can be: offsets and positions rise and lie within the file."""
+    """The number of plausible entries from the first on: offsets and positions rise and lie within the file."""
     before_offset = np.concatenate([np.array([last], np.int64), found.offset[:-1]])
     before_stop = np.concatenate([np.array([position], np.int64), found.stop[:-1]])
     wrong = (found.offset <= before_offset) | (found.start < before_stop) | (found.stop > records_bytes)
@@ -176,7 +176,7 @@ def _believable(found: Entries, last: int, position: int, records_bytes: int) ->
 
 
 def walked(storage: Storage, files: SegmentFiles, position: int, last: int) -> Iterator[Entries]:
-    """Find the records from `position` on without an index. One that stands there again is taken once."""
+    """Finds the records from `position` on without an index. A record that is repeated counts once."""
     size = PIECE_BYTES
     while position < files.records_bytes:
         size = min(size, files.records_bytes - position)
@@ -192,7 +192,7 @@ def walked(storage: Storage, files: SegmentFiles, position: int, last: int) -> I
             yield found
         position += at
         if status == kernels.CUT and position + size - at < files.records_bytes:
-            size = PIECE_BYTES if at else 2 * size  # a record that is larger than a piece
+            size = PIECE_BYTES if at else 2 * size  # the record is larger than a piece
         elif status != kernels.OK:
             raise _lost(storage, files, status, position, last)
         else:
@@ -206,5 +206,5 @@ def _lost(storage: Storage, files: SegmentFiles, status: int, position: int, las
         object_name=storage.name_of(files.records),
         offset=last + 1,
         position=position,
-        hint="what stands before it can be read; repair makes an index that ends there",
+        hint="everything before it can be read; repair builds an index that ends there",
     )

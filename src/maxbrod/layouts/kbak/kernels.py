@@ -88,7 +88,7 @@ def scan(
 ):
     """Find every part of every whole record in `data[at:end]`, and check all of it.
 
-    Returns (status, rows, where the first record begins that is not whole or not right).
+    Returns (status, rows, position of the first record that is incomplete or wrong).
     """
     rows = 0
     headers = np.int64(0)
@@ -253,7 +253,7 @@ def write(
 
 @njit(cache=True, nogil=True)
 def decode_base64(ends, data, letters, out_ends, out):
-    """Values of text into values of bytes; `letters` gives each letter's six bits, or 64 for what is none.
+    """Decode values of text into values of bytes. `letters` has the six bits of each letter, 64 for other bytes.
 
     Returns the row that is not in base64, or -1.
     """

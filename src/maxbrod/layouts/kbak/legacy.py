@@ -1,6 +1,6 @@
-"""Segments of the tool's first versions: a JSON array of records, bytes in base64, perhaps compressed as a whole.
+"""Segments of the tool's first versions: a JSON array of records, bytes in base64, optionally compressed as a whole.
 
-Read, never written. Such a segment has no checksum and is parsed in memory, so its size is bounded.
+Read, never written. Such a segment has no checksum and is parsed in memory, so its size is limited.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _text(stored: Stored, path: str) -> memoryview:
         except OSError as error:
             raise CorruptDataError(f"the records cannot be decompressed: {error}") from error
         if len(text) > TEXT_BYTES_MAX:
-            raise CorruptDataError(f"the records unpack to more than {TEXT_BYTES_MAX} bytes")
+            raise CorruptDataError(f"the records decompress to more than {TEXT_BYTES_MAX} bytes")
         return memoryview(text)
     if path.endswith(".lz4"):
         return memoryview(decompress_lz4(bytes(data)))
@@ -83,7 +83,7 @@ def _parse(text: memoryview) -> pa.RecordBatch:
     if not text:
         raise TruncatedDataError("the segment is empty")
     if bytes(text[:64]).lstrip()[:1] != b"[":
-        raise CorruptDataError("this is no segment: it begins neither with the magic nor as a JSON array")
+        raise CorruptDataError("this is not a segment: it begins neither with the magic nor as a JSON array")
     try:
         rows = pa.array(json.loads(bytes(text), parse_float=_no_fraction), _RECORD)
     except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException) as error:
@@ -105,8 +105,8 @@ def _parse(text: memoryview) -> pa.RecordBatch:
 
 
 def _no_fraction(text: str) -> float:
-    """Arrow would cut it off without a word."""
-    raise ValueError(f"{text[:40]} is no integer")
+    """Arrow would silently truncate it."""
+    raise ValueError(f"{text[:40]} is not an integer")
 
 
 def _headers(lists: pa.Array) -> pa.Array:
@@ -132,7 +132,7 @@ def _bytes(column: pa.Array) -> pa.Array:
 @cache
 def _letters() -> NDArray[Any]:
     letters = np.full(256, 64, np.uint8)
-    # Every six bits once, in order: what they are written as is the alphabet.
+    # The encoding of all values of six bits in order is the alphabet.
     sixes = np.packbits(np.unpackbits(np.arange(64, dtype=np.uint8)[:, None], axis=1)[:, 2:].ravel())
     letters[np.frombuffer(b64encode(sixes.tobytes()), np.uint8)] = np.arange(64)
     return letters

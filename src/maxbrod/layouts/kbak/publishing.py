@@ -10,18 +10,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
-from maxbrod.layouts.backups import MANIFEST, Backup, backup_for
-from maxbrod.layouts.documents import Fields, read_document, write_document
-from maxbrod.layouts.kbak.compression import codec_of
-from maxbrod.layouts.kbak.manifest import groups_document, parse_manifest
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError
+from maxbrod.layouts.backups import MANIFEST, Backup, backup_for, codec_of, other_writer, refuse_rebuilt
+from maxbrod.layouts.documents import Fields, by_topic, read_document, write_document
+from maxbrod.layouts.kbak.manifest import parse_manifest
 from maxbrod.layouts.kbak.positions import positions_database
-from maxbrod.layouts.kbak.schema import COMMITTED, GROUPS, POSITIONS, UNCOMMITTED_LEVEL
+from maxbrod.layouts.kbak.schema import COMMITTED, GROUPS, POSITIONS, UNCOMMITTED_LEVEL, SegmentCodec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, ForeignTopic, Survey, WriteOptions
+    from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, ForeignTopic, Survey, WriteOptions
     from maxbrod.storage.interface import Storage
 
 
@@ -29,19 +28,26 @@ def publish(
     storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
 ) -> None:
     backup = backup_for(survey, options)
-    codec, _ = codec_of(options)
+    codec, _ = codec_of(options, SegmentCodec)
     taken_at_ms = facts.taken_at_ms or int(time.time() * 1000)
     manifest = _current(storage, backup, survey, taken_at_ms)
     _refuse_other_writer(manifest, backup, survey, written)
     values = dict(manifest.values)
     merge(values, written, facts, codec.name.lower())
     if facts.groups or not _exists(storage, backup.path(GROUPS)):
-        # The tool keeps the last groups that it saw, rather than to forget them for a run that saw none.
-        write_document(storage, backup.path(GROUPS), groups_document(facts.groups, taken_at_ms))
+        # Like the tool, keep the last groups that were seen if this run has seen none.
+        write_document(storage, backup.path(GROUPS), _groups_document(facts.groups, taken_at_ms))
     write_document(storage, backup.path(MANIFEST), values)
     contents = parse_manifest(Fields(values=values, object_name=manifest.object_name), backup)
     database = positions_database(backup.backup_id, contents.positions, facts.cluster_id, taken_at_ms)
     storage.replace(backup.path(POSITIONS), database)
+
+
+def _groups_document(groups: Iterable[ForeignGroup], taken_at_ms: int) -> dict[str, Any]:
+    return {
+        "snapshot_time": taken_at_ms,
+        "groups": [{"group_id": group.group_id, "offsets": by_topic(group.offsets)} for group in groups],
+    }
 
 
 def _exists(storage: Storage, path: str) -> bool:
@@ -54,12 +60,7 @@ def _exists(storage: Storage, path: str) -> bool:
 
 def _current(storage: Storage, backup: Backup, survey: Survey, taken_at_ms: int) -> Fields:
     path = backup.path(MANIFEST)
-    if survey.details.get("rebuilt"):
-        raise RefusedError(
-            "the manifest of this backup is damaged, and a new one would forget what it said",
-            object_name=storage.name_of(path),
-            hint="convert the backup into another archive, and go on there",
-        )
+    refuse_rebuilt(storage, backup, survey)
     found = read_document(storage, path)
     if found is None:
         return Fields(values=new_manifest(backup, taken_at_ms), object_name=storage.name_of(path))
@@ -67,7 +68,7 @@ def _current(storage: Storage, backup: Backup, survey: Survey, taken_at_ms: int)
 
 
 def _refuse_other_writer(manifest: Fields, backup: Backup, survey: Survey, written: Sequence[ForeignSegment]) -> None:
-    """Since the survey nobody may have added to these partitions, but an earlier attempt at this very publishing."""
+    """RefusedError: since the survey, something else than an earlier attempt at this publishing has added segments."""
     contents = parse_manifest(manifest, backup)
     if any(fault.fatal for fault in contents.faults):
         raise CorruptDataError(
@@ -80,16 +81,11 @@ def _refuse_other_writer(manifest: Fields, backup: Backup, survey: Survey, writt
             ends[segment.where] = max(ends[segment.where], segment.end_offset)
     for where, end in ends.items():
         if end > survey.positions.get(where, 0):
-            raise RefusedError(
-                f"another writer has added to {where}, up to offset {end}",
-                object_name=manifest.object_name,
-                offset=survey.positions.get(where, 0),
-                hint="survey the archive again, and write what is still missing",
-            )
+            raise other_writer(where, end, survey.positions.get(where, 0), manifest.object_name)
 
 
 _COUNTED: Final = ("control_records_skipped", "aborted_records_dropped")
-"""Which the tool leaves out where there are none."""
+"""Counts that the tool leaves out if they are 0."""
 
 
 def new_manifest(backup: Backup, created_at_ms: int) -> dict[str, Any]:
@@ -105,7 +101,7 @@ def new_manifest(backup: Backup, created_at_ms: int) -> dict[str, Any]:
 
 
 def merge(manifest: dict[str, Any], written: Iterable[ForeignSegment], facts: ClusterFacts, codec: str) -> None:
-    """Add segments, and what is known of the cluster, to a manifest that `parse_manifest` found nothing wrong with."""
+    """Adds segments, and the facts of the cluster, to a manifest that `parse_manifest` has found no fault with."""
     if facts.cluster_id is not None:
         manifest["source_cluster_id"] = facts.cluster_id
     if facts.brokers:
@@ -121,7 +117,7 @@ def merge(manifest: dict[str, Any], written: Iterable[ForeignSegment], facts: Cl
 
 
 def _list(entry: dict[str, Any], name: str) -> list[Any]:
-    """The list in its place, where that has none or null as well."""
+    """The list under a name, which is added if it is missing or null."""
     entry[name] = entry.get(name) or []
     held: list[Any] = entry[name]
     return held
@@ -164,7 +160,7 @@ def _merge_segment(topic: dict[str, Any], segment: ForeignSegment) -> None:
 
 
 def segment_entry(segment: ForeignSegment) -> dict[str, Any]:
-    """A segment as the manifest of 0.25 has it."""
+    """The entry of a segment in a manifest of version 0.25."""
     details = segment.details
     entry = {
         "key": details["key"],

@@ -6,18 +6,10 @@ import re
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.backups import is_plain_name
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import Codec, TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from maxbrod.layouts.backups import Backup
-    from maxbrod.layouts.foreign import WriteOptions
-    from maxbrod.storage.interface import Storage
 
 NAME: Final = "kbs"
 MAGIC: Final = b"KBS1"
@@ -28,10 +20,8 @@ FOOTER_BYTES: Final = 16
 RECORD_BYTES_MIN: Final = 5
 """Two deltas, two lengths, a header count: a byte each."""
 BATCH_BYTES_MAX: Final = 1 << 20
-"""After the record that makes a batch as large, before compression, it ends."""
+"""A batch ends after the record that makes it this large, before compression."""
 BLOCK_BYTES_LIMIT: Final = 1 << 30
-SEGMENT_BYTES_MAX: Final = 64 << 20
-SEGMENT_BYTES_LIMIT: Final = 1 << 30
 
 _HEADER: Final = struct.Struct(">4sBBHqQQ")
 _BATCH: Final = struct.Struct(">qIIII")
@@ -79,7 +69,7 @@ def decode_header(data: bytes) -> Header:
     """The header of a segment of at least HEADER_BYTES."""
     magic, version, codec, flags, first_offset, records, checksum = _HEADER.unpack(data)
     if magic != MAGIC:
-        raise UnsupportedFormatError(f"this is no segment: it begins with {magic.hex()}", hint="KBS1 is known")
+        raise UnsupportedFormatError(f"this is not a segment: it begins with {magic.hex()}", hint="KBS1 is known")
     if version != VERSION or flags:
         raise UnsupportedFormatError(
             f"this segment has version {version} and flags {flags}", hint="version 1 without flags is known"
@@ -87,7 +77,7 @@ def decode_header(data: bytes) -> Header:
     if codec not in list(SegmentCodec):
         raise UnsupportedFormatError(f"this segment has the codec {codec}", hint="0 none, 1 lz4 and 2 zstd are known")
     if first_offset < 0:
-        raise CorruptDataError(f"this segment says that it begins with offset {first_offset}")
+        raise CorruptDataError(f"this segment claims to begin with offset {first_offset}")
     return Header(codec=SegmentCodec(codec), first_offset=first_offset, records=records, checksum=checksum)
 
 
@@ -101,12 +91,10 @@ def decode_batch_header(data: bytes) -> BatchHeader:
         base_offset=base_offset, records=records, stored_bytes=stored_bytes, block_bytes=block_bytes, crc=crc
     )
     if base_offset < 0 or records > block_bytes // RECORD_BYTES_MIN:
-        raise CorruptDataError(
-            f"a batch of {block_bytes} bytes says that it has {records} records from {base_offset} on"
-        )
-    # What it claims must be near to what is there: memory is taken before it is known to be needed.
+        raise CorruptDataError(f"a batch of {block_bytes} bytes claims to have {records} records from {base_offset} on")
+    # The claimed size is bounded by the stored size, because memory is allocated before anything is unpacked.
     if block_bytes > min(BLOCK_BYTES_LIMIT, max(_ALWAYS_BYTES, _RATIO_MAX * stored_bytes)):
-        raise CorruptDataError(f"a batch of {stored_bytes} bytes says that it unpacks to {block_bytes}")
+        raise CorruptDataError(f"a batch of {stored_bytes} bytes claims to unpack to {block_bytes}")
     return batch
 
 
@@ -120,43 +108,10 @@ def decode_footer(data: bytes) -> tuple[int, int]:
     return records, checksum
 
 
-def codec_of(options: WriteOptions) -> tuple[SegmentCodec, int | None]:
-    """The codec and its level; by default zstd of level 3."""
-    name = (options.codec or "zstd").upper()
-    if name not in SegmentCodec.__members__:
-        raise UsageError(f"there is no codec {options.codec!r}", hint="choose of none, lz4 and zstd")
-    codec = SegmentCodec[name]
-    if codec is not SegmentCodec.ZSTD:
-        if options.level is not None:
-            raise UsageError(f"{name.lower()} has no levels", hint="zstd has the levels 1 to 22")
-        return codec, None
-    level = 3 if options.level is None else options.level
-    if not 1 <= level <= 22:
-        raise UsageError(f"zstd has no level {level}", hint="it has the levels 1 to 22")
-    return codec, level
-
-
 CHECKPOINT: Final = "checkpoints/checkpoint.json"
 SEGMENT: Final = re.compile(r"topics/([^/]+)/(\d{1,10})/segment-(\d{8,18})\.kbs")
-"""Below the backup's folder. Groups: topic, partition, number."""
+"""Names below the backup's folder. Groups: topic, partition, number (from 0)."""
 
 
 def segment_name(where: TopicPartition, index: int) -> str:
     return f"topics/{where.topic}/{where.partition}/segment-{index:08d}.kbs"
-
-
-def parse_name(name: str) -> tuple[TopicPartition, int] | None:
-    """Partition and number of what is named like a segment."""
-    match = SEGMENT.fullmatch(name)
-    if match is None or not is_plain_name(match[1]):
-        return None
-    return TopicPartition(topic=match[1], partition=int(match[2])), int(match[3])
-
-
-def list_segments(storage: Storage, backup: Backup) -> Iterator[tuple[TopicPartition, int, str, int]]:
-    """Partition, number, path and size of every object that is named like a segment."""
-    prefix = f"{backup.folder}/" if backup.folder else ""
-    for info in storage.list(backup.path("topics")):
-        parsed = parse_name(info.path.removeprefix(prefix))
-        if parsed is not None:
-            yield *parsed, info.path, info.size

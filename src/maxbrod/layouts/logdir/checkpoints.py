@@ -43,7 +43,7 @@ def read_offsets(storage: Storage, path: str, faults: list[Fault]) -> dict[Topic
             for topic, partition, offset in rows
         }
     except CorruptDataError as error:
-        faults.append(Fault(path=path, message=f"{error.message}; it is passed over", fatal=False))
+        faults.append(Fault(path=path, message=f"{error.message}; it is ignored", fatal=False))
         return {}
 
 
@@ -61,10 +61,10 @@ def read_topic_id(storage: Storage, path: str, faults: list[Fault]) -> str | Non
     try:
         found = _TOPIC_ID.search(_text(storage, path))
         if found is None:
-            raise CorruptDataError("it names no topic id")
+            raise CorruptDataError("it has no topic id")
         topic_id_of(found[1])
     except CorruptDataError as error:
-        faults.append(Fault(path=path, message=f"{error.message}; it is passed over", fatal=False))
+        faults.append(Fault(path=path, message=f"{error.message}; it is ignored", fatal=False))
         return None
     return found[1]
 
@@ -75,7 +75,7 @@ def read_cluster_id(storage: Storage, path: str) -> str | None:
 
 
 def read_directory_id(storage: Storage, path: str) -> UUID | None:
-    """Of releases that give their log directories ids."""
+    """The id of a log directory. Only later releases have one."""
     found = _DIRECTORY_ID.search(_text(storage, path))
     try:
         return None if found is None else topic_id_of(found[1])
@@ -84,20 +84,20 @@ def read_directory_id(storage: Storage, path: str) -> UUID | None:
 
 
 def _text(storage: Storage, path: str) -> str:
-    # A crash may leave anything in a file; what is no text shows in what is made of it.
+    # A crash may leave anything in a file. Bytes that are not text are found when the fields are parsed.
     return bytes(storage.get(path)).decode("utf-8", "replace")
 
 
 def _rows(text: str, width: int) -> list[list[str]]:
-    """The rows of a checkpoint: a version, how many there are, then as many lines. Brokers begin with an empty file."""
+    """The rows of a checkpoint: a version, their number, then as many lines. Brokers begin with an empty file."""
     if not text:
         return []
     lines = [line.split() for line in text.splitlines() if line.strip()]
     if len(lines) < 2 or lines[0] != ["0"] or len(lines[1]) != 1:
-        raise CorruptDataError("this is no checkpoint of version 0")
+        raise CorruptDataError("this is not a checkpoint of version 0")
     rows = lines[2:]
     if len(rows) != _number(lines[1][0]) or any(len(row) != width for row in rows):
-        raise CorruptDataError(f"the checkpoint has other rows than the {lines[1][0]} that it announces")
+        raise CorruptDataError(f"the checkpoint does not have the {lines[1][0]} rows that it announces")
     return rows
 
 
@@ -105,9 +105,9 @@ def _number(word: str) -> int:
     try:
         value = int(word)
     except ValueError as error:
-        raise CorruptDataError(f"{word[:40]!r} is no number") from error
+        raise CorruptDataError(f"{word[:40]!r} is not a number") from error
     if not 0 <= value < 1 << 63:
-        raise CorruptDataError(f"{value} cannot be an offset, nor an epoch")
+        raise CorruptDataError(f"{value} can be neither an offset nor an epoch")
     return value
 
 
@@ -117,31 +117,31 @@ _ASIDE: Final = ".maxbrod"
 
 
 def encode_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """Leader epochs and the offset at which each began."""
+    """The file of leader epochs and the offset at which each began."""
     return _encode([f"{epoch} {start}" for epoch, start in epochs])
 
 
 def read_all(directory: Path) -> dict[str, dict[TopicPartition, int]]:
-    """Every checkpoint of offsets in a log directory. CorruptDataError: one cannot be read, so it cannot be kept."""
+    """Every checkpoint of offsets in a log directory. CorruptDataError: one cannot be read, so it cannot be updated."""
     storage, found = LocalStorage(directory), {}
     for name in _OFFSET_FILES:
         faults: list[Fault] = []
         path = directory / name
-        # A broker leaves an empty one where it never had anything to note.
+        # A broker leaves an empty file if it never had anything to record.
         found[name] = read_offsets(storage, name, faults) if path.exists() and path.stat().st_size else {}
         for fault in faults:
             raise CorruptDataError(
                 fault.message,
                 object_name=str(path),
-                hint="let its broker start and stop once: it writes the file anew",
+                hint="start and stop its broker once: it rewrites the file",
             )
     return found
 
 
 def note_logs(directory: Path, logs: Mapping[TopicPartition, tuple[int, int, int]]) -> None:
-    """Notes of each log where it begins, where its first segment does, and where it ends; all of it is on the disk.
+    """Records for each log its start offset, the base offset of its first segment, and its end. The logs are on disk.
 
-    Other partitions stay as they are noted.
+    The entries of other partitions are kept.
     """
     for name, noted in read_all(directory).items():
         changed = {where: offset for where, offset in noted.items() if where not in logs}
@@ -163,8 +163,8 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_file(path: Path, data: bytes, *, like: Path) -> None:
-    """A file that is on the disk when this returns, owned as `like` is."""
-    # What an earlier attempt left goes first: a link of this name is not written through.
+    """Writes a file with the owner of `like`. It is on disk when this returns."""
+    # Remove what an earlier attempt has left. A link of this name must not be followed.
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -178,7 +178,7 @@ def write_file(path: Path, data: bytes, *, like: Path) -> None:
 
 
 def own_like(target: int | Path, like: Path) -> None:
-    """Give a file, or a folder, the owner of another."""
+    """Gives a file or a folder the owner of another."""
     wanted = like.stat()
     found = os.fstat(target) if isinstance(target, int) else target.stat()
     if (found.st_uid, found.st_gid) != (wanted.st_uid, wanted.st_gid):

@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """What one log directory has of a partition. Logs in order, as a broker would load them."""
+    """A partition in one log directory. Logs are in order, as a broker would load them."""
 
     folder: PartitionFolder
     logs: tuple[ScannedLog, ...]
     topic_id: str | None = None
     epochs: tuple[tuple[int, int], ...] = field(default=())
-    """Epoch and first offset, as the broker has noted them; those of the batches where it has not."""
+    """Epochs and their first offsets, as the broker has recorded them, otherwise as in the batches."""
     high_watermark: int | None = None
     log_start: int = 0
     cleaned: int = 0
-    """Up to where the cleaner had compacted it."""
+    """The offset up to which the cleaner has compacted it."""
 
     @property
     def start(self) -> int:
-        """Where it begins to hold something."""
+        """The first offset that it holds."""
         return max(next((each.base_offset for each in self.logs if not each.empty), self.end), self.log_start)
 
     @property
@@ -59,7 +59,7 @@ class Copy:
 
 
 def lineage(noted: Sequence[tuple[int, int]], logs: Sequence[ScannedLog], end: int) -> tuple[tuple[int, int], ...]:
-    """Epochs and their first offsets. Notes count as well: compaction may have taken an epoch's first batches."""
+    """Epochs and their first offsets. The broker's notes count, too: compaction may have removed the first batches."""
     starts = {epoch: start for epoch, start in noted if start < end}
     for each in logs:
         for epoch, start in each.epochs:
@@ -68,7 +68,7 @@ def lineage(noted: Sequence[tuple[int, int]], logs: Sequence[ScannedLog], end: i
 
 
 def swapped(logs: Sequence[ScannedLog]) -> list[ScannedLog]:
-    """Without the segments whose place a finished cleaning was about to take; as a broker does it when it starts."""
+    """The logs without those that a finished cleaning was about to replace, as a broker starts."""
     swaps = [each for each in logs if each.file.swap]
     if not swaps:
         return list(logs)
@@ -78,12 +78,12 @@ def swapped(logs: Sequence[ScannedLog]) -> list[ScannedLog]:
 
 
 def furthest(copies: Sequence[Copy]) -> Copy:
-    """The copy that an election among all of them must choose: of the latest epoch, and the longest of those."""
+    """The copy that an election among all of them must choose: the longest one of the latest epoch."""
     return max(copies, key=lambda each: (each.last_epoch, each.end, each.high_watermark or 0, -each.start))
 
 
 def agreed_until(copy: Copy, chosen: Copy) -> int:
-    """The first offset that the copy holds under another epoch than the chosen one, or beyond its end; else its end."""
+    """The first offset that the copy holds under another epoch than the chosen one or after its end; else its end."""
     low, high = max(copy.start, chosen.start), min(copy.end, chosen.end)
     edges = {low, *(start for each in (copy, chosen) for _, start in each.epochs if low < start < high)}
     for edge in sorted(edges):
@@ -98,7 +98,7 @@ def _epoch_at(copy: Copy, offset: int) -> int:
 
 
 class Notes:
-    """What brokers have noted for all partitions of each log directory."""
+    """The checkpoints of brokers: an offset for each partition, by file and log directory."""
 
     def __init__(self, storage: Storage, tree: Tree, faults: list[Fault]) -> None:
         self._noted = {

@@ -46,13 +46,13 @@ class WrittenLog:
     bytes: int
     records: int
     segments: int
-    """The empty one at the end is not counted."""
+    """Without the empty one at the end."""
     last_epoch: int
-    """-1 where no batch has one."""
+    """-1 if no batch has one."""
 
 
 class LogWriter:
-    """One partition's log in one folder or, for several replicas, in each of some; all of them are empty."""
+    """Writes one partition's log into one folder or, for several replicas, into several. All of them are empty."""
 
     def __init__(self, folders: Sequence[Path], *, start: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folders = tuple(folders)
@@ -65,7 +65,7 @@ class LogWriter:
         self._transactions = LogTransactions()
 
     def append(self, data: NDArray[np.uint8], headers: BatchHeaders) -> None:
-        """Whole batches, one after another in `data`, behind all before. CorruptDataError: they are not."""
+        """Appends whole batches, one after another in `data`. CorruptDataError: they do not follow all before."""
         if not len(headers):
             return
         self._refuse_disorder(headers)
@@ -88,12 +88,12 @@ class LogWriter:
         self._records += int(np.clip(headers["count"], 0, None).sum())
 
     def finish(self, end: int, aborted: Iterable[AbortedTransaction] = ()) -> WrittenLog:
-        """Ends the log at `end`, at or behind the last batch. All of it is on the disk when this returns.
+        """Ends the log at `end`, at or after the last batch. All of it is on disk when this returns.
 
-        `aborted` are known to be, though their markers stand behind the end.
+        `aborted` are known to be aborted, although their markers are after the end.
         """
         if end < self._end:
-            raise CorruptDataError(f"the log reaches to {self._end}, behind its end {end}", offset=end)
+            raise CorruptDataError(f"the log reaches to {self._end}, after its end {end}", offset=end)
         self._note_undecided(aborted)
         self._close_segment()
         base = end if self._base is None else self._base
@@ -102,7 +102,7 @@ class LogWriter:
                 write_file(folder / _name(end, suffix), b"", like=folder)
             if end > self._start:
                 write_file(folder / _name(end, "snapshot"), NO_PRODUCERS, like=folder)
-            # A follower says which epoch it has last; without any, it is taken for one of Kafka's early days.
+            # A follower reports its last epoch. Without any, brokers take it for a follower of an early release.
             write_file(folder / EPOCHS, encode_epochs(self._epochs or [(0, self._start)]), like=folder)
             sync_folder(folder)
         return WrittenLog(
@@ -116,32 +116,32 @@ class LogWriter:
         )
 
     def _note_undecided(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """A log ends before the first transaction that was open, and so perhaps before the markers of others."""
+        """Indexes aborted transactions whose markers are after the end: a log ends before the first open one."""
         undecided = self._transactions.undecided
-        told = {each.producer_id for each in aborted if each.last_offset >= self._end - 1}
-        for producer_id in sorted(undecided.keys() & told, key=undecided.__getitem__):
+        known = {each.producer_id for each in aborted if each.last_offset >= self._end - 1}
+        for producer_id in sorted(undecided.keys() & known, key=undecided.__getitem__):
             if self._segment is not None:
                 first, last = undecided[producer_id], self._end - 1
                 transaction = AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=last)
                 self._segment.indexes.add_aborted(transaction, self._end)
 
     def discard(self) -> None:
-        """Closes what is open, and leaves it."""
+        """Closes open files, and leaves them."""
         if self._segment is not None:
             self._segment.discard()
 
     def _refuse_disorder(self, headers: BatchHeaders) -> None:
         first, last = headers["base_offset"], headers.last_offset
         wrong = np.flatnonzero(first <= np.append(np.int64(self._end - 1), last[:-1]))
-        # A log may begin within its first batch: records before its start are not seen.
+        # A log may begin within its first batch: records before its start are not visible.
         if self._base is None and wrong.size and wrong[0] == 0 and int(last[0]) >= self._start:
             wrong = wrong[1:]
         if wrong.size:
             offset = int(first[wrong[0]])
-            raise CorruptDataError("a batch does not stand behind the one before", offset=offset)
+            raise CorruptDataError("a batch does not follow the one before", offset=offset)
 
     def _note_epochs(self, headers: BatchHeaders) -> None:
-        """Where each epoch begins. They rise: one that does not is a follower's of the epoch before."""
+        """Records where each epoch begins. Epochs rise: a lower one counts as part of the epoch before."""
         epochs = headers["leader_epoch"].astype(np.int64)
         known = self._epochs[-1][0] if self._epochs else -1
         highest = np.maximum.accumulate(np.append(np.int64(known), epochs))
@@ -158,12 +158,12 @@ class LogWriter:
         return self._segment
 
     def _segment_base(self, headers: BatchHeaders, row: int) -> int:
-        """As a broker names it: by where the log ended. Behind a hole that 32 bits cannot span, by its first batch."""
+        """The end of the log, as with a broker; after a hole that 32 bits cannot span, that of the first batch."""
         first, last = int(headers["base_offset"][row]), int(headers.last_offset[row])
         base = min(self._end, first)
         if last - base <= INT32_MAX:
             return base
-        # A compressed message of magic 0 or 1 says only where it ends.
+        # A compressed message of magic 0 or 1 has only its last offset.
         return first if int(headers["magic"][row]) == NEWEST_MAGIC else last - INT32_MAX
 
     def _close_segment(self) -> None:
@@ -173,7 +173,7 @@ class LogWriter:
 
 
 class _Segment:
-    """The same file in each folder."""
+    """One segment, as the same file in each folder."""
 
     def __init__(self, folders: Sequence[Path], base_offset: int) -> None:
         self._folders = folders
@@ -188,7 +188,7 @@ class _Segment:
             own_like(descriptor, folder)
 
     def room(self, headers: BatchHeaders, bytes_max: int) -> int:
-        """How many of these batches it takes; the first one in any case, if it is empty."""
+        """The number of these batches that fit; if the segment is empty, at least one."""
         full = self._size + np.cumsum(headers.size) > bytes_max
         full |= headers.last_offset - self._base_offset > INT32_MAX
         count = int(np.argmax(np.append(full, True)))
@@ -229,20 +229,20 @@ def _name(base_offset: int, suffix: str) -> str:
 
 
 class LogTransactions:
-    """Of one partition, whose batches are told in order."""
+    """Follows the transactions of a log whose batches are added in order: open ones, and aborts."""
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
 
     @property
     def undecided(self) -> dict[int, int]:
-        """By producer the first offset of transactions without a marker so far."""
+        """By producer, the first offset of its transaction without a marker so far."""
         return dict(self._open)
 
     def follow(self, data: NDArray[np.uint8], headers: BatchHeaders) -> Iterator[tuple[int, AbortedTransaction, int]]:
-        """For each abort its row, the transaction, and where the stable offsets end once it is over.
+        """For each abort its row, the transaction, and the last stable offset after it.
 
-        A marker without records before it is passed over: nothing of that transaction is in the log.
+        A marker without records before it is skipped: nothing of that transaction is in the log.
         """
         transactional = headers.transactional & (headers["count"] > 0)
         if not transactional.any():
@@ -261,7 +261,7 @@ class LogTransactions:
 
 
 _INTERVAL_BITS: Final = 12
-"""An entry for the first batch that begins in each 4 KiB: Kafka's own `index.interval.bytes`."""
+"""The first batch that begins in each 4 KiB has an entry: Kafka's default of `index.interval.bytes`."""
 _OFFSETS: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIMES: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
@@ -269,11 +269,11 @@ _ABORTED_VERSION: Final = 0
 _NO_TIMESTAMP: Final = -1
 
 NO_PRODUCERS: Final = struct.pack(">hIi", 1, crc32c(np.zeros(4, np.uint8)), 0)
-"""A snapshot of producers that knows none: version, checksum of the rest, how many."""
+"""A snapshot without producers: version, checksum of the rest, number of producers."""
 
 
 class SegmentIndexes:
-    """Of one segment, whose batches are told in order."""
+    """The indexes of one segment whose batches are added in order, as a broker would build them."""
 
     def __init__(self, base_offset: int) -> None:
         self._base_offset = base_offset
@@ -286,7 +286,7 @@ class SegmentIndexes:
         self._noted = _NO_TIMESTAMP
 
     def add(self, position: NDArray[np.int64], last_offset: NDArray[np.int64], timestamp: NDArray[np.int64]) -> None:
-        """Batches by the byte at which each begins, its last offset and its highest timestamp."""
+        """Adds batches, by their positions, last offsets and highest timestamps."""
         if not len(position):
             return
         blocks = position >> _INTERVAL_BITS
@@ -298,10 +298,10 @@ class SegmentIndexes:
         self._add_times(fresh, last_offset, timestamp)
 
     def _add_times(self, fresh: NDArray[np.intp], last_offset: NDArray[np.int64], timestamp: NDArray[np.int64]) -> None:
-        """With each entry the highest timestamp so far, where that has risen, and the batch that has it."""
+        """Adds, with each entry, the highest timestamp so far if it has risen, and the batch that has it."""
         before = np.append(np.int64(self._highest), np.maximum.accumulate(timestamp)[:-1])
         rising = timestamp > np.maximum(before, self._highest)
-        # The row of the batch that last raised it; 0 stands for one before these.
+        # The row of the batch that last raised it; 0 means one before these.
         row = np.maximum.accumulate(np.where(rising, np.arange(1, len(timestamp) + 1), 0))
         highest = np.append(np.int64(self._highest), timestamp)[row]
         places = np.append(np.int64(self._highest_at), last_offset)[row]
@@ -314,7 +314,7 @@ class SegmentIndexes:
         self._highest, self._highest_at = int(highest[-1]), int(places[-1])
 
     def add_aborted(self, transaction: AbortedTransaction, last_stable_offset: int) -> None:
-        """A transaction whose marker stands in this segment, and where the stable offsets end after it."""
+        """Adds a transaction whose marker is in this segment, and the last stable offset after it."""
         self._aborted.append(
             _ABORTED_ENTRY.pack(
                 _ABORTED_VERSION,
@@ -326,7 +326,7 @@ class SegmentIndexes:
         )
 
     def files(self) -> dict[str, bytes]:
-        """By suffix. An index of aborted transactions is there only where there are some, as with a broker."""
+        """The files by suffix. As with a broker, the index of aborted transactions exists only if there are some."""
         last = np.empty(0 if self._highest <= self._noted else 1, _TIMES)
         last["timestamp"], last["offset"] = self._highest, self._highest_at - self._base_offset
         files = {

@@ -57,7 +57,7 @@ _COLUMNS: Final = ["offset", "value"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The state below an offset, as its node wrote it down: committed, all of it."""
+    """The state below an offset, as its node has written it. All of it is committed."""
 
     path: str
     end_offset: int
@@ -65,22 +65,22 @@ class Checkpoint:
 
 
 def read_metadata(storage: Storage, copies: Sequence[Copy], faults: list[Fault]) -> MetadataImage | None:
-    """None: there is no such log, as of clusters with ZooKeeper, or none that is whole from its beginning."""
+    """None if there is no such log, as in clusters with ZooKeeper, or none that is complete from its beginning."""
     for copy in sorted(copies, key=_reach, reverse=True):
         for found in (*_checkpoints(copy), None):
             if _leads_on(copy, found):
                 image = _Reader(storage, copy, faults).read(found)
                 if image is not None:
-                    _tell_minority(image, copy, copies, faults)
+                    _report_minority(image, copy, copies, faults)
                     return image
     if copies:
-        message = "no copy of the cluster's metadata is whole: settings, ACLs and quotas are lost"
+        message = "no copy of the cluster's metadata is complete: settings, ACLs and quotas are lost"
         faults.append(Fault(path=copies[0].folder.path, message=message))
     return None
 
 
 def _checkpoints(copy: Copy) -> list[Checkpoint]:
-    """The newest first. Those that were still being written are named otherwise."""
+    """Checkpoints, the newest first. Incomplete ones have other names."""
     named = ((name, _CHECKPOINT.fullmatch(name)) for name in copy.folder.names)
     found = [
         Checkpoint(path=f"{copy.folder.path}/{name}", end_offset=int(match["end"]), epoch=int(match["epoch"]))
@@ -91,13 +91,13 @@ def _checkpoints(copy: Copy) -> list[Checkpoint]:
 
 
 def _reach(copy: Copy) -> tuple[int, int]:
-    """How far a copy goes: by epoch, then by offset. A node that has just loaded a checkpoint has nothing else."""
+    """How far a copy reaches: epoch and offset. A node that has just loaded a checkpoint has no log yet."""
     noted = ((each.epoch, each.end_offset) for each in _checkpoints(copy))
     return max([(copy.last_epoch, copy.end), *noted])
 
 
 def _leads_on(copy: Copy, checkpoint: Checkpoint | None) -> bool:
-    """Whether the log goes on where a checkpoint ends, or has everything by itself."""
+    """Whether the log continues where a checkpoint ends, or is complete without one."""
     begins = copy.logs[0].base_offset if copy.logs else None
     if checkpoint is None:
         return begins == 0 and not copy.logs[0].empty
@@ -105,59 +105,59 @@ def _leads_on(copy: Copy, checkpoint: Checkpoint | None) -> bool:
 
 
 class _Reader:
-    """Reads one copy. What cannot be understood is told, once for each reason."""
+    """Reads one copy. Records that cannot be decoded are faults, one for each reason."""
 
     def __init__(self, storage: Storage, copy: Copy, faults: list[Fault]) -> None:
         self._storage, self._copy, self._faults = storage, copy, faults
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._image = MetadataImage()
 
     def read(self, checkpoint: Checkpoint | None) -> MetadataImage | None:
-        """None: the checkpoint is damaged, which is told."""
+        """None if the checkpoint is damaged, which is a fault."""
         start = 0
         if checkpoint is not None:
             start = checkpoint.end_offset
             try:
                 self._load(checkpoint)
             except (CorruptDataError, UnsupportedFormatError) as error:
-                message = f"the checkpoint is damaged ({error.message}) and is passed over"
+                message = f"the checkpoint is damaged ({error.message}) and is skipped"
                 self._faults.append(Fault(path=checkpoint.path, message=message, fatal=False))
                 return None
-            # What stands in a checkpoint was committed.
+            # Everything in a checkpoint was committed.
             self._image.changed_at = -1
         self._follow(start)
         if self._image.unknown:
             kinds = ", ".join(map(str, sorted(self._image.unknown)))
-            message = f"records of types that this release does not know ({kinds}) are passed over"
+            message = f"records of types that this release does not know ({kinds}) are skipped"
             self._faults.append(Fault(path=self._copy.folder.path, message=message, fatal=False))
         return self._image
 
     def _load(self, checkpoint: Checkpoint) -> None:
-        """CorruptDataError also where its last record is missing, which says that it is complete."""
+        """CorruptDataError also if its last record, which marks it as complete, is missing."""
         size, complete = self._storage.head(checkpoint.path).size, False
         for data, headers in batches(self._storage, checkpoint.path, 0, size):
             complete = bool(headers.control[-1])
             self._add(checkpoint.path, data, headers, 0)
         if not complete:
-            raise CorruptDataError("it has no end")
+            raise CorruptDataError("its end is missing")
 
     def _follow(self, start: int) -> None:
-        """The records from an offset on, up to where the log is whole."""
+        """Adds the records from an offset on, as far as the log is complete."""
         reached = start
         for each in self._copy.logs:
             if each.empty or each.end_offset <= reached:
                 continue
             if each.base_offset > reached or each.holes:
-                self._tell_end(each.file.path, reached, "the next records are missing")
+                self._report_end(each.file.path, reached, "the next records are missing")
                 return
             for data, headers in batches(self._storage, each.file.path, each.position, each.stop, check_crc=False):
                 self._add(each.file.path, data, headers, reached)
             reached = each.end_offset
             if each.damage is not None and each is not self._copy.logs[-1]:
-                self._tell_end(each.file.path, reached, each.damage.message)
+                self._report_end(each.file.path, reached, each.damage.message)
                 return
 
-    def _tell_end(self, path: str, reached: int, why: str) -> None:
+    def _report_end(self, path: str, reached: int, why: str) -> None:
         message = f"the cluster's metadata is read up to offset {reached} of {self._copy.end}: {why}"
         self._faults.append(Fault(path=path, message=message, offset=reached))
 
@@ -172,22 +172,22 @@ class _Reader:
         try:
             record = decode_record(value)
         except (CorruptDataError, UnsupportedFormatError) as error:
-            if error.message not in self._told:
-                self._told.add(error.message)
-                message = f"{error.message}; what it says is lost"
+            if error.message not in self._reported:
+                self._reported.add(error.message)
+                message = f"{error.message}; its contents are lost"
                 self._faults.append(Fault(path=path, message=message, offset=offset))
             return
         if record is not None:
             self._image.add(offset, record)
 
 
-def _tell_minority(image: MetadataImage, chosen: Copy, copies: Sequence[Copy], faults: list[Fault]) -> None:
-    """A majority is that of the copies that are here: who voted is not known of all releases."""
+def _report_minority(image: MetadataImage, chosen: Copy, copies: Sequence[Copy], faults: list[Fault]) -> None:
+    """The majority is that of the copies here: not all releases record the voters."""
     reached = sorted((chosen.end if each is chosen else agreed_until(each, chosen) for each in copies), reverse=True)
     until = reached[len(copies) // 2]
     if image.changed_at >= until:
         message = (
-            f"metadata from offset {until} on stands in a minority of the {len(copies)} copies; it is taken, up to "
+            f"metadata from offset {until} on exists in a minority of the {len(copies)} copies; it is used, up to "
             f"offset {chosen.end - 1}, and may never have been committed"
         )
         faults.append(Fault(path=chosen.folder.path, message=message, offset=until, fatal=False))
@@ -205,23 +205,23 @@ _DEFAULTS: Final = {
     "log.retention.ms": "retention.ms",
     "log.segment.bytes": "segment.bytes",
 }
-"""Settings of brokers, and the names under which topics know them. No other setting of a broker is ever given away:
-passwords are among them."""
+"""Settings of brokers, and the names of the corresponding topic settings. No other setting of a broker is ever
+disclosed: some are passwords."""
 
 
 class MetadataImage:
-    """Takes records in order of offsets. What a transaction of the controller has begun counts when it has ended."""
+    """The state after records in order of offsets. Records of a controller's transaction count when it has ended."""
 
     def __init__(self) -> None:
         self.topics: dict[str, str] = {}
         """Names by id."""
         self.removed: dict[str, str] = {}
         self.partitions: dict[str, dict[int, tuple[int, ...]]] = {}
-        """By topic id and partition, the brokers that hold it."""
+        """The brokers that hold each partition, by topic id and number."""
         self.log_dirs: dict[int, frozenset[UUID]] = {}
         """By broker."""
         self.changed_at = -1
-        """The offset of the last record that an archive keeps something of."""
+        """The offset of the last record that changed something an archive keeps."""
         self.unknown: set[int] = set()
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._acls: dict[UUID, ForeignAcl] = {}
@@ -288,7 +288,7 @@ class MetadataImage:
         self.topics[record.topic_id] = record.name
 
     def _remove_topic(self, record: TopicRemoved) -> None:
-        """Its settings go with it, and no record says so."""
+        """Its settings are removed with it, without a record of their own."""
         name = self.topics.pop(record.topic_id, None)
         self.partitions.pop(record.topic_id, None)
         if name is not None:

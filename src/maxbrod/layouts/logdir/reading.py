@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 CHUNK_BYTES: Final = 4 << 20
-"""Larger buffers are mapped anew each time, which took as long again as everything else that is done with them."""
+"""Larger buffers are mapped anew each time, which took as long as everything else together."""
 _BATCH_BYTES_MAX: Final = (1 << 31) - 1
 
 
@@ -32,21 +32,21 @@ def batches(
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
     """Whole batches of the bytes [start, stop), a chunk at a time.
 
-    CorruptDataError, UnsupportedFormatError: at `position` of the file stands no sound batch. What stands before it has
-    been given by then.
+    CorruptDataError, UnsupportedFormatError: the batch at `position` of the file is not sound. Everything before it has
+    been yielded by then.
     """
-    at, wanted = start, CHUNK_BYTES
+    at, size = start, CHUNK_BYTES
     with naming(storage.name_of(path)):
         while at < stop:
-            data = np.frombuffer(storage.get_range(path, at, min(wanted, stop - at)), np.uint8)
+            data = np.frombuffer(storage.get_range(path, at, min(size, stop - at)), np.uint8)
             headers, error = _sound(data, stop - at, check_crc=check_crc)
             if len(headers):
                 yield data[: headers.end], replace(headers, tail=0)
-                at, wanted = at + headers.end, CHUNK_BYTES
+                at, size = at + headers.end, CHUNK_BYTES
             elif error is None:
                 if at + data.size >= stop:
-                    raise TruncatedDataError(f"the last batch is cut: {data.size} bytes of it are there", position=at)
-                wanted *= 2
+                    raise TruncatedDataError(f"the last batch is cut: {data.size} bytes of it exist", position=at)
+                size *= 2
             if error is not None:
                 error.position = at
                 raise error
@@ -55,9 +55,9 @@ def batches(
 def _sound(
     data: NDArray[np.uint8], rest: int, *, check_crc: bool
 ) -> tuple[BatchHeaders, CorruptDataError | UnsupportedFormatError | None]:
-    """The sound batches at the beginning, and what ends them, if that is not the end of the data.
+    """The sound batches at the beginning, and the error that ends them, if any.
 
-    No batch is longer than the rest of its file, so a length that was damaged does not make all of it be read at once.
+    No batch is longer than the rest of its file, so a damaged length does not make all of it be read at once.
     """
     try:
         return walk(data, check_crc=check_crc, batch_bytes_max=min(rest, _BATCH_BYTES_MAX)), None
@@ -68,9 +68,9 @@ def _sound(
 def read_batches(
     storage: Storage, segment: ForeignSegment, *, check_crc: bool = True
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    """The batches of a segment as the broker stored them: those that the survey has found sound, and no others.
+    """The batches of a segment as the broker stored them, as far as the survey has found them sound.
 
-    Where the log begins within the first one, that is without the records before.
+    If the log begins within the first batch, the records before are removed from it.
     """
     start, log_start = int(segment.details["position"]), segment.details.get("log_start")
     found = batches(storage, segment.path, start, start + segment.bytes, check_crc=check_crc)
@@ -90,6 +90,7 @@ def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | Non
 
 
 def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+    """The survey has verified every batch already. A deep check also decodes the records."""
     yield from survey.faults
     for segment in survey.segments if deep else ():
         try:

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 NAME: Final = "logdir"
 _FILES_AT_A_TIME: Final = 4
 _SMALL: Final = frozenset({CLUSTER_METADATA, OFFSETS_TOPIC, STATES})
-"""What is read here and now, so that nobody will look at its checksums later."""
+"""Topics that are read during the survey, whose checksums are therefore verified now."""
 
 
 def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) -> Survey:
     tree = arrange(storage.list())
     faults = [
-        Fault(path=path, message=f"its broker had put it aside ({what}); it is passed over", fatal=False)
+        Fault(path=path, message=f"its broker had put it aside ({what}); it is skipped", fatal=False)
         for path, what in sorted(tree.aside.items())
     ]
     notes = Notes(storage, tree, faults)
@@ -62,7 +62,7 @@ def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) 
                 strict=True,
             )
         )
-    faults += [fault for _, told in read.values() for fault in told]
+    faults += [fault for _, found in read.values() for fault in found]
     copies = {where: [read[each.path][0] for each in found] for where, found in tree.folders.items()}
     image = read_metadata(storage, [read[each.path][0] for each in tree.metadata], faults)
     topics = find_topics(copies, image, _directory_ids(storage, tree), faults)
@@ -94,7 +94,7 @@ def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) 
 
 
 class _Coordinators:
-    """What they had decided of open transactions. Read when the first one is met: most logs have none."""
+    """Decisions of coordinators about open transactions. Read on demand: most logs have no open transaction."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class _Coordinators:
 
     @cached_property
     def _decisions(self) -> dict[int, Decision]:
-        """To the end of the log: a copy that would be elected decides, also by what stands above the watermark."""
+        """Read to the end of the log: records above the watermark count, if an election would choose the copy."""
         partitions = [
             join(self._storage, where, copies, uncommitted_tail=True).segments
             for where, copies in self._copies.items()
@@ -129,9 +129,9 @@ def _cluster_id(storage: Storage, tree: Tree) -> str | None:
     ids = {each for each in found.values() if each is not None}
     if len(ids) > 1:
         raise RefusedError(
-            f"these directories are of several clusters: {', '.join(sorted(ids))}",
+            f"these directories belong to several clusters: {', '.join(sorted(ids))}",
             object_name=storage.url,
-            hint="put those of one cluster under a folder of their own",
+            hint="put those of each cluster into a folder of its own",
         )
     return next(iter(ids), None)
 
@@ -152,7 +152,7 @@ def find_topics(
     directories: Iterable[UUID],
     faults: list[Fault],
 ) -> dict[str, ForeignTopic]:
-    """`directories` are the ids of those that are here: what no other can have is not lost."""
+    """Topics by name. `directories` are the ids of those here: a partition that no other can have is not lost."""
     names = {} if image is None else image.names()
     topics = {}
     for name, group in groupby(sorted(copies), key=lambda where: where.topic):
@@ -170,7 +170,7 @@ def find_topics(
 
 
 def _choose(found: Sequence[Copy], known: str | None, faults: list[Fault]) -> str | None:
-    """Of a name that stands for two topics, the one that the metadata knows, else the one that was written to last."""
+    """The id of a topic. Of two topics with one name, that in the metadata, otherwise the one written to last."""
     named = [each for each in found if each.topic_id is not None]
     newest = max(named, key=lambda each: each.folder.modified_ms, default=None)
     wanted = None if newest is None else newest.topic_id
@@ -178,7 +178,7 @@ def _choose(found: Sequence[Copy], known: str | None, faults: list[Fault]) -> st
         wanted = known
     for each in named:
         if each.topic_id != wanted:
-            message = f"is of another topic of this name ({each.topic_id}) and is passed over"
+            message = f"belongs to another topic of this name ({each.topic_id}) and is skipped"
             faults.append(Fault(path=each.folder.path, message=message, fatal=False))
     return wanted
 
@@ -201,14 +201,14 @@ def _topic(name: str, topic_id: str | None, count: int, image: MetadataImage | N
 def _strays(
     copies: Mapping[TopicPartition, Sequence[Copy]], image: MetadataImage, topics: Mapping[str, ForeignTopic]
 ) -> Iterator[Fault]:
-    """Folders that a broker would put aside. Here they are read: nobody knows that they are not wanted."""
+    """Faults for folders that a broker would put aside. They are read here, because they may be needed."""
     for where, found in copies.items():
         for each in found:
             topic_id = each.topic_id
             if topic_id is None or topic_id in image.topics or topic_id != topics[where.topic].topic_id:
                 continue
             why = "the topic was deleted" if topic_id in image.removed else "the cluster's metadata does not know it"
-            yield Fault(path=each.folder.path, message=f"{why} ({topic_id}); it is read all the same", fatal=False)
+            yield Fault(path=each.folder.path, message=f"{why} ({topic_id}); it is read nevertheless", fatal=False)
 
 
 def _missing(
@@ -218,7 +218,7 @@ def _missing(
     copies: Mapping[TopicPartition, Sequence[Copy]],
     here: frozenset[UUID],
 ) -> Iterator[Fault]:
-    """Partitions that no directory has. A broker makes the folder when it hears of the partition."""
+    """Faults for partitions without a folder. A broker makes the folder as soon as it knows the partition."""
     lost: list[int] = []
     unwritten: list[int] = []
     for partition, replicas in sorted(image.partitions.get(topic_id, {}).items()):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """One that no marker in the log ends."""
+    """A transaction without a marker in the log."""
 
     producer_id: int
     producer_epoch: int
@@ -38,9 +38,9 @@ class OpenTransaction:
 
 
 def fold(logs: Sequence[ScannedLog]) -> tuple[list[AbortedTransaction], list[OpenTransaction]]:
-    """Those that were aborted; and those that nothing says the end of, in order.
+    """Aborted transactions, and open ones in order of offsets.
 
-    One that began before the log does counts from the log's first offset on.
+    A transaction that began before the log counts from the log's first offset on.
     """
     first = next((each.base_offset for each in logs), 0)
     open_since: dict[int, OpenTransaction] = {}
@@ -60,7 +60,7 @@ def fold(logs: Sequence[ScannedLog]) -> tuple[list[AbortedTransaction], list[Ope
 
 
 def marker_after(logs: Sequence[ScannedLog], producer_id: int, offset: int) -> int | None:
-    """What a producer's first marker from an offset on says; None: there is none."""
+    """The kind of a producer's first marker from an offset on; None if there is none."""
     events = (event for each in logs if each.end_offset > offset for event in each.events)
     return next((kind for who, _, at, kind in events if who == producer_id and at >= offset and kind != DATA), None)
 
@@ -75,7 +75,7 @@ TOPIC: Final = "__transaction_state"
 _VALUE_VERSION_MAX: Final = 1
 _CLIENT_VERSION_TAG: Final = 2
 _EPOCH_FOR_EACH: Final = 2
-"""From this version of transactions on each one has an epoch of its own."""
+"""From this version of transactions on, each transaction has its own producer epoch."""
 
 
 class Status(IntEnum):
@@ -92,7 +92,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Of the transaction that a producer had under way."""
+    """The state of the transaction that a producer had in progress."""
 
     producer_id: int
     producer_epoch: int
@@ -101,10 +101,10 @@ class Decision:
     client_version: int
 
     def verdict(self, where: TopicPartition, producer_epoch: int, *, all_copies: bool) -> Verdict:
-        """On an open transaction whose batches have this epoch.
+        """The verdict on an open transaction whose batches have this epoch.
 
-        It must be that very transaction: the copy could be one that lacks its end, and the decision that of the next.
-        An epoch of its own proves it; else that no other copy of the partition exists.
+        The decision must be about this very transaction: the copy may lack its end, and the decision may be about the
+        next one. Its own epoch proves it; otherwise, that no other copy of the partition exists.
         """
         preparing = self.status in {Status.PREPARE_COMMIT, Status.PREPARE_ABORT}
         own_epochs = self.client_version >= _EPOCH_FOR_EACH
@@ -119,7 +119,7 @@ class Decision:
 def read_decisions(
     storage: Storage, partitions: Sequence[Sequence[ForeignSegment]], faults: list[Fault]
 ) -> dict[int, Decision]:
-    """By producer id. `partitions` are the segments of each partition of the topic, in order."""
+    """Decisions by producer id. `partitions` are the segments of each partition of the topic, in order."""
     found: dict[int, Decision] = {}
     for segments in filter(None, partitions):
         batches = (batch for each in segments for batch in read(storage, each, COLUMNS))
@@ -129,7 +129,7 @@ def read_decisions(
             try:
                 decision = decode_decision(key, value)
             except (CorruptDataError, UnsupportedFormatError) as error:
-                message = f"{error.message}; what it says of a transaction is passed over"
+                message = f"{error.message}; this record of a transaction is skipped"
                 faults.append(Fault(path=segments[0].path, message=message, offset=offset, fatal=False))
                 continue
             if decision is not None:
@@ -138,7 +138,7 @@ def read_decisions(
 
 
 def decode_decision(key: bytes, value: bytes | None) -> Decision | None:
-    """None: of a producer that is gone, or a record of another kind."""
+    """None for an expired producer, or a record of another kind."""
     if value is None or Fields(key).number("h") != 0:
         return None
     fields = Fields(value)
