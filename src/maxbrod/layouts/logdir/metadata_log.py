@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.decoding import decode_committed
@@ -37,7 +37,7 @@ from maxbrod.layouts.logdir.metadata_records import (
 from maxbrod.layouts.logdir.reading import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
     import numpy as np
@@ -46,11 +46,12 @@ if TYPE_CHECKING:
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.layouts.foreign_cluster import ForeignAcl
     from maxbrod.layouts.logdir.copies import Copy
-    from maxbrod.layouts.logdir.metadata_records import MetadataRecord
+    from maxbrod.layouts.logdir.metadata_records import Change, MetadataRecord
     from maxbrod.storage.interface import Storage
 
     Entities = tuple[tuple[str, str | None], ...]
 
+Value = TypeVar("Value")
 _CHECKPOINT: Final = re.compile(r"(?P<end>\d{20})-(?P<epoch>\d{10})\.checkpoint")
 _COLUMNS: Final = ["offset", "value"]
 
@@ -228,22 +229,7 @@ class MetadataImage:
         self._quotas: dict[Entities, dict[str, float]] = {}
         self._users: dict[tuple[str, int], ForeignUser] = {}
         self._brokers: dict[int, ForeignBroker] = {}
-        self._begun: list[tuple[int, MetadataRecord]] | None = None
-        self._appliers: Mapping[type, Callable[..., object]] = {
-            TopicAdded: self._add_topic,
-            TopicRemoved: self._remove_topic,
-            PartitionAssigned: self._assign,
-            ConfigSet: self._set_config,
-            QuotaSet: self._set_quota,
-            AclAdded: lambda each: self._acls.update({each.id: each.acl}),
-            AclRemoved: lambda each: self._acls.pop(each.id, None),
-            UserSet: lambda each: self._users.update({(each.user.name, each.user.mechanism): each.user}),
-            UserRemoved: lambda each: self._users.pop((each.name, each.mechanism), None),
-            BrokerRegistered: self._register,
-            BrokerChanged: self._change_broker,
-            BrokerRemoved: self._unregister,
-            Unknown: lambda each: self.unknown.add(each.type),
-        }
+        self._begun: list[tuple[int, Change]] | None = None
 
     def add(self, offset: int, record: MetadataRecord) -> None:
         if isinstance(record, TransactionBegan):
@@ -278,52 +264,60 @@ class MetadataImage:
             defaults={_DEFAULTS[name]: value for name, value in everywhere.items() if name in _DEFAULTS},
         )
 
-    def _apply(self, offset: int, record: MetadataRecord) -> None:
-        self._appliers[type(record)](record)
-        kept = not isinstance(record, BrokerRegistered | BrokerChanged | Unknown)
-        if kept and not (isinstance(record, PartitionAssigned) and record.replicas is None):
-            self.changed_at = offset
+    def _apply(self, offset: int, record: Change) -> None:  # noqa: C901, PLR0912 - one case for each type, none missing
+        match record:
+            case TopicAdded():
+                self.topics[record.topic_id] = record.name
+            case TopicRemoved():
+                name = self.topics.pop(record.topic_id, None)
+                self.partitions.pop(record.topic_id, None)
+                if name is not None:
+                    self.removed[record.topic_id] = name
+                    # Its settings are removed with it, without a record of their own.
+                    self._configs.pop((_TOPIC, name), None)
+            case PartitionAssigned():
+                if record.replicas is None:
+                    return
+                self.partitions.setdefault(record.topic_id, {})[record.partition] = record.replicas
+            case ConfigSet():
+                configs = self._configs.setdefault((record.resource_type, record.resource_name), {})
+                _set(configs, record.name, record.value)
+            case QuotaSet():
+                entities = tuple(sorted(record.entities, key=lambda each: each[0]))
+                quotas = self._quotas.setdefault(entities, {})
+                _set(quotas, record.key, record.value)
+                if not quotas:
+                    del self._quotas[entities]
+            case AclAdded():
+                self._acls[record.id] = record.acl
+            case AclRemoved():
+                self._acls.pop(record.id, None)
+            case UserSet():
+                self._users[record.user.name, record.user.mechanism] = record.user
+            case UserRemoved():
+                self._users.pop((record.name, record.mechanism), None)
+            case BrokerRemoved():
+                self._brokers.pop(record.node_id, None)
+                self.log_dirs.pop(record.node_id, None)
+            case BrokerRegistered():
+                self._brokers[record.broker.node_id] = record.broker
+                self.log_dirs[record.broker.node_id] = frozenset(record.log_dirs)
+                return
+            case BrokerChanged():
+                if record.log_dirs is not None:
+                    self.log_dirs[record.node_id] = frozenset(record.log_dirs)
+                return
+            case Unknown():
+                self.unknown.add(record.type)
+                return
+            case _:
+                assert_never(record)
+        self.changed_at = offset
 
-    def _add_topic(self, record: TopicAdded) -> None:
-        self.topics[record.topic_id] = record.name
 
-    def _remove_topic(self, record: TopicRemoved) -> None:
-        """Its settings are removed with it, without a record of their own."""
-        name = self.topics.pop(record.topic_id, None)
-        self.partitions.pop(record.topic_id, None)
-        if name is not None:
-            self.removed[record.topic_id] = name
-            self._configs.pop((_TOPIC, name), None)
-
-    def _assign(self, record: PartitionAssigned) -> None:
-        if record.replicas is not None:
-            self.partitions.setdefault(record.topic_id, {})[record.partition] = record.replicas
-
-    def _set_config(self, record: ConfigSet) -> None:
-        found = self._configs.setdefault((record.resource_type, record.resource_name), {})
-        if record.value is None:
-            found.pop(record.name, None)
-        else:
-            found[record.name] = record.value
-
-    def _set_quota(self, record: QuotaSet) -> None:
-        entities = tuple(sorted(record.entities, key=lambda each: each[0]))
-        found = self._quotas.setdefault(entities, {})
-        if record.value is None:
-            found.pop(record.key, None)
-        else:
-            found[record.key] = record.value
-        if not found:
-            del self._quotas[entities]
-
-    def _register(self, record: BrokerRegistered) -> None:
-        self._brokers[record.broker.node_id] = record.broker
-        self.log_dirs[record.broker.node_id] = frozenset(record.log_dirs)
-
-    def _change_broker(self, record: BrokerChanged) -> None:
-        if record.log_dirs is not None:
-            self.log_dirs[record.node_id] = frozenset(record.log_dirs)
-
-    def _unregister(self, record: BrokerRemoved) -> None:
-        self._brokers.pop(record.node_id, None)
-        self.log_dirs.pop(record.node_id, None)
+def _set(values: dict[str, Value], name: str, value: Value | None) -> None:
+    """Sets a value; None removes it."""
+    if value is None:
+        values.pop(name, None)
+    else:
+        values[name] = value

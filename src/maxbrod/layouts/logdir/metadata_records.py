@@ -112,7 +112,7 @@ class TransactionAborted:
     pass
 
 
-MetadataRecord = (
+Change = (
     TopicAdded
     | TopicRemoved
     | PartitionAssigned
@@ -126,10 +126,8 @@ MetadataRecord = (
     | BrokerChanged
     | BrokerRemoved
     | Unknown
-    | TransactionBegan
-    | TransactionEnded
-    | TransactionAborted
 )
+MetadataRecord = Change | TransactionBegan | TransactionEnded | TransactionAborted
 
 _FRAME_VERSION: Final = 1
 _REPLICAS_TAG: Final = 2
