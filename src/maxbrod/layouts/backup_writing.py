@@ -89,7 +89,7 @@ class BackupWriter:
         buffers = RecordBuffers(records)
         if int(buffers.offset[0]) < self._next_offset or (np.diff(buffers.offset) <= 0).any():
             raise RefusedError(
-                f"records of {self._where} do not come in the order of offsets, behind offset {self._next_offset - 1}",
+                f"records of {self._where} do not come in the order of offsets, after offset {self._next_offset - 1}",
                 offset=int(buffers.offset[0]),
                 hint="survey the archive again, and continue where it ends",
             )

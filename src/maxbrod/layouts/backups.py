@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from maxbrod.errors import ObjectNotFoundError, RefusedError, UsageError
@@ -83,20 +83,6 @@ def list_segments(
             yield *parsed, info.path, info.size
 
 
-def is_backup(storage: Storage, folder: str, segment: re.Pattern[str], is_ours: Callable[[bytes], bool | None]) -> bool:
-    """Whether a folder is a backup of a layout.
-
-    `is_ours` judges the first bytes of its manifest. If they are inconclusive (None), the names of its objects decide.
-    """
-    head = _manifest_head(storage, folder)
-    judged = None if head is None else is_ours(head)
-    if judged is not None:
-        return judged
-    prefix = f"{folder}/" if folder else ""
-    names = (info.path.removeprefix(prefix) for info in storage.list(f"{prefix}topics"))
-    return any(segment.fullmatch(name) for name in islice(names, _NAMES_MAX))
-
-
 def _manifest_head(storage: Storage, folder: str) -> bytes | None:
     """The first bytes of a folder's manifest; None if it has none."""
     path = f"{folder}/{MANIFEST}" if folder else MANIFEST
@@ -107,53 +93,67 @@ def _manifest_head(storage: Storage, folder: str) -> bytes | None:
         return None
 
 
-def _folders(storage: Storage, segment: re.Pattern[str], *, names_max: int | None = None) -> Iterator[str]:
-    """Folders that have a manifest, or objects that are named like segments; each once, the root as ''."""
-    seen: set[str] = set()
-    for info in islice(storage.list(), names_max):
-        first, _, rest = info.path.partition("/")
-        folder = None
-        if info.path == MANIFEST or segment.fullmatch(info.path):
-            folder = ""
-        elif rest == MANIFEST or segment.fullmatch(rest):
-            folder = first
-        if folder is not None and folder not in seen:
-            seen.add(folder)
-            yield folder
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupKind:
+    """How the backups of one layout are recognized.
 
-
-def detect_backup(storage: Storage, segment: re.Pattern[str], is_ours: Callable[[Storage, str], bool]) -> bool:
-    """Whether the storage has such a backup, by the first names that it lists."""
-    return is_ours(storage, "") or any(
-        is_ours(storage, folder) for folder in _folders(storage, segment, names_max=_NAMES_MAX)
-    )
-
-
-def find_backup(
-    storage: Storage, segment: re.Pattern[str], is_ours: Callable[[Storage, str], bool], backup_id: str | None
-) -> Backup | None:
-    """The backup that is asked for, with the id that its place suggests; None if there is none.
-
-    UsageError: there are several.
+    `is_ours` judges the first bytes of a manifest. If they are inconclusive (None), the names of objects decide.
     """
-    if backup_id is not None and (not backup_id or "/" in backup_id or backup_id in {".", ".."}):
-        raise UsageError(f"{backup_id!r} cannot be the id of a backup", hint="it is the name of one folder")
-    if is_ours(storage, ""):
-        return Backup(backup_id=backup_id or storage.url.rsplit("/", 1)[-1], folder="")
-    if backup_id is not None:
-        return Backup(backup_id=backup_id, folder=backup_id) if is_ours(storage, backup_id) else None
-    found = [folder for folder in _folders(storage, segment) if is_ours(storage, folder)]
-    if len(found) > 1:
-        raise UsageError(
-            f"there are several backups here: {', '.join(found[:20])}",
-            object_name=storage.url,
-            hint="let the URL of the archive end in the folder of one (or convert with --from-option backup_id=ID)",
-        )
-    return Backup(backup_id=found[0], folder=found[0]) if found else None
+
+    segment: re.Pattern[str]
+    is_ours: Callable[[bytes], bool | None]
+
+    def detect(self, storage: Storage) -> bool:
+        """Whether the storage has such a backup, by the first names that it lists."""
+        folders = chain([""], self._folders(storage, names_max=_NAMES_MAX))
+        return any(self._is_backup(storage, folder) for folder in folders)
+
+    def find(self, storage: Storage, backup_id: str | None) -> Backup | None:
+        """The requested backup, with the id that its place suggests; None if there is none.
+
+        UsageError: there are several.
+        """
+        if backup_id is not None and (not backup_id or "/" in backup_id or backup_id in {".", ".."}):
+            raise UsageError(f"{backup_id!r} cannot be the id of a backup", hint="it is the name of one folder")
+        if self._is_backup(storage, ""):
+            return Backup(backup_id=backup_id or storage.url.rsplit("/", 1)[-1], folder="")
+        if backup_id is not None:
+            return Backup(backup_id=backup_id, folder=backup_id) if self._is_backup(storage, backup_id) else None
+        found = [folder for folder in self._folders(storage) if self._is_backup(storage, folder)]
+        if len(found) > 1:
+            raise UsageError(
+                f"there are several backups here: {', '.join(found[:20])}",
+                object_name=storage.url,
+                hint="let the URL of the archive end in the folder of one (or convert with --from-option backup_id=ID)",
+            )
+        return Backup(backup_id=found[0], folder=found[0]) if found else None
+
+    def _is_backup(self, storage: Storage, folder: str) -> bool:
+        head = _manifest_head(storage, folder)
+        judged = None if head is None else self.is_ours(head)
+        if judged is not None:
+            return judged
+        prefix = f"{folder}/" if folder else ""
+        names = (info.path.removeprefix(prefix) for info in storage.list(f"{prefix}topics"))
+        return any(self.segment.fullmatch(name) for name in islice(names, _NAMES_MAX))
+
+    def _folders(self, storage: Storage, *, names_max: int | None = None) -> Iterator[str]:
+        """Folders that have a manifest, or objects that are named like segments; each once, the root as ''."""
+        seen: set[str] = set()
+        for info in islice(storage.list(), names_max):
+            first, _, rest = info.path.partition("/")
+            folder = None
+            if info.path == MANIFEST or self.segment.fullmatch(info.path):
+                folder = ""
+            elif rest == MANIFEST or self.segment.fullmatch(rest):
+                folder = first
+            if folder is not None and folder not in seen:
+                seen.add(folder)
+                yield folder
 
 
 def refuse_other(backup: Backup, backup_id: str | None) -> None:
-    """UsageError: the URL points into one backup's folder, and another one is asked for."""
+    """UsageError: the URL points into one backup's folder, and another one is requested."""
     if backup_id not in {None, backup.backup_id, backup.folder}:
         raise UsageError(
             f"this is the backup {backup.backup_id!r}, not {backup_id!r}",

@@ -107,8 +107,8 @@ def with_headers(records: pa.RecordBatch, added: Sequence[tuple[bytes, pa.Array]
         [headers.flatten(), *(_entries(name, values, records.num_rows) for name, values in added)]
     )
     rows = number_array(_order(own, ends, len(added)))
-    taken = entries.take(rows)
-    column = headers_array(ends, taken.field(0), taken.field(1))
+    reordered = entries.take(rows)
+    column = headers_array(ends, reordered.field(0), reordered.field(1))
     return records.set_column(records.schema.get_field_index("headers"), records.schema.field("headers"), column)
 
 

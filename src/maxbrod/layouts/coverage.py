@@ -182,16 +182,16 @@ def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
 def _without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
     """The parts of `ranges` that none of the others covers."""
     left: list[Range] = []
-    taken, at = _merged(others), 0
+    covered, at = _merged(others), 0
     for base, end in _merged(ranges):
         reached = base
-        while at < len(taken) and taken[at][1] <= reached:
+        while at < len(covered) and covered[at][1] <= reached:
             at += 1
         here = at
-        while here < len(taken) and taken[here][0] < end:
-            if taken[here][0] > reached:
-                left.append((reached, taken[here][0]))
-            reached = max(reached, taken[here][1])
+        while here < len(covered) and covered[here][0] < end:
+            if covered[here][0] > reached:
+                left.append((reached, covered[here][0]))
+            reached = max(reached, covered[here][1])
             here += 1
         if reached < end:
             left.append((reached, end))

@@ -88,7 +88,7 @@ def decode_portions(
     from maxbrod.batch.decode import decode  # noqa: PLC0415 - numba: only to decode records
 
     portion = np.cumsum(headers.size) // _DECODED_BYTES
-    wanted = None if columns is None else list(columns)
+    names = None if columns is None else list(columns)
     for rows in np.split(np.arange(len(headers)), np.flatnonzero(np.diff(portion)) + 1):
         if rows.size:
-            yield decode(data, headers.take(rows), columns=wanted, object_name=object_name)
+            yield decode(data, headers.take(rows), columns=names, object_name=object_name)

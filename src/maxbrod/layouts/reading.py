@@ -156,8 +156,8 @@ def read_foreign(storage: Storage, details: str, *, columns: Sequence[str] | Non
     if not segment.details.get(UNCOMMITTED):
         yield from layout.read(storage, segment, columns=columns)
         return
-    wanted = project(None if columns is None else list(columns)).names
-    for batch in layout.read(storage, segment, columns=project([*wanted, "control"]).names):
-        records = batch.filter(pc.invert(batch.column("control"))).select(wanted)
+    names = project(None if columns is None else list(columns)).names
+    for batch in layout.read(storage, segment, columns=project([*names, "control"]).names):
+        records = batch.filter(pc.invert(batch.column("control"))).select(names)
         if records.num_rows:
             yield records

@@ -35,18 +35,18 @@ class Rotation:
     def pieces(self, sizes: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:
         """Rows [first, last) that go into one segment, by the sizes of records, and whether they begin a new one."""
         ends = np.cumsum(sizes)
-        row, taken = 0, 0
+        row, done = 0, 0
         while row < len(sizes):
             begins = not self.records or self._full()
             if begins:
                 self.bytes, self.records = self.bytes_fresh, 0
-            fits = int(np.searchsorted(ends, taken + self.bytes_max - self.bytes, side="right")) + 1
+            fits = int(np.searchsorted(ends, done + self.bytes_max - self.bytes, side="right")) + 1
             room = _NO_LIMIT if self.records_max is None else self.records_max - self.records
             last = min(max(fits, row + 1), row + room, len(sizes))
-            self.bytes += int(ends[last - 1]) - taken
+            self.bytes += int(ends[last - 1]) - done
             self.records += last - row
             yield row, last, begins
-            row, taken = last, int(ends[last - 1])
+            row, done = last, int(ends[last - 1])
 
     def _full(self) -> bool:
         return self.bytes > self.bytes_max or (self.records_max is not None and self.records >= self.records_max)

@@ -134,7 +134,7 @@ def test_a_new_backup_never_overwrites_one_that_was_not_seen(tool: Tool, storage
 @each_tool
 def test_records_that_are_archived_already_are_refused(tool: Tool, storage: Storage) -> None:
     tool.add(storage, some(0, 5))
-    with pytest.raises(RefusedError, match="behind offset 4"):
+    with pytest.raises(RefusedError, match="after offset 4"):
         tool.write(storage, some(4, 2))
 
 

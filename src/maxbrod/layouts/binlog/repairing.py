@@ -102,19 +102,19 @@ def _chosen(
     where: TopicPartition, spans: dict[int, tuple[int, int]], listed: set[int], faults: list[Fault]
 ) -> list[int]:
     """The segments for the partition index: first those that it had, then all that fit between them."""
-    taken: list[tuple[int, int, int]] = []
+    chosen: list[tuple[int, int, int]] = []
     for start_offset in sorted(spans, key=lambda start: (start not in listed, start)):
         base, end = spans[start_offset]
-        at = bisect_left(taken, (base,))
+        at = bisect_left(chosen, (base,))
         rivals = [
-            *(each for each in taken[max(at - 1, 0) : at] if each[1] > base),
-            *(each for each in taken[at : at + 1] if each[0] < max(end, base + 1)),
+            *(each for each in chosen[max(at - 1, 0) : at] if each[1] > base),
+            *(each for each in chosen[at : at + 1] if each[0] < max(end, base + 1)),
         ]
         if not rivals:
-            taken.insert(at, (base, end, start_offset))
+            chosen.insert(at, (base, end, start_offset))
             continue
         held = any(other_base <= base and end <= other_end for other_base, other_end, _ in rivals)
         message = f"holds offsets {base} to {end - 1} of which others hold {'all' if held else 'some'}; it is left out"
         path = segment_path(where, start_offset, RECORDS)
         faults.append(Fault(path=path, message=message, offset=base, fatal=not held))
-    return sorted(start_offset for _, _, start_offset in taken)
+    return sorted(start_offset for _, _, start_offset in chosen)

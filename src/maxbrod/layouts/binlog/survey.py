@@ -57,11 +57,11 @@ def survey(storage: Storage) -> Survey:
     positions: dict[TopicPartition, int] = {}
     with ThreadPoolExecutor(_REQUESTS) as pool:
         indexes = list(pool.map(lambda where: _listed(storage, where, tree[where]), backed_up))
-        wanted = [(where, start) for where, (listed, _) in zip(backed_up, indexes, strict=True) for start in listed]
-        looks = pool.map(lambda each: _look(storage, each[0], tree[each[0]], each[1]), wanted)
+        starts = [(where, start) for where, (listed, _) in zip(backed_up, indexes, strict=True) for start in listed]
+        results = pool.map(lambda each: _look(storage, each[0], tree[each[0]], each[1]), starts)
         for where, (listed, about) in zip(backed_up, indexes, strict=True):
             faults += about
-            found = _in_order(islice(looks, len(listed)), faults)
+            found = _in_order(islice(results, len(listed)), faults)
             faults += _unlisted(where, tree[where], listed, found)
             segments += found
             positions[where] = found[-1].end_offset if found else 0

@@ -49,7 +49,7 @@ class Header:
     records: int
     start_offset: int
     end_offset: int
-    """Of the last record, inclusive."""
+    """The offset of the last record."""
 
 
 def encode_header(header: Header) -> bytes:

@@ -1,4 +1,4 @@
-"""Makes written segments part of a backup: the manifest, then the checkpoint behind it.
+"""Makes written segments part of a backup: first the manifest, then the checkpoint.
 
 A checkpoint ahead of the manifest would make a later run skip records that no reader can find.
 """

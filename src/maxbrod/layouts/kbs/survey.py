@@ -16,9 +16,7 @@ from maxbrod.errors import CorruptDataError, MaxbrodError, naming
 from maxbrod.layouts.backups import (
     MANIFEST,
     Backup,
-    detect_backup,
-    find_backup,
-    is_backup,
+    BackupKind,
     list_segments,
     positions_ahead,
     refuse_other,
@@ -57,22 +55,20 @@ _VERSION: Final = re.compile(rb'"version"\s*:\s*"')
 _BACKUP_ID: Final = re.compile(rb'"backup_id"\s*:')
 
 
-def detect(storage: Storage) -> bool:
-    return detect_backup(storage, SEGMENT, _is_ours)
-
-
-def _is_ours(storage: Storage, folder: str) -> bool:
-    return is_backup(storage, folder, SEGMENT, _judge)
-
-
-def _judge(head: bytes) -> bool | None:
-    """Whether a manifest is of this layout, by its first bytes; None if they do not show it."""
+def _is_ours(head: bytes) -> bool | None:
     return _VERSION.search(head) is not None if _BACKUP_ID.search(head) else None
+
+
+_KIND: Final = BackupKind(segment=SEGMENT, is_ours=_is_ours)
+
+
+def detect(storage: Storage) -> bool:
+    return _KIND.detect(storage)
 
 
 def survey(storage: Storage, backup_id: str | None = None) -> Survey:
     """UnsupportedFormatError: the manifest has a later major version."""
-    backup = find_backup(storage, SEGMENT, _is_ours, backup_id)
+    backup = _KIND.find(storage, backup_id)
     if backup is None:
         return Survey(layout=NAME, segments=())
     try:

@@ -179,10 +179,10 @@ def write_file(path: Path, data: bytes, *, like: Path) -> None:
 
 def own_like(target: int | Path, like: Path) -> None:
     """Gives a file or a folder the owner of another."""
-    wanted = like.stat()
+    owner = like.stat()
     found = os.fstat(target) if isinstance(target, int) else target.stat()
-    if (found.st_uid, found.st_gid) != (wanted.st_uid, wanted.st_gid):
-        os.chown(target, wanted.st_uid, wanted.st_gid)
+    if (found.st_uid, found.st_gid) != (owner.st_uid, owner.st_gid):
+        os.chown(target, owner.st_uid, owner.st_gid)
 
 
 def _encode(rows: list[str]) -> bytes:

@@ -173,14 +173,14 @@ def _choose(found: Sequence[Copy], known: str | None, faults: list[Fault]) -> st
     """The id of a topic. Of two topics with one name, that in the metadata, otherwise the one written to last."""
     named = [each for each in found if each.topic_id is not None]
     newest = max(named, key=lambda each: each.folder.modified_ms, default=None)
-    wanted = None if newest is None else newest.topic_id
+    chosen = None if newest is None else newest.topic_id
     if known is not None and any(each.topic_id in {None, known} for each in found):
-        wanted = known
+        chosen = known
     for each in named:
-        if each.topic_id != wanted:
+        if each.topic_id != chosen:
             message = f"belongs to another topic of this name ({each.topic_id}) and is skipped"
             faults.append(Fault(path=each.folder.path, message=message, fatal=False))
-    return wanted
+    return chosen
 
 
 def _topic(name: str, topic_id: str | None, count: int, image: MetadataImage | None) -> ForeignTopic:

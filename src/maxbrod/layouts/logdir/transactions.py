@@ -108,8 +108,8 @@ class Decision:
         """
         preparing = self.status in {Status.PREPARE_COMMIT, Status.PREPARE_ABORT}
         own_epochs = self.client_version >= _EPOCH_FOR_EACH
-        wanted = producer_epoch + 1 if own_epochs and preparing else producer_epoch
-        if where not in self.partitions or self.producer_epoch != wanted or not (own_epochs or all_copies):
+        expected_epoch = producer_epoch + 1 if own_epochs and preparing else producer_epoch
+        if where not in self.partitions or self.producer_epoch != expected_epoch or not (own_epochs or all_copies):
             return Verdict.UNKNOWN
         if self.status == Status.PREPARE_COMMIT:
             return Verdict.COMMITTED
