@@ -1,14 +1,14 @@
-"""Consumer groups from a backed-up `__consumer_offsets`: the position of each group, and what its coordinator knew.
+"""Consumer groups from a backed-up `__consumer_offsets`: the position of each group.
 
-A key begins with its type as an int16: 0 and 1 are offset commits, 2 is a group of the classic protocol; the others,
-of the newer protocols, say nothing about offsets. A value begins with its version; from 4 on strings are compact and
-tagged fields may follow. Columns are scanned once, then one record is left for each group and partition. Records that
-cannot be decoded are reported beside the others: one odd record must not cost all groups of a cluster.
+A key begins with its type as an int16: 0 and 1 are offset commits; the others are about groups and their members, and
+say nothing about offsets. A value begins with its version; from 4 on strings are compact and tagged fields may follow.
+Columns are scanned once, then one record is left for each group and partition. Records that cannot be decoded are
+reported beside the others: one odd record must not cost all groups of a cluster.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "__consumer_offsets"
 _OFFSET_KEYS: Final = frozenset({0, 1})
-_GROUP_KEY: Final = 2
 _VALUE_VERSION_MAX: Final = 4
 _FLEXIBLE: Final = 4
 _TOPIC_ID_TAG: Final = 0
@@ -35,11 +34,6 @@ _TOPIC_ID_TAG: Final = 0
 class CommitKey:
     group_id: str
     where: TopicPartition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupKey:
-    group_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,40 +51,14 @@ class Commit:
     """The id of the committed topic, if the broker knew it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupState:
-    """A group of the classic protocol, as its coordinator recorded it."""
-
-    protocol_type: str
-    generation: int
-    protocol: str | None
-    leader: str | None
-    state_timestamp_ms: int
-    members: tuple[GroupMember, ...]
-
-
-def decode_key(key: bytes) -> CommitKey | GroupKey | None:
-    """None for a record of another protocol, which says nothing about offsets."""
+def decode_key(key: bytes) -> CommitKey | None:
+    """None for a record about a group or its members, which says nothing about offsets."""
     fields = Fields(key)
     kind = fields.number("h")
     if kind in _OFFSET_KEYS:
         group_id = fields.text()
         where = TopicPartition(topic=fields.text(), partition=fields.number("i"))
         return CommitKey(group_id=group_id, where=where)
-    if kind == _GROUP_KEY:
-        return GroupKey(group_id=fields.text())
     if kind < 0:
         raise CorruptDataError(f"a key is of the type {kind}")
     return None
@@ -113,35 +81,6 @@ def _topic_id(tag: bytes | None) -> UUID | None:
     return UUID(bytes=tag) if tag is not None and len(tag) == 16 and any(tag) else None
 
 
-def decode_group(value: bytes) -> GroupState:
-    fields = _versioned(value)
-    state = GroupState(
-        protocol_type=fields.text(),
-        generation=fields.number("i"),
-        protocol=fields.text_or_none(),
-        leader=fields.text_or_none(),
-        state_timestamp_ms=fields.number("q") if fields.version >= 2 else -1,
-        members=tuple(_member(fields) for _ in range(fields.count())),
-    )
-    fields.tags()
-    return state
-
-
-def _member(fields: Fields) -> GroupMember:
-    member = GroupMember(
-        member_id=fields.text(),
-        instance_id=fields.text_or_none() if fields.version >= 3 else None,
-        client_id=fields.text(),
-        client_host=fields.text(),
-        rebalance_timeout_ms=fields.number("i") if fields.version >= 1 else -1,
-        session_timeout_ms=fields.number("i"),
-        subscription=fields.blob(),
-        assignment=fields.blob(),
-    )
-    fields.tags()
-    return member
-
-
 def _versioned(value: bytes) -> Fields:
     fields = Fields(value)
     fields.version = fields.number("h")
@@ -153,11 +92,10 @@ def _versioned(value: bytes) -> Fields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsTopic:
-    """The contents of the topic. Groups of any protocol have commits; only classic ones have a state."""
+    """The commits of all groups, of any protocol."""
 
     commits: Mapping[str, Mapping[TopicPartition, Commit]]
     """By group."""
-    states: Mapping[str, GroupState]
     unreadable: tuple[tuple[int, str], ...] = ()
     """Offsets of records that could not be decoded, with the reason."""
 
@@ -169,47 +107,32 @@ class OffsetsTopic:
         )
 
 
-@dataclass(slots=True)
-class _Gathered:
-    commits: dict[str, dict[TopicPartition, Commit]] = field(default_factory=dict)
-    states: dict[str, GroupState] = field(default_factory=dict)
-    unreadable: list[tuple[int, str]] = field(default_factory=list)
-
-
 def read_offsets_topic(partitions: Iterable[Iterable[pa.RecordBatch]], *, committed: bool = False) -> OffsetsTopic:
     """The groups of all `partitions`, each given as batches of RECORD_SCHEMA, or of `last_records.COLUMNS`, in order.
 
     `committed`: see `last_records`.
     """
-    gathered = _Gathered()
+    commits: dict[str, dict[TopicPartition, Commit]] = {}
+    unreadable: list[tuple[int, str]] = []
     for batches in partitions:
-        _gather(last_records(batches, committed=committed), gathered)
+        records = last_records(batches, committed=committed)
+        columns = (records.column(name).to_pylist() for name in ("offset", "key", "value"))
+        for offset, key, value in zip(*columns, strict=True):
+            try:
+                _apply(decode_key(key), value, commits)
+            except (CorruptDataError, UnsupportedFormatError) as error:
+                unreadable.append((offset, error.message))
     return OffsetsTopic(
-        commits={group_id: found for group_id, found in gathered.commits.items() if found},
-        states=gathered.states,
-        unreadable=tuple(gathered.unreadable),
+        commits={group_id: found for group_id, found in commits.items() if found}, unreadable=tuple(unreadable)
     )
 
 
-def _gather(records: pa.Table, gathered: _Gathered) -> None:
-    columns = (records.column(name).to_pylist() for name in ("offset", "key", "value"))
-    for offset, key, value in zip(*columns, strict=True):
-        try:
-            _apply(decode_key(key), value, gathered)
-        except (CorruptDataError, UnsupportedFormatError) as error:
-            gathered.unreadable.append((offset, error.message))
-
-
-def _apply(key: CommitKey | GroupKey | None, value: bytes | None, gathered: _Gathered) -> None:
-    """Applies a commit or a group; a null value deletes it. Keys of type 0 and 1 mean the same partition of a group."""
-    if isinstance(key, CommitKey):
-        commits = gathered.commits.setdefault(key.group_id, {})
-        if value is None:
-            commits.pop(key.where, None)
-        else:
-            commits[key.where] = decode_commit(value)
-    elif isinstance(key, GroupKey):
-        if value is None:
-            gathered.states.pop(key.group_id, None)
-        else:
-            gathered.states[key.group_id] = decode_group(value)
+def _apply(key: CommitKey | None, value: bytes | None, commits: dict[str, dict[TopicPartition, Commit]]) -> None:
+    """Applies a commit; a null value deletes it. Keys of type 0 and 1 mean the same partition of a group."""
+    if key is None:
+        return
+    found = commits.setdefault(key.group_id, {})
+    if value is None:
+        found.pop(key.where, None)
+    else:
+        found[key.where] = decode_commit(value)

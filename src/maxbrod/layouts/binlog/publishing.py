@@ -40,6 +40,7 @@ def publish(
     added = [*written, *(empty_segment(storage, where) for where in facts.empty if where not in held)]
     for where in dict.fromkeys(segment.where for segment in added):
         starts[where] |= {int(segment.details["start_offset"]) for segment in added if segment.where == where}
+        # The commit point of a partition: readers see segments that its index lists, and no others.
         storage.replace(index_path(where), encode_partition_index(where.partition, sorted(starts[where])))
     topics = {where.topic for where in (*survey.positions, *starts)}
     _publish_groups(storage, survey, facts.groups, topics)

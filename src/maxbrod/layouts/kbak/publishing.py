@@ -37,6 +37,7 @@ def publish(
     if facts.groups or not _exists(storage, backup.path(GROUPS)):
         # Like the tool, keep the last groups that were seen if this run has seen none.
         write_document(storage, backup.path(GROUPS), _groups_document(facts.groups, taken_at_ms))
+    # The commit point: readers see the new segments from here on.
     write_document(storage, backup.path(MANIFEST), values)
     contents = parse_manifest(Fields(values=values, object_name=manifest.object_name), backup)
     database = positions_database(backup.backup_id, contents.positions, facts.cluster_id, taken_at_ms)

@@ -45,6 +45,7 @@ def publish(
         created_at_ms=facts.taken_at_ms or now_ms,
         completed_at_ms=now_ms,
     )
+    # The commit point: readers see the new segments from here on.
     write_document(storage, backup.path(MANIFEST), document)
     path = backup.path(CHECKPOINT)
     write_document(storage, path, _checkpoint(_old(storage, path), backup, segments, now_ms))

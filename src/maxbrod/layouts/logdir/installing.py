@@ -109,11 +109,13 @@ def finish(directory: Path, journal: Journal) -> tuple[Staged, ...]:
         place, folder = directory / str(each.where), directory / each.folder
         # A broker may have run in between. Then it has begun to delete the folder, or the place has new records.
         if _holds(folder, each.log) and held_in(place) is None:
+            # After a crash between the two renames the place is missing, and the next run does the second one only.
             if place.exists():
                 place.rename(directory / _aside(each.where))
             folder.rename(place)
         if _holds(place, each.log):
             done.append(each)
+    # The renames must be durable first: a broker does not read logs up to their recovery point again.
     sync_folder(directory)
     note_logs(directory, {each.where: (each.log.start, each.log.base, each.log.end) for each in done})
     discard_staged(directory)

@@ -207,6 +207,7 @@ class _Segment:
         self._size += stop - first
 
     def close(self) -> None:
+        # The log is durable before its indexes exist, because a broker that finds indexes does not read the log.
         for descriptor, writeback in self._files:
             writeback.settle()
             os.fsync(descriptor)
