@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
 HELD_BYTES_MAX: Final = 64 << 20
 PIECE_BYTES: Final = 8 << 20
+_ABSENT: Final[dict[str, tuple[type[np.generic], int]]] = {
+    "leader_epoch": (np.int32, -1),
+    "producer_id": (np.int64, -1),
+    "producer_epoch": (np.int16, -1),
+    "sequence": (np.int32, -1),
+    "transactional": (np.bool_, 0),
+    "control": (np.bool_, 0),
+}
+"""Kafka's defaults for fields that tools which back up as consumers never see."""
 
 
 class Stored:
@@ -88,17 +97,6 @@ class _Reader:
 
     def seekable(self) -> bool:
         return False
-
-
-_ABSENT: Final[dict[str, tuple[type[np.generic], int]]] = {
-    "leader_epoch": (np.int32, -1),
-    "producer_id": (np.int64, -1),
-    "producer_epoch": (np.int16, -1),
-    "sequence": (np.int32, -1),
-    "transactional": (np.bool_, 0),
-    "control": (np.bool_, 0),
-}
-"""Kafka's defaults for fields that tools which back up as consumers never see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

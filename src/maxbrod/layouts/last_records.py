@@ -26,6 +26,7 @@ _SCHEMA: Final = project(COLUMNS)
 _ENOUGH_ROWS: Final = 1 << 18
 _ENOUGH_BYTES: Final = 128 << 20
 _ABORT, _COMMIT, _NO_MARKER = 0, 1, -1
+_FLAGS: Final = ("control", "transactional")
 
 
 def last_records(batches: Iterable[pa.RecordBatch], *, committed: bool = False) -> pa.Table:
@@ -108,6 +109,3 @@ def _array(records: pa.Table, name: str) -> pa.Array:
 def _numbers(records: pa.Table, name: str) -> NDArray[np.int64]:
     column = _array(records, name)
     return number_column(column) if len(column) else np.empty(0, np.bool_ if name in _FLAGS else np.int64)
-
-
-_FLAGS: Final = ("control", "transactional")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 WHERE: Final = TopicPartition(topic="t", partition=0)
+_MORE: Final = ("avro", "binlog")
+"""Layouts with additional kernels, which only damage or the tool's own files require."""
 
 
 def specimen() -> pa.RecordBatch:
@@ -39,10 +41,6 @@ def specimen() -> pa.RecordBatch:
             }
         )
     )
-
-
-_MORE: Final = ("avro", "binlog")
-"""Layouts with additional kernels, which only damage or the tool's own files require."""
 
 
 def prepare() -> None:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.storage.interface import Storage
+PIECE_BYTES: Final = 16 << 20
+"""Bytes of records held at a time, unless a single record is larger."""
+_PIECE_ENTRIES: Final = 1 << 16
 
 
 def files_of(segment: ForeignSegment) -> SegmentFiles:
@@ -88,11 +91,6 @@ def _damaged(storage: Storage, files: SegmentFiles, piece: Entries, status: int,
         position=int(piece.start[row]),
         hint="the records file or its index is damaged there; the tool keeps no checksum that would show which",
     )
-
-
-PIECE_BYTES: Final = 16 << 20
-"""Bytes of records held at a time, unless a single record is larger."""
-_PIECE_ENTRIES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

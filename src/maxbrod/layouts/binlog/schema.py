@@ -30,6 +30,13 @@ INDEX: Final = "_index"
 
 _PARTITION_FILE: Final = re.compile(r"(index|consumer_offsets)_partition_(\d{3,10})")
 _SEGMENT_FILE: Final = re.compile(r"segment_partition_(\d{3,10})_from_offset_(\d{10,19})(_records|_index)?")
+MAGIC: Final = b"\x01"
+"""The first byte of every binary file: the version of the format."""
+ENTRY_BYTES: Final = 24
+RECORD_BYTES_MIN: Final = 24
+"""An empty record: offset, timestamp type, two lengths and the header count."""
+_LENGTH: Final = struct.Struct(">i")
+_OFFSET: Final = struct.Struct(">q")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,16 +121,6 @@ def _place(tree: dict[TopicPartition, PartitionObjects], topic: str, name: str, 
                 segment.records = info
             else:
                 segment.index = info
-
-
-MAGIC: Final = b"\x01"
-"""The first byte of every binary file: the version of the format."""
-ENTRY_BYTES: Final = 24
-RECORD_BYTES_MIN: Final = 24
-"""An empty record: offset, timestamp type, two lengths and the header count."""
-
-_LENGTH: Final = struct.Struct(">i")
-_OFFSET: Final = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, ForeignTopic, Survey, WriteOptions
     from maxbrod.storage.interface import Storage
+_COUNTED: Final = ("control_records_skipped", "aborted_records_dropped")
+"""Counts that the tool leaves out if they are 0."""
 
 
 def publish(
@@ -83,10 +85,6 @@ def _refuse_other_writer(manifest: Fields, backup: Backup, survey: Survey, writt
     for where, end in ends.items():
         if end > survey.positions.get(where, 0):
             raise other_writer(where, end, survey.positions.get(where, 0), manifest.object_name)
-
-
-_COUNTED: Final = ("control_records_skipped", "aborted_records_dropped")
-"""Counts that the tool leaves out if they are 0."""
 
 
 def new_manifest(backup: Backup, created_at_ms: int) -> dict[str, Any]:

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 8 << 20
 """Decompressed bytes of records in one batch; more only if a single record has more."""
+_MARKER_COLUMNS: Final = ("key", "value")
+# Made from buffers: to convert a list, Arrow would load pandas.
+_MARKER_KEYS: Final = binary_array(np.array([0, 4, 8], np.int32), np.frombuffer(b"\0\0\0\0\0\0\0\1", np.uint8), None)
+_MARKER_BYTES: Final = 6
+_MARKER_VERSION: Final = b"\0\0"
 
 
 def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
@@ -182,13 +187,6 @@ class _Pieces:
 def _damaged(error: Exception) -> CorruptDataError | UnsupportedFormatError:
     kind = TruncatedDataError if "runcated" in str(error) else CorruptDataError
     return kind(f"the records cannot be decompressed: {error}")
-
-
-_MARKER_COLUMNS: Final = ("key", "value")
-# Made from buffers: to convert a list, Arrow would load pandas.
-_MARKER_KEYS: Final = binary_array(np.array([0, 4, 8], np.int32), np.frombuffer(b"\0\0\0\0\0\0\0\1", np.uint8), None)
-_MARKER_BYTES: Final = 6
-_MARKER_VERSION: Final = b"\0\0"
 
 
 def _marked(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -29,6 +29,10 @@ RECORD_BYTES_MAX: Final = 1 << 30
 """No broker accepts as much. A record that claims more would only make a reader allocate memory."""
 
 _HEADER: Final = struct.Struct("<4sBBHQqq")
+GROUPS: Final = "consumer-groups-snapshot.json"
+POSITIONS: Final = "offsets.db"
+SEGMENT: Final = re.compile(r"topics/([^/]+)/partition=(\d{1,10})/segment-(\d{20})\.bin(?:\.zst|\.lz4)?")
+"""Names below the backup's folder. Groups: topic, partition, offset of the first record."""
 
 
 class SegmentCodec(IntEnum):
@@ -68,12 +72,6 @@ def decode_header(data: bytes) -> Header:
     if records and not 0 <= start_offset <= end_offset:
         raise CorruptDataError(f"this segment claims to reach from offset {start_offset} to {end_offset}")
     return Header(codec=SegmentCodec(codec), records=records, start_offset=start_offset, end_offset=end_offset)
-
-
-GROUPS: Final = "consumer-groups-snapshot.json"
-POSITIONS: Final = "offsets.db"
-SEGMENT: Final = re.compile(r"topics/([^/]+)/partition=(\d{1,10})/segment-(\d{20})\.bin(?:\.zst|\.lz4)?")
-"""Names below the backup's folder. Groups: topic, partition, offset of the first record."""
 
 
 def segment_name(where: TopicPartition, start_offset: int, codec: SegmentCodec) -> str:

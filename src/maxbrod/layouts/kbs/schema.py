@@ -28,6 +28,9 @@ _BATCH: Final = struct.Struct(">qIIII")
 _FOOTER: Final = struct.Struct(">QQ")
 _RATIO_MAX: Final = 1000
 _ALWAYS_BYTES: Final = 64 << 20
+CHECKPOINT: Final = "checkpoints/checkpoint.json"
+SEGMENT: Final = re.compile(r"topics/([^/]+)/(\d{1,10})/segment-(\d{8,18})\.kbs")
+"""Names below the backup's folder. Groups: topic, partition, number (from 0)."""
 
 
 class SegmentCodec(IntEnum):
@@ -106,11 +109,6 @@ def decode_footer(data: bytes) -> tuple[int, int]:
     """The count of records, and the CRC-64 of everything before the footer."""
     records, checksum = _FOOTER.unpack(data)
     return records, checksum
-
-
-CHECKPOINT: Final = "checkpoints/checkpoint.json"
-SEGMENT: Final = re.compile(r"topics/([^/]+)/(\d{1,10})/segment-(\d{8,18})\.kbs")
-"""Names below the backup's folder. Groups: topic, partition, number (from 0)."""
 
 
 def segment_name(where: TopicPartition, index: int) -> str:

@@ -32,6 +32,9 @@ META: Final = "meta.properties"
 _TOPIC_ID: Final = re.compile(r"^topic_id:\s*(\S+)\s*$", re.MULTILINE)
 _DIRECTORY_ID: Final = re.compile(r"^directory\.id=(\S+)\s*$", re.MULTILINE)
 _CLUSTER_ID: Final = re.compile(r"^cluster\.id=(\S+)\s*$", re.MULTILINE)
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+_OFFSET_FILES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANED)
+_ASIDE: Final = ".maxbrod"
 
 
 def read_offsets(storage: Storage, path: str, faults: list[Fault]) -> dict[TopicPartition, int]:
@@ -109,11 +112,6 @@ def _number(word: str) -> int:
     if not 0 <= value < 1 << 63:
         raise CorruptDataError(f"{value} can be neither an offset nor an epoch")
     return value
-
-
-RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
-_OFFSET_FILES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANED)
-_ASIDE: Final = ".maxbrod"
 
 
 def encode_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:

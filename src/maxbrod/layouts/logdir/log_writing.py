@@ -35,6 +35,15 @@ if TYPE_CHECKING:
 SEGMENT_BYTES: Final = 1 << 30
 """Kafka's default."""
 INT32_MAX: Final = (1 << 31) - 1
+_INTERVAL_BITS: Final = 12
+"""The first batch that begins in each 4 KiB has an entry: Kafka's default of `index.interval.bytes`."""
+_OFFSETS: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
+_TIMES: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+_ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
+_ABORTED_VERSION: Final = 0
+_NO_TIMESTAMP: Final = -1
+NO_PRODUCERS: Final = struct.pack(">hIi", 1, crc32c(np.zeros(4, np.uint8)), 0)
+"""A snapshot without producers: version, checksum of the rest, number of producers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,18 +268,6 @@ class LogTransactions:
             if first is not None and (producer_id, offset) in aborts:
                 stable = min(self._open.values(), default=offset + 1)
                 yield row, AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=offset), stable
-
-
-_INTERVAL_BITS: Final = 12
-"""The first batch that begins in each 4 KiB has an entry: Kafka's default of `index.interval.bytes`."""
-_OFFSETS: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
-_TIMES: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
-_ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
-_ABORTED_VERSION: Final = 0
-_NO_TIMESTAMP: Final = -1
-
-NO_PRODUCERS: Final = struct.pack(">hIi", 1, crc32c(np.zeros(4, np.uint8)), 0)
-"""A snapshot without producers: version, checksum of the rest, number of producers."""
 
 
 class SegmentIndexes:

@@ -54,6 +54,20 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 _CHECKPOINT: Final = re.compile(r"(?P<end>\d{20})-(?P<epoch>\d{10})\.checkpoint")
 _COLUMNS: Final = ["offset", "value"]
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_ALL_BROKERS: Final = ""
+_DEFAULTS: Final = {
+    "log.cleanup.policy": "cleanup.policy",
+    "message.max.bytes": "max.message.bytes",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "min.insync.replicas": "min.insync.replicas",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.ms": "retention.ms",
+    "log.segment.bytes": "segment.bytes",
+}
+"""Settings of brokers, and the names of the corresponding topic settings. No other setting of a broker is ever
+disclosed: some are passwords."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,22 +206,6 @@ def _report_minority(image: MetadataImage, chosen: Copy, copies: Sequence[Copy],
             f"offset {chosen.end - 1}, and may never have been committed"
         )
         faults.append(Fault(path=chosen.folder.path, message=message, offset=until, fatal=False))
-
-
-_TOPIC: Final = 2
-_BROKER: Final = 4
-_ALL_BROKERS: Final = ""
-_DEFAULTS: Final = {
-    "log.cleanup.policy": "cleanup.policy",
-    "message.max.bytes": "max.message.bytes",
-    "log.message.timestamp.type": "message.timestamp.type",
-    "min.insync.replicas": "min.insync.replicas",
-    "log.retention.bytes": "retention.bytes",
-    "log.retention.ms": "retention.ms",
-    "log.segment.bytes": "segment.bytes",
-}
-"""Settings of brokers, and the names of the corresponding topic settings. No other setting of a broker is ever
-disclosed: some are passwords."""
 
 
 class MetadataImage:

@@ -17,6 +17,12 @@ from maxbrod.model import topic_id_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
+_FRAME_VERSION: Final = 1
+_REPLICAS_TAG: Final = 2
+_LOG_DIRS_TAG: Final = 0
+_CHANGED_LOG_DIRS_TAG: Final = 2
+SKIPPED: Final = frozenset({7, 8, 10, 12, 15, 20, 21, 26, 27, 28})
+"""Fencing, tokens, features, producer ids, migration, controllers, eligible leaders: known, and not needed here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +134,6 @@ Change = (
     | Unknown
 )
 MetadataRecord = Change | TransactionBegan | TransactionEnded | TransactionAborted
-
-_FRAME_VERSION: Final = 1
-_REPLICAS_TAG: Final = 2
-_LOG_DIRS_TAG: Final = 0
-_CHANGED_LOG_DIRS_TAG: Final = 2
-SKIPPED: Final = frozenset({7, 8, 10, 12, 15, 20, 21, 26, 27, 28})
-"""Fencing, tokens, features, producer ids, migration, controllers, eligible leaders: known, and not needed here."""
 
 
 def decode_record(value: bytes) -> MetadataRecord | None:

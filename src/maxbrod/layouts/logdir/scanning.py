@@ -36,6 +36,13 @@ DATA, ABORTED, COMMITTED = range(3)
 END_BYTES: Final = 4 << 20
 """Bytes at the end of every file that are always read in full: there crashes leave their traces."""
 _NOTHING: Final = np.empty(0, np.uint8)
+_WINDOW_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 128 << 10
+"""After a batch of this size only the next header is read. Skipping smaller gaps costs as much as reading them."""
+_NARROW_BYTES: Final = 4 << 10
+_CONTROL_BYTES_MAX: Final = 1 << 10
+_GROUP_BATCHES: Final = 1 << 13
+_START: Final = struct.Struct(">8xi4xb4xh")  # length, magic, attributes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,15 +246,6 @@ def _is_zero(storage: Storage, file: LogFile, position: int) -> bool:
         if np.frombuffer(part, np.uint8).any():
             return False
     return True
-
-
-_WINDOW_BYTES: Final = 1 << 20
-_LARGE_BYTES: Final = 128 << 10
-"""After a batch of this size only the next header is read. Skipping smaller gaps costs as much as reading them."""
-_NARROW_BYTES: Final = 4 << 10
-_CONTROL_BYTES_MAX: Final = 1 << 10
-_GROUP_BATCHES: Final = 1 << 13
-_START: Final = struct.Struct(">8xi4xb4xh")  # length, magic, attributes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

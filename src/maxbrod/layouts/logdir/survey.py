@@ -38,6 +38,7 @@ NAME: Final = "logdir"
 _FILES_AT_A_TIME: Final = 4
 _SMALL: Final = frozenset({CLUSTER_METADATA, OFFSETS_TOPIC, STATES})
 """Topics that are read during the survey, whose checksums are therefore verified now."""
+_LISTED: Final = 10
 
 
 def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) -> Survey:
@@ -141,9 +142,6 @@ def _directory_ids(storage: Storage, tree: Tree) -> Iterator[UUID]:
         found = read_directory_id(storage, f"{root}{META}") if META in names else None
         if found is not None:
             yield found
-
-
-_LISTED: Final = 10
 
 
 def find_topics(

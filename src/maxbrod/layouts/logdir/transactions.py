@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.layouts.logdir.scanning import ScannedLog
     from maxbrod.storage.interface import Storage
+TOPIC: Final = "__transaction_state"
+_VALUE_VERSION_MAX: Final = 1
+_CLIENT_VERSION_TAG: Final = 2
+_EPOCH_FOR_EACH: Final = 2
+"""From this version of transactions on, each transaction has its own producer epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +74,6 @@ def touching(
     aborted: Sequence[AbortedTransaction], base_offset: int, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
     return tuple(each for each in aborted if each.first_offset < end_offset and each.last_offset >= base_offset)
-
-
-TOPIC: Final = "__transaction_state"
-_VALUE_VERSION_MAX: Final = 1
-_CLIENT_VERSION_TAG: Final = 2
-_EPOCH_FOR_EACH: Final = 2
-"""From this version of transactions on, each transaction has its own producer epoch."""
 
 
 class Status(IntEnum):
