@@ -102,7 +102,7 @@ def test_reading_and_writing_load_no_pandas(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_looking_at_an_archive_of_ours_loads_neither_numba_nor_pandas(name: str, tmp_path: Path) -> None:
-    """Whether a storage holds such an archive is asked of many that do not."""
+    """Detection runs on many storages that hold no such archive."""
     layout, storage = layout_of(name), open_storage(str(tmp_path))
     survey, options = layout.survey(storage), WriteOptions()
     written = layout.write(storage, WHERE, [specimen()], options, survey=survey)

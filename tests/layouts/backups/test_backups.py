@@ -194,7 +194,7 @@ def test_a_broken_manifest_is_made_good_by_the_segments_themselves(tool: Tool, s
 
 
 def _killed_after(storage: Storage, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only so many more objects are replaced; then the process is gone."""
+    """The process dies after this number of objects was replaced."""
     real, left = storage.replace, iter(range(writes))
 
     def replace(path: str, data: bytes) -> None:

@@ -51,8 +51,8 @@ def change_manifest(storage: Storage, change: Callable[[dict[str, Any]], object]
 
 
 def segment_of(path: str, held: list[Record], **fields: Any) -> ForeignSegment:
-    """A segment as a survey would tell it."""
-    told: dict[str, Any] = {
+    """A segment as a survey would describe it."""
+    described: dict[str, Any] = {
         "where": WHERE,
         "path": path,
         "base_offset": held[0].offset if held else 0,
@@ -60,7 +60,7 @@ def segment_of(path: str, held: list[Record], **fields: Any) -> ForeignSegment:
         "records": len(held),
         "bytes": 0,
     }
-    return ForeignSegment(**{**told, **fields})
+    return ForeignSegment(**{**described, **fields})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Tool:
     """The first two runs' segments, of offsets 0 to 4 and 5 to 9, and one of a run that died."""
     documents: tuple[str, ...]
     writes_until_published: int
-    """Of three segments: how many objects have been written when these count."""
+    """The number of objects written until a run of three segments is published."""
     added_headers: int
     golden: bytes
     golden_path: str
@@ -107,10 +107,10 @@ class Tool:
     def read_all(self, storage: Storage) -> list[Record]:
         return [record for segment in self.layout.survey(storage).segments for record in self.read(storage, segment)]
 
-    def refused(self, storage: Storage, stored: bytes, told: list[Record], **fields: Any) -> MaxbrodError:
+    def refused(self, storage: Storage, stored: bytes, held: list[Record], **fields: Any) -> MaxbrodError:
         storage.replace("s", stored)
         with pytest.raises(MaxbrodError) as caught:
-            self.read(storage, segment_of("s", told, **fields))
+            self.read(storage, segment_of("s", held, **fields))
         assert caught.value.object_name == storage.name_of("s")
         return caught.value
 

@@ -1,4 +1,4 @@
-"""What the metadata of a backup tells, and what happens where it is damaged."""
+"""What the metadata of a backup says, and what happens if it is damaged."""
 
 from __future__ import annotations
 

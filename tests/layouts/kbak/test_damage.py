@@ -64,7 +64,7 @@ def test_records_before_the_damage_are_given(storage: Storage) -> None:
     records = some(0, 5)
     body = b"".join(map(plain.write_record, records[:3])) + b"\7\0\0\0" + b"x" * 60
     storage.put("s", plain.write_segment(records, body=body))
-    from maxbrod.layouts.kbak.layout import LAYOUT  # noqa: PLC0415 - only here is a single batch looked at
+    from maxbrod.layouts.kbak.layout import LAYOUT  # noqa: PLC0415 - only here is a single batch read
 
     batches = LAYOUT.read(storage, archives.segment_of("s", records))
     assert next(batches).num_rows == 3

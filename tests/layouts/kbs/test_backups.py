@@ -1,4 +1,4 @@
-"""What the metadata of a backup tells, and what happens where it is damaged."""
+"""What the metadata of a backup says, and what happens if it is damaged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) 
 
 @pytest.fixture
 def at_ten_fifteen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time at which everything is published: a quarter of an hour after the source was looked at."""
+    """The time of publishing: a quarter of an hour after the source was read."""
     monkeypatch.setattr(publishing, "time", SimpleNamespace(time=lambda: 1_733_220_932.0))
 
 

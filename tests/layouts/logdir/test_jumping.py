@@ -63,8 +63,8 @@ def test_jumping_finds_what_reading_everything_finds(tmp_path: Path, found: list
 
 
 def test_jumping_reads_the_markers_of_transactions(tmp_path: Path) -> None:
-    told: dict[str, Any] = {"attributes": 0x10, "producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    put_log(tmp_path, [data_batch(0, 9), data_batch(9, 2, **told), marker(11, 7, ABORT), *run(12, 9)])
+    fields: dict[str, Any] = {"attributes": 0x10, "producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    put_log(tmp_path, [data_batch(0, 9), data_batch(9, 2, **fields), marker(11, 7, ABORT), *run(12, 9)])
     found = jumped(tmp_path)
     assert found == survey(tmp_path)
     assert offsets(tmp_path, found) == [*range(9), *range(12, 102)]

@@ -126,7 +126,7 @@ def test_replicas_are_the_same(tmp_path: Path) -> None:
     st.integers(1, 20),
 )
 def test_indexes_lead_to_every_offset_and_every_time(batches: list[tuple[int, int, int]], piece: int) -> None:
-    """Sizes, highest timestamps and numbers of offsets of batches, told in pieces."""
+    """Sizes, highest timestamps and numbers of offsets of batches, added in pieces."""
     sizes, times, counts = (np.array(each, np.int64) for each in zip(*batches, strict=True))
     position, last = np.cumsum(sizes) - sizes, 1000 + np.cumsum(counts) - 1
     indexes = SegmentIndexes(1000)
