@@ -30,14 +30,14 @@ from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.decoding import decode_committed
-from maxbrod.layouts.logdir.metadata_records import decode_record
-from maxbrod.layouts.logdir.metadata_values import (
+from maxbrod.layouts.logdir.metadata_records import (
     AclAdded,
     BrokerRegistered,
     ConfigSet,
     PartitionAssigned,
     QuotaSet,
     TopicAdded,
+    decode_record,
 )
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition, topic_id_text

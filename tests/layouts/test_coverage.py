@@ -1,4 +1,4 @@
-"""A segment that is gone is told, in layouts whose tools list none: which one, and where nobody can tell, that."""
+"""A lost segment is reported in layouts whose tools list no segments; if it cannot be detected, that is reported."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_a_lost_segment_is_damage_wherever_it_stood(
         assert [(fault.offset, fault.fatal) for fault in faults] == [(base, True) for base, _ in offsets]
         assert all(fault.path.split("/")[-2:] in (["orders", "3"], ["orders", "partition=3"]) for fault in faults)
         assert lost(survey) == offsets
-        assert survey.positions == {WHERE: 22}, "nothing goes on before the end that was there"
+        assert survey.positions == {WHERE: 22}, "nothing is written before the previous end"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_holes_that_the_writer_saw_are_no_alarm(layout: str) -> None:
-    """Of transaction markers, of compaction: between the segments of a run, and between two runs."""
+    """Holes by transaction markers and compaction, between the segments of a run and between two runs."""
     with fresh_storage() as storage:
         store(storage, layout, [0, 1, 2, 3, 9, 10, 11, 12], [40, 41, 42, 43])
         survey = layout_of(layout).survey(storage)
@@ -151,8 +151,8 @@ def test_lost_is_what_was_published_and_is_not_there(
     assert decode_coverage(encode_coverage({WHERE: known})) == {WHERE: known}
     verdict = judge(after, {WHERE: known})
     corrupt = [gap for gap in verdict.gaps if gap.reason == "corrupt"]
-    told = {offset for gap in corrupt for offset in range(gap.base_offset, gap.end_offset)}
-    assert told == offsets(before) - offsets(after)
+    reported = {offset for gap in corrupt for offset in range(gap.base_offset, gap.end_offset)}
+    assert reported == offsets(before) - offsets(after)
     assert len(verdict.faults) == len(corrupt)
     if before == after:
         assert (verdict.gaps, verdict.doubts) == ((), ())

@@ -176,22 +176,22 @@ def test_reading_ahead_never_changes_what_is_read_or_refused(mode: str, request_
 
 def test_no_more_than_one_piece_is_ever_read_ahead() -> None:
     storage, row, whole = stored("source")
-    asked: list[int] = []
+    requested: list[int] = []
     get_range = storage.get_range
 
     def watch(path: str, start: int, size: int) -> memoryview:
-        asked.append(start)
+        requested.append(start)
         return get_range(path, start, size)
 
     size = -(-len(whole) // 5)
     with ThreadPoolExecutor(1) as ahead, patch.object(storage, "get_range", watch):
         reading = read_logs(storage, row, request_bytes=size, ahead=ahead)
         next(reading)
-        ahead.submit(len, asked).result()  # whatever was asked for before is done
-        seen = len(asked)
+        ahead.submit(len, requested).result()  # all earlier requests are done
+        seen = len(requested)
         assert seen < 5
         assert len(list(reading)) + 1 <= 5
-    assert asked == list(range(0, len(whole), size))
+    assert requested == list(range(0, len(whole), size))
 
 
 def handed_out(storage: Storage, row: Slice, request_bytes: int) -> tuple[int, CorruptDataError | None]:
@@ -217,7 +217,7 @@ def test_how_far_a_damaged_slice_is_read_depends_on_its_bytes_alone(mode: str) -
         exchange(storage, row.path, data)
         (first, error), *others = (handed_out(storage, row, size) for size in (1 << 20, 100, 17))
         assert error is not None
-        assert {each for each, _ in others} == {first}, "a restore that goes on must meet the same"
+        assert {each for each, _ in others} == {first}, "a restore that resumes must meet the same"
         if first < row.end_offset:
             assert f"offsets {first} to {row.end_offset} cannot be read" in str(error)
             assert storage.name_of(row.path) in str(error)
@@ -230,7 +230,7 @@ def test_what_stands_before_damage_is_handed_out_and_what_is_known_to_be_lost_is
     flipped[len(LOG[0]) + len(LOG[1]) + 70] ^= 1
     exchange(storage, row.path, bytes(flipped))
     assert handed_out(storage, row, 1 << 20)[0] == 6
-    # Mended meanwhile, it stays out: whoever goes on must leave out the same.
+    # Even if it is repaired in the meantime, it is left out: a restore that resumes must leave out the same.
     exchange(storage, row.path, whole)
     assert handed_out(storage, replace(row, sound_end=6), 1 << 20) == (6, None)
     storage.delete([row.path])

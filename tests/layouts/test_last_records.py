@@ -1,4 +1,4 @@
-"""Of each key the last record counts, and of transactions only those that were committed."""
+"""The last record of each key counts; records of transactions count only if they were committed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_last_committed_record_of_each_key_is_kept(rows: list[Row], cuts: li
 
 @given(rows=logs, cuts=st.lists(st.integers(0, 30), max_size=4))
 def test_what_was_left_out_before_is_not_asked_for_again(rows: list[Row], cuts: list[int]) -> None:
-    """Without markers nothing tells how a transaction ended: the caller says that all of them were committed."""
+    """Without markers the outcome of a transaction is unknown: the caller says that all of them were committed."""
     data = [row for row in rows if not row.control]
     assert found(data, cuts, committed=True) == plainly([row._replace(producer=-1) for row in data])
 

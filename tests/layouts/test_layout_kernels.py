@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
+from maxbrod.layouts.prepare import WHERE, specimen
 from maxbrod.layouts.registry import layout_of
-from maxbrod.layouts.specimen import WHERE, specimen
 from maxbrod.storage.opening import open_storage
 
 pytestmark = pytest.mark.full
@@ -27,7 +27,7 @@ from given_records import Given, batch
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.prepare import prepare_layout
 from maxbrod.layouts.registry import layout_of
-from maxbrod.layouts.specimen import WHERE
+from maxbrod.layouts.prepare import WHERE
 from maxbrod.storage.opening import open_storage
 name = sys.argv[1]
 layout = layout_of(name)
@@ -83,7 +83,7 @@ def test_reading_and_writing_load_no_pandas(name: str, tmp_path: Path) -> None:
         "from reference import Record, write_batch\n"
         "from maxbrod.batch.decode import decode\n"
         "from maxbrod.layouts.registry import layout_of\n"
-        "from maxbrod.layouts.specimen import WHERE\n"
+        "from maxbrod.layouts.prepare import WHERE\n"
         "from maxbrod.layouts.foreign import ClusterFacts, WriteOptions\n"
         "from maxbrod.storage.opening import open_storage\n"
         "layout, storage = layout_of(sys.argv[1]), open_storage(sys.argv[2])\n"
@@ -102,7 +102,7 @@ def test_reading_and_writing_load_no_pandas(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_looking_at_an_archive_of_ours_loads_neither_numba_nor_pandas(name: str, tmp_path: Path) -> None:
-    """Whether a storage holds such an archive is asked of many that do not."""
+    """Detection runs on many storages that hold no such archive."""
     layout, storage = layout_of(name), open_storage(str(tmp_path))
     survey, options = layout.survey(storage), WriteOptions()
     written = layout.write(storage, WHERE, [specimen()], options, survey=survey)

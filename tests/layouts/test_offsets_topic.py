@@ -12,8 +12,7 @@ from offsets_examples import COMMIT, Row, as_batch, commit_key, commit_value, gr
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.foreign import ForeignGroup
-from maxbrod.layouts.offsets_records import decode_commit, decode_group, decode_key
-from maxbrod.layouts.offsets_topic import read_offsets_topic
+from maxbrod.layouts.offsets_topic import decode_commit, decode_key, read_offsets_topic
 from maxbrod.model import TopicPartition
 
 TOPIC_ID = UUID("11112222-3333-4444-5555-666677778888")
@@ -51,6 +50,7 @@ def test_the_last_word_on_each_partition_of_a_group_counts() -> None:
         Row(commit_key("gone", "t", 0), None),
         Row(commit_key("old", "t", 0, kind=0), commit_value(5, version=0)),
         Row(commit_key("old", "t", 0), None),
+        Row(group_key("g"), b"a group of the classic protocol"),
         Row(struct.pack(">h", 3) + text("g"), b"a group of the new protocol"),
         Row(commit_key("h", "t", 0), commit_value(7), 9),
         marker(9, COMMIT),
@@ -75,18 +75,17 @@ def test_a_record_that_cannot_be_read_costs_no_other() -> None:
         Row(commit_key("g", "t", 1), b"\x00\x09" + commit_value(1)[2:]),
         Row(commit_key("g", "t", 2), commit_value(1)[:-3]),
         Row(b"\x00", b""),
-        Row(group_key("g"), b"\xff\xff"),
         Row(struct.pack(">hh", 1, 500) + b"x", commit_value(1)),
     ]
     topic = read_offsets_topic([[as_batch(rows)]])
     assert topic.groups() == (ForeignGroup(group_id="g", offsets={at("t"): 1}),)
-    assert [offset for offset, _ in topic.unreadable] == [1, 2, 3, 4, 5]
+    assert [offset for offset, _ in topic.unreadable] == [1, 2, 3, 4]
     assert "version 9" in topic.unreadable[0][1]
 
 
 @given(data=st.binary(max_size=80), version=st.integers(0, 4))
 def test_no_bytes_crash_the_reader(data: bytes, version: int) -> None:
-    for decode in (decode_key, decode_commit, decode_group):
+    for decode in (decode_key, decode_commit):
         for prefix in (b"", struct.pack(">h", version)):
             try:
                 decode(prefix + data)

@@ -185,7 +185,7 @@ def test_batches_that_came_compressed_stay_out_of_frames_and_json_goes_in(monkey
 
 
 def test_a_first_chunk_of_one_marker_does_not_decide_for_a_segment() -> None:
-    """What is too small to tell waits for more."""
+    """Data that is too small for a decision waits for more."""
     storage = new_storage()
     chunks = [data_batch(0, value=b""), *(data_batch(i, value=b"y" * 40_000) for i in range(1, 40))]
     rows = archive(storage, chunks, mode="auto")
@@ -252,7 +252,7 @@ def test_an_offset_is_never_archived_twice(chunks: list[tuple[int, int]]) -> Non
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_delete_horizon_is_never_taken_for_the_lowest_timestamp(exact: bool) -> None:
-    """Compaction puts it where the first timestamp was, so that only the records can tell."""
+    """Compaction stores it in place of the first timestamp, so that only the records show it."""
     records = [Record(offset=i, timestamp=time, key=b"k", value=None) for i, time in enumerate((70, 60, 90))]
     log = pack(records, Codec.LZ4, attributes=0x40, base_timestamp=5000) + data_batch(3, codec=Codec.LZ4)
     (row,) = archive(new_storage(), [log], exact=exact)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from maxbrod.layouts.offsets_records import CommitKey, GroupKey, GroupMember, decode_commit, decode_group, decode_key
+from maxbrod.layouts.offsets_topic import CommitKey, decode_commit, decode_key
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -41,45 +41,11 @@ def test_java_s_commits_are_read_in_every_version(java: JavaOracle, version: int
     assert commit.topic_id == (TOPIC_ID if version >= 4 else None)
 
 
-@pytest.mark.parametrize("version", range(5))
-def test_java_s_groups_are_read_in_every_version(java: JavaOracle, version: int) -> None:
-    classes = generated(java)
-    member = (
-        getattr(classes, "GroupMetadataValue$MemberMetadata")().setMemberId("m").setClientId("c").setClientHost("/h")
-    )
-    member = member.setSessionTimeout(10).setSubscription(b"topics").setAssignment(b"")
-    if version >= 1:
-        member = member.setRebalanceTimeout(20)
-    if version >= 3:
-        member = member.setGroupInstanceId("static")
-    members = java.jvm.java.util.ArrayList()
-    members.add(member)
-    members.add(member.duplicate())
-    value = classes.GroupMetadataValue().setProtocolType("consumer").setGeneration(3).setProtocol("range")
-    value = value.setLeader(None).setMembers(members)
-    if version >= 2:
-        value = value.setCurrentStateTimestamp(99)
-    group = decode_group(written(java, version, value))
-    assert (group.protocol_type, group.generation, group.protocol, group.leader) == ("consumer", 3, "range", None)
-    assert group.state_timestamp_ms == (99 if version >= 2 else -1)
-    found = GroupMember(
-        member_id="m",
-        instance_id="static" if version >= 3 else None,
-        client_id="c",
-        client_host="/h",
-        rebalance_timeout_ms=20 if version >= 1 else -1,
-        session_timeout_ms=10,
-        subscription=b"topics",
-        assignment=b"",
-    )
-    assert group.members == (found, found)
-
-
 def test_java_s_keys_are_read(java: JavaOracle) -> None:
     classes = generated(java)
     for kind, key in ((0, classes.LegacyOffsetCommitKey()), (1, classes.OffsetCommitKey())):
         data = written(java, kind, key.setGroup("g").setTopic("t").setPartition(5))
         assert decode_key(data) == CommitKey(group_id="g", where=TopicPartition(topic="t", partition=5))
     group = written(java, 2, classes.GroupMetadataKey().setGroup("g"))
-    assert decode_key(group) == GroupKey(group_id="g")
+    assert decode_key(group) is None
     assert decode_key(written(java, 3, classes.ConsumerGroupMetadataKey().setGroupId("g"))) is None

@@ -1,58 +1,89 @@
-"""Where a backup lies whose tool keeps several of them, each with an id, under one root.
+"""Backups of tools that keep several of them under one root, each with an id and a manifest: the layouts kbak and kbs.
 
-The archive's URL may point to the root, where each backup has a folder of its id, or straight into such a folder.
-Owns finding them, and the options that both layouts of this kind have.
+The archive's URL may point to the root, where each backup has a folder named after its id, or straight into such a
+folder. Owns finding backups, and what both layouts check and report alike.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from enum import IntEnum
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
+from maxbrod.errors import ObjectNotFoundError, RefusedError, UsageError
+from maxbrod.layouts.documents import is_plain_name
+from maxbrod.layouts.foreign import Fault, Survey
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import re
+    from collections.abc import Callable, Iterator, Mapping
 
-    from maxbrod.layouts.foreign import Survey, WriteOptions
+    from maxbrod.errors import MaxbrodError
+    from maxbrod.layouts.foreign import WriteOptions
     from maxbrod.storage.interface import Storage
 
 MANIFEST: Final = "manifest.json"
 DEFAULT_BACKUP_ID: Final = "maxbrod"
-LOOKED_AT_MAX: Final = 10_000
-"""Names that detection looks at. A backup's own manifest comes before its segments in the order of names."""
+SEGMENT_BYTES_MAX: Final = 64 << 20
+"""Size of a segment's records before compression, by default: it is held in memory. The tool itself has 128 MiB."""
+SEGMENT_BYTES_LIMIT: Final = 1 << 30
 
+_NAMES_MAX: Final = 10_000
+"""The number of names that detection reads. A backup's own manifest is listed before its segments."""
 _HEAD_BYTES: Final = 4096
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_LEVEL: Final = 3
+_LEVELS: Final = range(1, 23)
 _OPTIONS: Final = frozenset({"backup_id", "offset_headers", "source_cluster"})
+
+Codec = TypeVar("Codec", bound=IntEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
     backup_id: str
     folder: str
-    """Below the storage's root; empty where the storage is the backup's own folder."""
+    """Below the storage's root; empty if the storage is the backup's own folder."""
+
+    @classmethod
+    def surveyed(cls, survey: Survey) -> Backup | None:
+        """The backup that a survey has found; None if it has found none."""
+        if "folder" not in survey.details:
+            return None
+        return cls(backup_id=survey.details["backup_id"], folder=survey.details["folder"])
 
     def path(self, name: str) -> str:
         return f"{self.folder}/{name}" if self.folder else name
+
+    def name(self, path: str) -> str:
+        """The inverse of `path`."""
+        return path.removeprefix(f"{self.folder}/") if self.folder else path
 
     @property
     def details(self) -> dict[str, str]:
         return {"backup_id": self.backup_id, "folder": self.folder}
 
 
-def is_plain_name(name: str) -> bool:
-    """Whether Kafka allows it as a topic's name, so that it is one part of a path and leads nowhere else."""
-    return _NAME.fullmatch(name) is not None and name not in {".", ".."}
+def parse_name(segment: re.Pattern[str], name: str) -> tuple[TopicPartition, int] | None:
+    """Partition and number of an object that is named like a segment: the three groups of the pattern."""
+    match = segment.fullmatch(name)
+    if match is None or not is_plain_name(match[1]):
+        return None
+    return TopicPartition(topic=match[1], partition=int(match[2])), int(match[3])
 
 
-def is_folder_name(name: str) -> bool:
-    return bool(name) and "/" not in name and name not in {".", ".."}
+def list_segments(
+    storage: Storage, backup: Backup, segment: re.Pattern[str]
+) -> Iterator[tuple[TopicPartition, int, str, int]]:
+    """Partition, number, path and size of every object that is named like a segment."""
+    for info in storage.list(backup.path("topics")):
+        parsed = parse_name(segment, backup.name(info.path))
+        if parsed is not None:
+            yield *parsed, info.path, info.size
 
 
-def manifest_head(storage: Storage, folder: str) -> bytes | None:
+def _manifest_head(storage: Storage, folder: str) -> bytes | None:
     """The first bytes of a folder's manifest; None if it has none."""
     path = f"{folder}/{MANIFEST}" if folder else MANIFEST
     try:
@@ -62,50 +93,67 @@ def manifest_head(storage: Storage, folder: str) -> bytes | None:
         return None
 
 
-def has_segment(storage: Storage, folder: str, segment: re.Pattern[str]) -> bool:
-    """Whether an object of a folder is named like a segment, by the first names there are."""
-    prefix = f"{folder}/" if folder else ""
-    names = (info.path.removeprefix(prefix) for info in storage.list(f"{prefix}topics"))
-    return any(segment.fullmatch(name) for name in islice(names, LOOKED_AT_MAX))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupKind:
+    """How the backups of one layout are recognized.
 
+    `is_ours` judges the first bytes of a manifest. If they are inconclusive (None), the names of objects decide.
+    """
 
-def folders(storage: Storage, segment: re.Pattern[str], *, names_max: int | None = None) -> Iterator[str]:
-    """Folders that have a manifest, or objects that are named like segments; each once, the root as ''."""
-    seen: set[str] = set()
-    for info in islice(storage.list(), names_max):
-        first, _, rest = info.path.partition("/")
-        folder = None
-        if info.path == MANIFEST or segment.fullmatch(info.path):
-            folder = ""
-        elif rest == MANIFEST or segment.fullmatch(rest):
-            folder = first
-        if folder is not None and folder not in seen:
-            seen.add(folder)
-            yield folder
+    segment: re.Pattern[str]
+    is_ours: Callable[[bytes], bool | None]
 
+    def detect(self, storage: Storage) -> bool:
+        """Whether the storage has such a backup, by the first names that it lists."""
+        folders = chain([""], self._folders(storage, names_max=_NAMES_MAX))
+        return any(self._is_backup(storage, folder) for folder in folders)
 
-def find_backup(
-    storage: Storage, segment: re.Pattern[str], is_ours: Callable[[Storage, str], bool], backup_id: str | None
-) -> str | None:
-    """The folder of the backup that is meant, or None if there is none. UsageError: there are several."""
-    if backup_id is not None and not is_folder_name(backup_id):
-        raise UsageError(f"{backup_id!r} cannot be the id of a backup", hint="it is the name of one folder")
-    if is_ours(storage, ""):
-        return ""
-    if backup_id is not None:
-        return backup_id if is_ours(storage, backup_id) else None
-    found = [folder for folder in folders(storage, segment) if is_ours(storage, folder)]
-    if len(found) > 1:
-        raise UsageError(
-            f"there are several backups here: {', '.join(found[:20])}",
-            object_name=storage.url,
-            hint="let the URL of the archive end in the folder of one (or convert with --from-option backup_id=ID)",
-        )
-    return found[0] if found else None
+    def find(self, storage: Storage, backup_id: str | None) -> Backup | None:
+        """The requested backup, with the id that its place suggests; None if there is none.
+
+        UsageError: there are several.
+        """
+        if backup_id is not None and (not backup_id or "/" in backup_id or backup_id in {".", ".."}):
+            raise UsageError(f"{backup_id!r} cannot be the id of a backup", hint="it is the name of one folder")
+        if self._is_backup(storage, ""):
+            return Backup(backup_id=backup_id or storage.url.rsplit("/", 1)[-1], folder="")
+        if backup_id is not None:
+            return Backup(backup_id=backup_id, folder=backup_id) if self._is_backup(storage, backup_id) else None
+        found = [folder for folder in self._folders(storage) if self._is_backup(storage, folder)]
+        if len(found) > 1:
+            raise UsageError(
+                f"there are several backups here: {', '.join(found[:20])}",
+                object_name=storage.url,
+                hint="let the URL of the archive end in the folder of one (or convert with --from-option backup_id=ID)",
+            )
+        return Backup(backup_id=found[0], folder=found[0]) if found else None
+
+    def _is_backup(self, storage: Storage, folder: str) -> bool:
+        head = _manifest_head(storage, folder)
+        judged = None if head is None else self.is_ours(head)
+        if judged is not None:
+            return judged
+        prefix = f"{folder}/" if folder else ""
+        names = (info.path.removeprefix(prefix) for info in storage.list(f"{prefix}topics"))
+        return any(self.segment.fullmatch(name) for name in islice(names, _NAMES_MAX))
+
+    def _folders(self, storage: Storage, *, names_max: int | None = None) -> Iterator[str]:
+        """Folders that have a manifest, or objects that are named like segments; each once, the root as ''."""
+        seen: set[str] = set()
+        for info in islice(storage.list(), names_max):
+            first, _, rest = info.path.partition("/")
+            folder = None
+            if info.path == MANIFEST or self.segment.fullmatch(info.path):
+                folder = ""
+            elif rest == MANIFEST or self.segment.fullmatch(rest):
+                folder = first
+            if folder is not None and folder not in seen:
+                seen.add(folder)
+                yield folder
 
 
 def refuse_other(backup: Backup, backup_id: str | None) -> None:
-    """The URL points into one backup's folder, and another one is asked for."""
+    """UsageError: the URL points into one backup's folder, and another one is requested."""
     if backup_id not in {None, backup.backup_id, backup.folder}:
         raise UsageError(
             f"this is the backup {backup.backup_id!r}, not {backup_id!r}",
@@ -113,27 +161,53 @@ def refuse_other(backup: Backup, backup_id: str | None) -> None:
         )
 
 
+def unpublished(layout: str, backup: Backup) -> Survey:
+    """The survey of a backup whose run died before it published anything. The next run overwrites what it left."""
+    message = "there are segments, but no manifest: nothing of this backup was published"
+    fault = Fault(path=backup.path(MANIFEST), message=message, fatal=False)
+    return Survey(layout=layout, segments=(), faults=(fault,), details=backup.details)
+
+
+def unreadable_manifest(backup: Backup, error: MaxbrodError) -> Fault:
+    message = f"the manifest cannot be read: {error.message}; the headers of its segments are used instead"
+    return Fault(path=backup.path(MANIFEST), message=message, fatal=False)
+
+
+def positions_ahead(
+    path: str, positions: Mapping[TopicPartition, int], published: Mapping[TopicPartition, int]
+) -> Iterator[Fault]:
+    """Where the file by which the tool resumes is ahead of the manifest.
+
+    The manifest is the truth: an offset that only the other file knows has no record here.
+    """
+    for where, position in sorted(positions.items()):
+        known = published.get(where, 0)
+        if position > known:
+            message = f"says that {where} is backed up to offset {position}, and the manifest to {known}"
+            yield Fault(path=path, message=message, offset=known, fatal=False)
+
+
 def backup_for(survey: Survey, options: WriteOptions) -> Backup:
-    """The backup that is written to: the one that was surveyed, or a new one of the wanted id."""
-    check_options(options)
-    wanted = options.extra.get("backup_id")
-    if "folder" in survey.details:
-        found = Backup(backup_id=survey.details["backup_id"], folder=survey.details["folder"])
-        if wanted is not None and wanted != found.backup_id:
+    """The backup to write to: the one that was surveyed, or a new one of the requested id."""
+    _check_options(options)
+    requested = options.extra.get("backup_id")
+    found = Backup.surveyed(survey)
+    if found is not None:
+        if requested is not None and requested != found.backup_id:
             raise UsageError(
-                f"this is the backup {found.backup_id!r}, not {wanted!r}",
+                f"this is the backup {found.backup_id!r}, not {requested!r}",
                 hint="survey the other one, or let the URL of the archive end in its folder",
             )
         return found
-    backup_id = DEFAULT_BACKUP_ID if wanted is None else wanted
+    backup_id = DEFAULT_BACKUP_ID if requested is None else requested
     if not is_plain_name(backup_id):
         raise UsageError(f"{backup_id!r} cannot be the id of a backup", hint="use letters, digits, '.', '_' and '-'")
     return Backup(backup_id=backup_id, folder=backup_id)
 
 
 def refuse_unknown(storage: Storage, backup: Backup, survey: Survey) -> None:
-    """A new backup may not be written over one that the survey did not see, or could not make sense of."""
-    if "folder" not in survey.details and manifest_head(storage, backup.folder) is not None:
+    """RefusedError: a new backup would overwrite one that the survey did not see, or could not make sense of."""
+    if Backup.surveyed(survey) is None and _manifest_head(storage, backup.folder) is not None:
         raise RefusedError(
             f"there is a backup {backup.backup_id!r} already",
             object_name=storage.name_of(backup.path(MANIFEST)),
@@ -141,28 +215,43 @@ def refuse_unknown(storage: Storage, backup: Backup, survey: Survey) -> None:
         )
 
 
-def check_options(options: WriteOptions) -> None:
+def refuse_rebuilt(storage: Storage, backup: Backup, survey: Survey) -> None:
+    """RefusedError: the survey had to do without the manifest, so a new one would lose what it said."""
+    if survey.details.get("rebuilt"):
+        raise RefusedError(
+            "the manifest of this backup is damaged, and a new one would lose what it said",
+            object_name=storage.name_of(backup.path(MANIFEST)),
+            hint="convert the backup into another archive, and continue there",
+        )
+
+
+def other_writer(where: TopicPartition, end: int, position: int, object_name: str) -> RefusedError:
+    return RefusedError(
+        f"another writer has added to {where}, up to offset {end}",
+        object_name=object_name,
+        offset=position,
+        hint="survey the archive again, and write what is still missing",
+    )
+
+
+def _check_options(options: WriteOptions) -> None:
     unknown = sorted(set(options.extra) - _OPTIONS)
     if unknown:
-        raise UsageError(f"no such option: {', '.join(unknown)}", hint=f"choose of {', '.join(sorted(_OPTIONS))}")
+        raise UsageError(f"no such option: {', '.join(unknown)}", hint=f"choose one of {', '.join(sorted(_OPTIONS))}")
     flag = options.extra.get("offset_headers", "false")
     if flag not in {"true", "false"}:
         raise UsageError(f"offset_headers is true or false, not {flag!r}")
 
 
-def has_offset_headers(options: WriteOptions) -> bool:
-    return options.extra.get("offset_headers") == "true"
-
-
-def check_topic(topic: str) -> str:
-    """The name of a topic to write, which becomes a folder."""
-    if not is_plain_name(topic):
-        raise UsageError(f"{topic!r} cannot be a topic", hint="use letters, digits, '.', '_' and '-'")
-    return topic
-
-
-def known_topic(name: str, object_name: str) -> str:
-    """The name of a topic that an archive claims to have."""
-    if not is_plain_name(name):
-        raise CorruptDataError(f"{name[:300]!r} cannot be a topic", object_name=object_name)
-    return name
+def codec_of(options: WriteOptions, codecs: type[Codec]) -> tuple[Codec, int | None]:
+    """The codec and its level. The default of the tool is zstd of level 3; other codecs have no level."""
+    name = (options.codec or "zstd").upper()
+    if name not in codecs.__members__:
+        known = ", ".join(each.lower() for each in codecs.__members__)
+        raise UsageError(f"there is no codec {options.codec!r}", hint=f"choose one of {known}")
+    if name != "ZSTD" and options.level is None:
+        return codecs[name], None
+    level = _LEVEL if options.level is None else options.level
+    if name != "ZSTD" or level not in _LEVELS:
+        raise UsageError(f"{name.lower()} has no level {level}", hint="zstd has the levels 1 to 22")
+    return codecs[name], level

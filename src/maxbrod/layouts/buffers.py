@@ -1,25 +1,35 @@
-"""Records on their way into a layout: checked, cut to what the layout takes, and as the buffers that kernels read."""
+"""Records on their way into a layout: checked, filtered, with the tool's headers, as the buffers that kernels read."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from maxbrod.batch.columns import BinaryColumn, binary_column, headers_columns, number_array, number_column
+from maxbrod.batch.columns import (
+    BinaryColumn,
+    binary_array,
+    binary_column,
+    headers_array,
+    headers_columns,
+    number_array,
+    number_column,
+)
 from maxbrod.batch.conform import conform
 from maxbrod.batch.kernels import sealed
+from maxbrod.batch.schema import HEADER_TYPE
 from maxbrod.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
 
 class RecordBuffers:
-    """The columns of a batch of RECORD_SCHEMA as read-only arrays, in the order in which kernels take them."""
+    """The columns of a batch of RECORD_SCHEMA as read-only arrays, in the order of the kernels' parameters."""
 
     __slots__ = ("header_ends", "header_key", "header_value", "key", "kind", "offset", "rows", "timestamp", "value")
 
@@ -36,7 +46,7 @@ class RecordBuffers:
         self.header_value = _sealed(header_value)
 
     def shape(self) -> tuple[NDArray[Any], ...]:
-        """All that it takes to know how long keys, values and headers are."""
+        """The arrays from which the lengths of keys, values and headers follow."""
         key, value, header_value = self.key, self.value, self.header_value
         return (
             *(key.ends, key.valid, value.ends, value.valid),
@@ -57,9 +67,9 @@ def _sealed(column: BinaryColumn) -> BinaryColumn:
 
 
 def consumable(batches: Iterable[pa.RecordBatch], position: int) -> Iterator[pa.RecordBatch]:
-    """What a consumer would see of `batches` from `position` on, as batches that have a record at least.
+    """The records of `batches` that a consumer would see from `position` on, as batches that are not empty.
 
-    Markers of transactions are left out, and records that are archived already. RefusedError: offsets do not rise.
+    Transaction markers, and records that are archived already, are left out. RefusedError: offsets do not rise.
     """
     last = -1
     for batch in batches:
@@ -69,7 +79,7 @@ def consumable(batches: Iterable[pa.RecordBatch], position: int) -> Iterator[pa.
         if wrong.size:
             row = int(wrong[0])
             raise RefusedError(
-                f"a record stands behind offset {int(offset[row - 1]) if row else last}, where offsets must rise",
+                f"a record follows offset {int(offset[row - 1]) if row else last}, and offsets must rise",
                 offset=int(offset[row]),
                 hint="give the records of one partition in the order of their offsets, each once",
             )
@@ -80,3 +90,58 @@ def consumable(batches: Iterable[pa.RecordBatch], position: int) -> Iterator[pa.
             records = records.filter(number_array(keep))
         if records.num_rows:
             yield records
+
+
+def with_headers(records: pa.RecordBatch, added: Sequence[tuple[bytes, pa.Array]]) -> pa.RecordBatch:
+    """`records` with an additional header for each pair of a name and its values, after the existing headers.
+
+    Tools add such headers to record where a record comes from.
+    """
+    if not added or not records.num_rows:
+        return records
+    headers = records.column("headers")
+    own = np.diff(np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + len(headers) + 1])
+    ends = np.zeros(records.num_rows + 1, np.int32)
+    np.cumsum(own + len(added), out=ends[1:])
+    entries = pa.concat_arrays(
+        [headers.flatten(), *(_entries(name, values, records.num_rows) for name, values in added)]
+    )
+    rows = number_array(_order(own, ends, len(added)))
+    reordered = entries.take(rows)
+    column = headers_array(ends, reordered.field(0), reordered.field(1))
+    return records.set_column(records.schema.get_field_index("headers"), records.schema.field("headers"), column)
+
+
+def little_endian(values: pa.Array) -> pa.Array:
+    """Each integer of a column as its 8 bytes."""
+    numbers = np.ascontiguousarray(number_column(values), "<i8")
+    return _even(numbers.view(np.uint8), len(numbers), 8)
+
+
+def decimal(values: pa.Array) -> pa.Array:
+    """Each integer of a column as text."""
+    return pc.cast(pc.cast(values, pa.string()), pa.binary())
+
+
+def constant(value: bytes, rows: int) -> pa.Array:
+    return _even(np.tile(np.frombuffer(value, np.uint8), rows), rows, len(value))
+
+
+def _entries(name: bytes, values: pa.Array, rows: int) -> pa.Array:
+    return pa.StructArray.from_arrays([constant(name, rows), values], fields=list(HEADER_TYPE))
+
+
+def _even(data: NDArray[np.uint8], rows: int, size: int) -> pa.Array:
+    return binary_array(np.arange(rows + 1, dtype=np.int32) * np.int32(size), data, None)
+
+
+def _order(own: NDArray[np.int32], ends: NDArray[np.int32], added: int) -> NDArray[np.int64]:
+    """For each entry of the new column its row in: all own entries, all first added ones, all second ones, …"""
+    order = np.empty(int(ends[-1]), np.int64)
+    is_own = np.ones(len(order), np.bool_)
+    for each in range(added):
+        at = ends[1:] - added + each
+        order[at] = int(own.sum()) + each * len(own) + np.arange(len(own))
+        is_own[at] = False
+    order[is_own] = np.arange(int(own.sum()))
+    return order

@@ -1,7 +1,8 @@
-"""Which offsets a tree must hold whose tool keeps no list of its segments: what we publish beside it, and the verdict.
+"""The offsets that a tree must hold if its tool keeps no list of its segments: what we publish, and the verdict.
 
-A lost segment leaves no trace there. So every publishing notes the offsets that segments hold, and those between two
-segments that never had a record. Without such a note, or for offsets before it, only the neighbours can be asked. Pure.
+A lost segment leaves no trace in such a tree. Every publishing therefore records the offsets that segments hold, and
+those between two segments that never had a record. Without such a document, or for offsets before it, only the
+neighbouring segments give evidence. Pure.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from maxbrod.layouts.backups import is_plain_name
+from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, by_topic, is_plain_name
 from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
-from maxbrod.model import TopicPartition
+from maxbrod.model import MENDABLE, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,28 +21,25 @@ if TYPE_CHECKING:
     from maxbrod.layouts.foreign import ForeignSegment, Survey
 
 Range: TypeAlias = tuple[int, int]
-"""Offsets from the first up to, and without, the second."""
+"""Offsets [first, second)."""
 
-_OFFSET_MAX: Final = (1 << 63) - 1
-_NO_REASONS: Final = frozenset({"corrupt", "unexplained"})
-_PARTITION_MAX: Final = (1 << 31) - 1
 _RANGES_MAX: Final = 1_000_000
 _NO_LIST: Final = Doubt(
     what="nothing lists the segments of this archive: if the first or the last segment of a partition is lost, "
-    "nobody can tell",
+    "this cannot be detected",
     hint="compare it with its topics, or with another copy",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Of one partition, whose segments belong into `folder`. Ranges rise and do not touch."""
+    """The offsets of one partition, whose segments are in `folder`. Ranges rise and do not touch."""
 
     folder: str
     held: tuple[Range, ...] = ()
-    """What segments held when they were published."""
+    """Offsets that segments held when they were published."""
     empty: tuple[Range, ...] = ()
-    """Between segments, and never with a record: of transaction markers, aborted records, compaction, retention."""
+    """Offsets between segments that never had a record: markers, aborted records, compaction, retention."""
 
     @property
     def end_offset(self) -> int:
@@ -50,11 +48,11 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is wrong with the segments of a tree, taken together."""
+    """What is wrong with the segments of a tree as a whole."""
 
     faults: tuple[Fault, ...]
     gaps: tuple[ForeignGap, ...]
-    """Offsets that are lost, `corrupt`, and such that may be, `unexplained`."""
+    """Offsets that are lost (`corrupt`), and offsets that may be (`unexplained`)."""
     doubts: tuple[Doubt, ...]
 
 
@@ -65,9 +63,9 @@ def extended(
     position: int | None,
     lacking: Iterable[Range],
 ) -> Coverage:
-    """The coverage after a publishing. `position`: where the writer went on; None: the partition was not there.
+    """The coverage after a publishing. `position`: where the writer continued; None: the partition is new.
 
-    A hole is vouched for only where the writer itself saw what was read in between, and nothing was `lacking`.
+    A hole counts as empty only if the writer itself read what is in between, and nothing of it was `lacking`.
     """
     added = sorted(map(_range, written))
     reached = [] if position is None else [(position, position)]
@@ -83,13 +81,13 @@ def extended_by(
     gaps: Iterable[ForeignGap],
     folder_of: Callable[[ForeignSegment], str],
 ) -> dict[TopicPartition, Coverage]:
-    """The coverage of every partition after a publishing. `survey` is that which the writers went by.
+    """The coverage of every partition after a publishing. The writers have used `survey`.
 
-    `gaps`: what the source lacks for no good reason is not vouched for.
+    `gaps`: offsets that the source lacks without a good reason do not count as empty.
     """
     lacking: dict[TopicPartition, list[Range]] = {}
     for each in gaps:
-        if each.reason in _NO_REASONS:
+        if each.reason in MENDABLE:
             lacking.setdefault(each.where, []).append((each.base_offset, each.end_offset))
     present, added = by_partition(survey.segments), by_partition(written)
     folders = {each.where: folder_of(each) for each in (*survey.segments, *written)}
@@ -150,7 +148,7 @@ def _range(segment: ForeignSegment) -> Range:
 
 
 def _lacking(segment: ForeignSegment) -> int:
-    """How many of its own offsets have no record. A topic that leaves holes leaves them between segments, too."""
+    """The number of its own offsets without a record. A topic that has holes has them between segments, too."""
     return 0 if segment.records is None else segment.end_offset - segment.base_offset - segment.records
 
 
@@ -163,7 +161,7 @@ def _explicable(where: TopicPartition, holes: Sequence[Range]) -> Doubt:
     more = f", and at {len(holes) - 1} more places" if len(holes) > 1 else ""
     return Doubt(
         what=f"no segment has the offsets {base} to {end - 1}{more}: segments beside them lack as many, so that the "
-        "topic may never have had them; whether a segment is lost, nobody can tell",
+        "topic may never have had them; whether a segment is lost cannot be detected",
         topic=where.topic,
         partition=where.partition,
     )
@@ -182,18 +180,18 @@ def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
 
 
 def _without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """What of `ranges` none of the others covers."""
+    """The parts of `ranges` that none of the others covers."""
     left: list[Range] = []
-    taken, at = _merged(others), 0
+    covered, at = _merged(others), 0
     for base, end in _merged(ranges):
         reached = base
-        while at < len(taken) and taken[at][1] <= reached:
+        while at < len(covered) and covered[at][1] <= reached:
             at += 1
         here = at
-        while here < len(taken) and taken[here][0] < end:
-            if taken[here][0] > reached:
-                left.append((reached, taken[here][0]))
-            reached = max(reached, taken[here][1])
+        while here < len(covered) and covered[here][0] < end:
+            if covered[here][0] > reached:
+                left.append((reached, covered[here][0]))
+            reached = max(reached, covered[here][1])
             here += 1
         if reached < end:
             left.append((reached, end))
@@ -202,14 +200,11 @@ def _without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
 
 def encode_coverage(coverage: Mapping[TopicPartition, Coverage]) -> dict[str, dict[str, dict[str, Any]]]:
     """As JSON: by topic, then by partition as text."""
-    topics: dict[str, dict[str, dict[str, Any]]] = {}
-    for where, each in sorted(coverage.items()):
-        topics.setdefault(where.topic, {})[str(where.partition)] = asdict(each)
-    return topics
+    return by_topic({where: asdict(each) for where, each in coverage.items()})
 
 
 def decode_coverage(topics: Any) -> dict[TopicPartition, Coverage]:  # noqa: ANN401 - JSON
-    """KeyError, ValueError, TypeError, AttributeError: this is not what `encode_coverage` writes."""
+    """KeyError, ValueError, TypeError, AttributeError: `encode_coverage` has not written this."""
     return {
         _decode_partition(topic, partition): Coverage(
             folder=str(each["folder"]), held=_decode_ranges(each["held"]), empty=_decode_ranges(each["empty"])
@@ -220,15 +215,15 @@ def decode_coverage(topics: Any) -> dict[TopicPartition, Coverage]:  # noqa: ANN
 
 
 def _decode_partition(topic: str, partition: str) -> TopicPartition:
-    if not is_plain_name(topic) or not 0 <= int(partition) <= _PARTITION_MAX:
+    if not is_plain_name(topic) or not 0 <= int(partition) <= INT32_MAX:
         raise ValueError(f"{topic[:80]!r} has no partition {partition[:20]!r}")
     return TopicPartition(topic=topic, partition=int(partition))
 
 
 def _decode_ranges(listed: Any) -> tuple[Range, ...]:  # noqa: ANN401 - JSON
     if len(listed) > _RANGES_MAX:
-        raise ValueError(f"{len(listed)} ranges of one partition cannot be")
+        raise ValueError(f"{len(listed)} ranges of one partition are too many")
     for base, end in listed:
-        if type(base) is not int or type(end) is not int or not 0 <= base < end <= _OFFSET_MAX:
-            raise ValueError(f"{base!r} to {end!r} are no offsets")
+        if type(base) is not int or type(end) is not int or not 0 <= base < end <= INT64_MAX:
+            raise ValueError(f"{base!r} to {end!r} are not offsets")
     return _merged((base, end) for base, end in listed)

@@ -1,4 +1,4 @@
-"""The records of batches that an application may see, in portions that fit into memory when they are unpacked."""
+"""The records of batches that an application may see, in portions that fit into memory when decompressed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maxbrod.model import AbortedTransaction
 
 _DECODED_BYTES: Final = 2 << 20
-"""So much of a log is decoded at once, as it is stored: ten times as much and more when it is unpacked."""
+"""The stored bytes of a log that are decoded at once. Decompressed they may be ten times as much and more."""
 
 
 class Counts(NamedTuple):
@@ -27,31 +27,31 @@ class Counts(NamedTuple):
 
 
 class Skipped:
-    """How many records no application sees, and where: of control batches, and of transactions that were aborted."""
+    """The number of records that no application sees, by place: of control batches, and of aborted transactions."""
 
     def __init__(self) -> None:
         self._offsets, self._records, self._control = (np.empty(0, np.int64) for _ in range(3))
 
     def note(self, headers: BatchHeaders) -> None:
-        """Batches that were left out, behind those that are noted."""
+        """Adds batches that were left out. They follow those that are noted already."""
         self._offsets = np.concatenate([self._offsets, headers["base_offset"]])
         self._records = np.concatenate([self._records, headers["count"].clip(min=0)])
         self._control = np.concatenate([self._control, headers.control])
 
-    def take(self, end: int) -> Counts:
-        """Those of batches that begin before an offset. They are not counted again."""
-        taken = int(np.searchsorted(self._offsets, end))
-        records, control = self._records[:taken], self._control[:taken].astype(np.bool_)
+    def pop_before(self, end: int) -> Counts:
+        """The counts of batches that begin before an offset, which are then removed."""
+        count = int(np.searchsorted(self._offsets, end))
+        records, control = self._records[:count], self._control[:count].astype(np.bool_)
         counts = Counts(control=int(records[control].sum()), aborted=int(records[~control].sum()))
         self._offsets, self._records, self._control = (
-            each[taken:] for each in (self._offsets, self._records, self._control)
+            each[count:] for each in (self._offsets, self._records, self._control)
         )
         return counts
 
 
 @runtime_checkable
 class Tallied(Protocol):
-    """Records of the offsets [start, end) that tell, once they have been given, what was left out among them."""
+    """Records of the offsets [start, end). After they were iterated, `skipped` has the counts of those left out."""
 
     skipped: Skipped
 
@@ -70,7 +70,7 @@ def decode_committed(
     columns: Sequence[str] | None = None,
     skipped: Skipped | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The visible records of some batches, in portions that fit into memory when they are unpacked."""
+    """The visible records of some batches, in portions that fit into memory when decompressed."""
     visible = committed_batches(headers, aborted)
     if skipped is not None and not visible.all():
         skipped.note(headers.take(~visible))
@@ -85,10 +85,10 @@ def decode_portions(
     object_name: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """All records of these batches, in such portions."""
-    from maxbrod.batch.decode import decode  # noqa: PLC0415 - numba: only where records are looked at
+    from maxbrod.batch.decode import decode  # noqa: PLC0415 - numba: only to decode records
 
     portion = np.cumsum(headers.size) // _DECODED_BYTES
-    wanted = None if columns is None else list(columns)
+    names = None if columns is None else list(columns)
     for rows in np.split(np.arange(len(headers)), np.flatnonzero(np.diff(portion)) + 1):
         if rows.size:
-            yield decode(data, headers.take(rows), columns=wanted, object_name=object_name)
+            yield decode(data, headers.take(rows), columns=names, object_name=object_name)

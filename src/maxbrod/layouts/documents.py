@@ -1,31 +1,57 @@
 """Metadata files of other tools: JSON of which any field may be missing, absurd or hostile.
 
-A file is parsed once and then asked for fields of a certain kind; what is not of that kind is CorruptDataError, with
-the object and the field in it. Nothing here knows what the fields mean.
+A file is parsed once. Its fields are then read by type; a field of another type is a CorruptDataError that names the
+object and the field. Nothing here knows what the fields mean.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
+
+Value = TypeVar("Value")
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 DOCUMENT_BYTES_MAX: Final = 1 << 30
-"""A manifest of two million segments has about as much; it is held in memory whole."""
+"""About the size of a manifest of two million segments. A document is held in memory whole."""
+
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether Kafka allows it as a topic's name, so that it is one part of a path and leads nowhere else."""
+    return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
+
+
+def check_topic(topic: str) -> str:
+    """The name of a topic to write, which becomes a folder. UsageError: Kafka does not allow it."""
+    if not is_plain_name(topic):
+        raise UsageError(f"{topic!r} cannot be a topic", hint="use letters, digits, '.', '_' and '-'")
+    return topic
+
+
+def known_topic(name: str, object_name: str) -> str:
+    """The name of a topic that an archive claims to have. CorruptDataError: Kafka does not allow it."""
+    if not is_plain_name(name):
+        raise CorruptDataError(f"{name[:300]!r} cannot be a topic", object_name=object_name)
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """One object of a JSON document. `place` says which one, for people."""
+    """One object of a JSON document. `place` names it in messages."""
 
     values: Mapping[str, Any]
     object_name: str
@@ -34,7 +60,7 @@ class Fields:
     def integer(self, name: str, *, least: int = 0, most: int = INT64_MAX, default: int | None = None) -> int:
         value = self.values.get(name, default)
         if type(value) is not int or not least <= value <= most:
-            raise self.wrong(name, f"no integer from {least} to {most}")
+            raise self.wrong(name, f"not an integer from {least} to {most}")
         return value
 
     def optional_integer(self, name: str, *, least: int = 0, most: int = INT64_MAX) -> int | None:
@@ -43,37 +69,51 @@ class Fields:
     def text(self, name: str, *, default: str | None = None) -> str:
         value = self.values.get(name, default)
         if not isinstance(value, str):
-            raise self.wrong(name, "no text")
+            raise self.wrong(name, "not a text")
         return value
 
     def optional_text(self, name: str) -> str | None:
         return None if self.values.get(name) is None else self.text(name)
 
     def objects(self, name: str) -> list[Fields]:
-        """The objects of a list; none if the field is not there."""
+        """The objects of a list; none if the field is missing."""
         value = self.values.get(name)
         if value is None:
             return []
         if not isinstance(value, list):
-            raise self.wrong(name, "no list")
+            raise self.wrong(name, "not a list")
         return [self._object(each, f"{name}[{row}]") for row, each in enumerate(value)]
 
     def inner(self, name: str) -> Fields:
-        """The object under a name; an empty one if the field is not there."""
+        """The object under a name; an empty one if the field is missing."""
         value = self.values.get(name)
         return self._object({} if value is None else value, name)
+
+    def partition(self, name: str) -> int:
+        """A field's name as the number of a partition."""
+        if not name.isascii() or not name.isdigit() or int(name[:11]) > INT32_MAX:
+            raise self.wrong(name, "not a partition")
+        return int(name)
 
     def wrong(self, name: str, complaint: str) -> CorruptDataError:
         return CorruptDataError(f"{name!r} of {self.place} is {complaint}", object_name=self.object_name)
 
     def _object(self, value: object, name: str) -> Fields:
         if not isinstance(value, dict):
-            raise self.wrong(name, "no object")
+            raise self.wrong(name, "not an object")
         return Fields(values=value, object_name=self.object_name, place=name)
 
 
+def by_topic(values: Mapping[TopicPartition, Value]) -> dict[str, dict[str, Value]]:
+    """Values by topic, then by partition as text: the form that they have in the JSON of several tools."""
+    topics: dict[str, dict[str, Value]] = {}
+    for where, value in sorted(values.items(), key=itemgetter(0)):
+        topics.setdefault(where.topic, {})[str(where.partition)] = value
+    return topics
+
+
 def read_document(storage: Storage, path: str) -> Fields | None:
-    """The document of that name, or None if there is no such object."""
+    """The document of that name; None if there is no such object."""
     try:
         size = storage.head(path).size
         if size > DOCUMENT_BYTES_MAX:
@@ -87,17 +127,17 @@ def parse_document(data: memoryview, object_name: str) -> Fields:
     try:
         value = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
-        # The parser quotes nothing of what it read, so neither does this.
-        raise CorruptDataError(f"this is no JSON: {error}", object_name=object_name) from error
+        # The parser quotes nothing of its input, so this message does not either.
+        raise CorruptDataError(f"this is not JSON: {error}", object_name=object_name) from error
     if not isinstance(value, dict):
-        raise CorruptDataError("this JSON is no object", object_name=object_name)
+        raise CorruptDataError("this JSON is not an object", object_name=object_name)
     return Fields(values=value, object_name=object_name)
 
 
 def write_document(storage: Storage, path: str, value: object) -> None:
-    """As Rust's `serde_json` prints it for people, byte for byte: two spaces, UTF-8 as it is, no newline at the end."""
+    """Writes JSON exactly as Rust's `serde_json` prints it for people: two spaces, raw UTF-8, no final newline."""
     try:
         data = json.dumps(value, indent=2, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise CorruptDataError("a text in it is no Unicode", object_name=storage.name_of(path)) from error
+        raise CorruptDataError("it contains text that is not Unicode", object_name=storage.name_of(path)) from error
     storage.replace(path, data)

@@ -1,9 +1,9 @@
-"""What trees of layouts without metadata of their own cannot say: groups, topics, the cluster, which offsets they hold.
+"""What layouts without metadata of their own cannot hold: groups, topics, the cluster, the offsets of the segments.
 
 One object of ours beside the segments, `maxbrod.json`, which no other tool opens. A JSON object, every field optional
 but the first: `version` 1, `layout`, `cluster_id`, `taken_at_ms`, `topics` by name (`partition_count`,
 `replication_factor`, `configs`), `groups` by id (topic, partition as text, next offset), `offsets` by topic, partition
-(see `layouts.coverage`). Without it every record is still there, but nobody can tell whether they are all that were.
+(see `layouts.coverage`). Without it every record can still be read, but missing records cannot be detected.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, naming
 from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage
+from maxbrod.layouts.documents import INT64_MAX, by_topic
 from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignTopic
 from maxbrod.model import TopicPartition
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 PATH: Final = "maxbrod.json"
 _VERSION: Final = 1
-_INT64_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Facts:
 
 
 def is_published(storage: Storage, layout: str) -> bool:
-    """Whether such an object is there and of this layout: an archive of empty topics has nothing else."""
+    """Whether the object exists and is of this layout: an archive of empty topics has nothing else."""
     try:
         return bool(json.loads(bytes(storage.get(PATH)))["layout"] == layout)
     except (ObjectNotFoundError, ValueError, KeyError, TypeError, RecursionError):
@@ -46,7 +46,7 @@ def is_published(storage: Storage, layout: str) -> bool:
 
 
 def surveyed_facts(storage: Storage, faults: list[Fault]) -> Facts:
-    """What is known; nothing, and a fault, where the object is not what it should be."""
+    """The facts; if the object is damaged, no facts and a fault."""
     try:
         return read_facts(storage)
     except (CorruptDataError, UnsupportedFormatError) as error:
@@ -55,7 +55,7 @@ def surveyed_facts(storage: Storage, faults: list[Fault]) -> Facts:
 
 
 def read_facts(storage: Storage) -> Facts:
-    """CorruptDataError, UnsupportedFormatError: the object is there, and is not what it should be."""
+    """CorruptDataError, UnsupportedFormatError: the object is damaged, or of a later version."""
     try:
         text = bytes(storage.get(PATH))
     except ObjectNotFoundError:
@@ -65,7 +65,7 @@ def read_facts(storage: Storage) -> Facts:
             document: Any = json.loads(text)
             version = document["version"]
             if version != _VERSION:
-                raise UnsupportedFormatError(f"the facts have version {version!r}, where 1 is known")
+                raise UnsupportedFormatError(f"the facts have version {version!r}; version 1 is known")
             return _decode(document)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptDataError(f"the facts about topics and groups cannot be read: {error}") from error
@@ -97,25 +97,22 @@ def _decode_group(group_id: str, topics: dict[str, dict[str, int]]) -> ForeignGr
         for partition, offset in partitions.items():
             number, next_offset = _number(int(partition)), _number(offset)
             if number is None or next_offset is None:
-                raise ValueError("a group stands at no offset")
+                raise ValueError("a group has no offset")
             offsets[TopicPartition(topic=topic, partition=number)] = next_offset
     return ForeignGroup(group_id=group_id, offsets=offsets)
 
 
 def _number(value: Any) -> int | None:  # noqa: ANN401 - JSON
-    if value is not None and (type(value) is not int or not 0 <= value <= _INT64_MAX):
-        raise ValueError(f"{value!r} is no number that can be")
+    if value is not None and (type(value) is not int or not 0 <= value <= INT64_MAX):
+        raise ValueError(f"{value!r} is not a possible number")
     return value
 
 
 def write_facts(
     storage: Storage, survey: Survey, facts: ClusterFacts, coverage: Mapping[TopicPartition, Coverage]
 ) -> None:
-    """What is known now, over what was known before. No groups at all: the source does not tell, and they stay."""
-    groups: dict[str, dict[str, dict[str, int]]] = {}
-    for group in facts.groups or survey.groups:
-        for where, offset in sorted(group.offsets.items()):
-            groups.setdefault(group.group_id, {}).setdefault(where.topic, {})[str(where.partition)] = offset
+    """Writes the new facts over the old ones. If the source has no groups at all, the old ones are kept."""
+    groups = {each.group_id: by_topic(each.offsets) for each in facts.groups or survey.groups if each.offsets}
     topics = {
         name: {
             "partition_count": topic.partition_count,

@@ -1,8 +1,8 @@
-"""What every layout of another tool can do, and the nouns for what it holds.
+"""The interface of every layout of another tool, and the values that describe what it holds.
 
-A foreign archive has no catalog of ours: its own names and metadata files tell what is in it. `survey` reads those and
-no records; `read` gives the records of one segment in the one schema that they have everywhere; `write` and `publish`
-make a tree that the tool itself could read. Everything above works on these alone.
+A foreign archive has no catalog of ours: its own names and metadata files show what is in it. `survey` reads those and
+no records; `read` returns the records of one segment in the schema that records have everywhere; `write` and `publish`
+make a tree that the tool itself can read. Everything above uses this interface only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 UNCOMMITTED: Final = "uncommitted"
 """In the details of a survey and its segments: records of aborted transactions, and markers, may be among the others.
 
-A layout tells the markers by the column `control`.
+A layout marks the markers in the column `control`.
 """
 
 
@@ -37,29 +37,29 @@ class ForeignSegment:
     where: TopicPartition
     path: str
     base_offset: int
-    """Of its first record, or where the segment begins by its name if it has none."""
+    """The offset of its first record; if it has none, the offset in its name."""
     end_offset: int
     """The first offset after its last record."""
     records: int | None
-    """None where only reading it would tell."""
+    """None if it is known only after reading the segment."""
     bytes: int
     min_timestamp: int | None = None
     max_timestamp: int | None = None
-    """Bounds that are sure to hold for every record, in milliseconds; None where the metadata does not tell."""
+    """Bounds that hold for every record, in milliseconds; None if the metadata has none."""
     codec: str = "none"
     first_leader_epoch: int = -1
     last_leader_epoch: int = -1
     aborted: tuple[AbortedTransaction, ...] = ()
-    """Of layouts that keep batches, as are the epochs and the codec: transactions that reach into the segment."""
+    """Transactions that reach into the segment. Like epochs and codec, known in layouts that keep batches only."""
     reason: str = "unrecorded"
-    """Why it has fewer records than offsets, if it has."""
+    """Why it has fewer records than offsets, if so."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the layout itself wants to know again when it reads the segment. Fits into JSON."""
+    """What the layout itself needs to read the segment. JSON values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignGap:
-    """Offsets [base, end) that the archive lacks: it says so itself, or its segments show it."""
+    """Offsets [base, end) that the archive lacks, by its metadata or by its segments."""
 
     where: TopicPartition
     base_offset: int
@@ -69,7 +69,7 @@ class ForeignGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignTopic:
-    """What the archive knows of a topic besides its records. None: it does not say."""
+    """What the archive knows of a topic besides its records. None: unknown."""
 
     name: str
     partition_count: int | None = None
@@ -78,12 +78,12 @@ class ForeignTopic:
     topic_id: str | None = None
     """As Kafka prints it."""
     replicas: tuple[tuple[int, ...], ...] = ()
-    """The brokers that hold each partition. Whoever knows them knows all of the configs, too."""
+    """The brokers that hold each partition. An archive that knows them knows all of the configs, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignGroup:
-    """The committed offsets of a consumer group: of each partition the next one to read."""
+    """The committed offsets of a consumer group: the next offset to read of each partition."""
 
     group_id: str
     offsets: Mapping[TopicPartition, int]
@@ -91,7 +91,7 @@ class ForeignGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that is not as the layout says. `fatal`: records are lost by it; else it was made good."""
+    """A deviation from the layout. `fatal`: records are lost by it; otherwise it was repaired while reading."""
 
     path: str
     message: str
@@ -101,7 +101,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """What the archive cannot tell, though it matters. `refused`: nothing is restored before the user accepts it."""
+    """Something relevant that the archive cannot show. `refused`: nothing is restored until the user accepts it."""
 
     what: str
     topic: str | None = None
@@ -116,7 +116,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What a foreign archive holds, by its metadata. Segments by topic, partition and offset, without overlaps."""
+    """The contents of a foreign archive, by its metadata. Segments by topic, partition and offset, without overlaps."""
 
     layout: str
     segments: tuple[ForeignSegment, ...]
@@ -124,53 +124,53 @@ class Survey:
     gaps: tuple[ForeignGap, ...] = ()
     groups: tuple[ForeignGroup, ...] = ()
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The offset at which a backup of each partition would go on. Partitions without records are here, too."""
+    """The offset at which a backup of each partition would continue. Partitions without records are included."""
     cluster_id: str | None = None
     cluster: ForeignCluster | None = None
-    """None: it knows nothing of access, quotas and users."""
+    """None: ACLs, quotas and users are unknown."""
     taken_at_ms: int | None = None
     faults: tuple[Fault, ...] = ()
     doubts: tuple[Doubt, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the layout itself wants to know again when it publishes. Fits into JSON."""
+    """What the layout itself needs to publish. JSON values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What a layout cannot hold. `real`: an application could miss it, so that it must be accepted by the user."""
+    """Something that a layout cannot hold. `real`: an application could miss it, so the user must accept the loss."""
 
     what: str
     real: bool
     field: str | None = None
-    """The field of a record that comes back otherwise, by its name in `batch.digest.Field`.
+    """The field of a record that comes back changed, by its name in `batch.digest.Field`.
 
-    `value_null`: only null values do, as empty ones.
+    `value_null`: only null values change, to empty ones.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How a tree is written. None: as the tool does by default."""
+    """How a tree is written. None: the default of the tool."""
 
     codec: str | None = None
     level: int | None = None
     segment_bytes_max: int | None = None
-    """Of what a segment has before compression, or where the layout rotates by the file, of the file."""
+    """Size of a segment's records before compression; in layouts that rotate by file size, of the file."""
     segment_records_max: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
-    """Options of one layout alone, such as `region` or `backup_id`: each layout refuses those that it does not know."""
+    """Options of one layout, such as `region` or `backup_id`. A layout refuses options that it does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What is published about the source besides its records."""
+    """Facts about the source that are published besides its records."""
 
     cluster_id: str | None = None
     brokers: tuple[str, ...] = ()
     topics: Mapping[str, ForeignTopic] = field(default_factory=dict)
     groups: tuple[ForeignGroup, ...] = ()
     gaps: tuple[ForeignGap, ...] = ()
-    """Offsets that the source itself lacks, among those that are published."""
+    """Offsets within the published ranges that the source itself lacks."""
     empty: tuple[TopicPartition, ...] = ()
     """Partitions that never had a record."""
     committed: bool = True
@@ -179,26 +179,26 @@ class ClusterFacts:
 
 
 class Layout(Protocol):
-    """One tool's way to keep an archive. Has no state: everything is in the storage."""
+    """The way in which one tool keeps an archive. Has no state: everything is in the storage."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def losses(self) -> Sequence[Loss]:
-        """What is lost when records are written in this layout, readable by its own tool or not."""
+        """What is lost when records are written in this layout."""
 
     def losses_with(self, options: WriteOptions) -> Sequence[Loss]:
-        """The same, where they are written with these options."""
+        """The same, if they are written with these options."""
 
     def detect(self, storage: Storage) -> bool:
-        """Whether the storage holds such an archive. Cheap: lists names, reads a few bytes at most."""
+        """Whether the storage holds such an archive. Cheap: lists names, and reads a few bytes at most."""
 
     def survey(self, storage: Storage, options: Mapping[str, str] | None = None) -> Survey:
-        """All that is there. Damage is told in `faults`, not raised, if anything can still be read.
+        """The contents of the archive. Damage is reported in `faults`, not raised, if anything can still be read.
 
-        `options` choose where a place holds several archives, such as `backup_id` or `region`.
-        UsageError: there are several and none is chosen, or the layout has no such option.
+        `options`, such as `backup_id` or `region`, select one of several archives in the same place.
+        UsageError: there are several and none is selected, or the layout has no such option.
         """
 
     def read(
@@ -206,8 +206,8 @@ class Layout(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """The records of a segment as batches of RECORD_SCHEMA, or of some of its columns, in bounded memory.
 
-        What the layout does not hold has Kafka's default. CorruptDataError, TruncatedDataError name the object and
-        the offset; records before the damage have been given by then.
+        Fields that the layout does not hold have Kafka's default. CorruptDataError, TruncatedDataError name the object
+        and the offset; records before the damage have been yielded by then.
         """
 
     def write(
@@ -219,10 +219,10 @@ class Layout(Protocol):
         *,
         survey: Survey,
     ) -> list[ForeignSegment]:
-        """Write records of one partition behind those that `survey` knows of, and return what was written.
+        """Writes records of one partition after those that `survey` has, and returns the new segments.
 
         Runs anywhere, also twice at once, for any number of partitions at a time. Nothing counts as archived before it
-        is published; what an earlier run wrote and did not publish is written over, or left for nobody to read.
+        is published. What an earlier run wrote and did not publish is overwritten, or stays without being read.
         """
 
     def publish(
@@ -233,21 +233,21 @@ class Layout(Protocol):
         options: WriteOptions,
         facts: ClusterFacts,
     ) -> None:
-        """Make everything that was written part of the archive, in one place, by one writer.
+        """Makes everything that was written part of the archive. There is one writer.
 
-        May be repeated after a crash. Ends with the metadata files that the tool itself goes by.
+        May be repeated after a crash. Ends with the metadata files that the tool itself relies on.
         """
 
     def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
-        """What is not as the layout says, the survey's own faults among it.
+        """All deviations from the layout, including the faults of the survey.
 
-        Quick: objects, names and metadata agree. Deep: every record is read, and every checksum that there is.
+        Quick: compares objects, names and metadata. Deep: also reads every record, and verifies every checksum.
         """
 
 
 @runtime_checkable
 class BatchLayout(Protocol):
-    """A layout that keeps record batches as brokers store them: they need not be made of records again."""
+    """A layout that keeps record batches as brokers store them, so that records need not be encoded again."""
 
     def read_batches(
         self, storage: Storage, segment: ForeignSegment, *, check_crc: bool = True

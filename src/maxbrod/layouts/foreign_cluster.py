@@ -1,6 +1,6 @@
-"""What an archive may know of its cluster besides topics: brokers, access, quotas, users. Never a secret.
+"""What an archive may know of its cluster besides topics: brokers, ACLs, quotas, users. Never a secret.
 
-Types and operations are Kafka's own numbers here: their names are the business of those who speak to clusters.
+Types and operations are Kafka's numbers. The code that talks to clusters maps them to names.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class ForeignAcl:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignQuota:
     entities: tuple[tuple[str, str | None], ...]
-    """Types with names; without a name it is the default of its type."""
+    """Pairs of type and name. None is the default of the type."""
     values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignUser:
-    """That a user can log in by this mechanism of SCRAM; by which secret is kept by nobody."""
+    """A user who can log in by this SCRAM mechanism. The secret is never kept."""
 
     name: str
     mechanism: int
@@ -54,4 +54,4 @@ class ForeignCluster:
     quotas: tuple[ForeignQuota, ...] = ()
     users: tuple[ForeignUser, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """What was set for all brokers at once and holds for topics that do not say otherwise, by the topics' names."""
+    """Cluster-wide broker settings that are defaults of topic settings, under the names of the latter."""

@@ -1,7 +1,8 @@
-"""Records that were found in a buffer, as positions and lengths, and how they become an Arrow batch."""
+"""A segment's stored bytes, and the records found in them: as positions and lengths, then as Arrow batches."""
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,10 +15,14 @@ from maxbrod.errors import RefusedError
 from maxbrod.layouts import kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from maxbrod.storage.interface import Storage
+
+HELD_BYTES_MAX: Final = 64 << 20
+PIECE_BYTES: Final = 8 << 20
 _ABSENT: Final[dict[str, tuple[type[np.generic], int]]] = {
     "leader_epoch": (np.int32, -1),
     "producer_id": (np.int64, -1),
@@ -26,12 +31,77 @@ _ABSENT: Final[dict[str, tuple[type[np.generic], int]]] = {
     "transactional": (np.bool_, 0),
     "control": (np.bool_, 0),
 }
-"""Kafka's own defaults for what tools that back up as consumers never see."""
+"""Kafka's defaults for fields that tools which back up as consumers never see."""
+
+
+class Stored:
+    __slots__ = ("_data", "_path", "_storage", "size")
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self.size = storage.head(path).size
+        self._data = storage.get(path, size=self.size) if self.size <= HELD_BYTES_MAX else None
+
+    def range(self, start: int, size: int) -> memoryview:
+        if self._data is not None:
+            return self._data[start : start + size]
+        return self._storage.get_range(self._path, start, size)
+
+    def pieces(self, start: int, end: int) -> Iterator[memoryview]:
+        for at in range(start, end, PIECE_BYTES):
+            yield self.range(at, min(PIECE_BYTES, end - at))
+
+    def crc32(self, end: int) -> int:
+        """The CRC-32 of zlib of everything before `end`."""
+        value = 0
+        for piece in self.pieces(0, end):
+            value = zlib.crc32(piece, value)
+        return value
+
+    def stream(self, start: int, end: int) -> pa.NativeFile:
+        if self._data is not None:
+            return pa.BufferReader(pa.py_buffer(self._data[start:end]))
+        return pa.PythonFile(_Reader(self, start, end), mode="r")
+
+
+class _Reader:
+    """A part of the object as a file for Arrow."""
+
+    def __init__(self, stored: Stored, start: int, end: int) -> None:
+        self._stored = stored
+        self._at = start
+        self._end = end
+        self._piece = memoryview(b"")
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        """Exactly `size` bytes, unless the part ends before; if `size` is negative, all that are left."""
+        parts: list[memoryview] = []
+        missing = size if size >= 0 else self._end - self._at + len(self._piece)
+        while missing and (self._piece or self._at < self._end):
+            if not self._piece:
+                count = min(PIECE_BYTES, self._end - self._at)
+                self._piece = self._stored.range(self._at, count)
+                self._at += count
+            parts.append(self._piece[:missing])
+            self._piece = self._piece[len(parts[-1]) :]
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Parts of `data`: where each begins and how long it is, -1 for null."""
+    """Parts of a buffer: the start and the length of each, -1 for null."""
 
     at: NDArray[np.int64]
     length: NDArray[np.int64]
@@ -46,7 +116,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Every part of every record of a buffer. `header_ends` counts the headers up to and with each record's."""
+    """Every part of every record of a buffer. `header_ends` counts the headers up to the end of each record."""
 
     data: NDArray[np.uint8]
     offset: NDArray[np.int64]
@@ -60,7 +130,7 @@ class Found:
 
 
 class Room:
-    """What a scan fills, a row a record. Takes no memory before it is written to, and can be filled again."""
+    """The arrays that a scan fills, one row per record. Takes no memory before it is written to, and can be reused."""
 
     __slots__ = ("header_at", "header_ends", "key", "offset", "timestamp_ms", "timestamp_type", "value")
 
@@ -68,7 +138,7 @@ class Room:
         self._make(rows)
 
     def reserve(self, rows: int) -> None:
-        """Make it large enough. Fresh memory for each buffer made reading a fifth slower."""
+        """Makes it large enough. Fresh memory for each buffer made reading a fifth slower."""
         if rows > len(self.offset):
             self._make(rows)
 
@@ -78,13 +148,13 @@ class Room:
         self.key, self.value = Spans.empty(rows), Spans.empty(rows)
 
     def parts(self) -> tuple[NDArray[np.int64], ...]:
-        """Where keys and values stand, as kernels take it."""
+        """The positions of keys and values, in the order of the kernels' parameters."""
         return self.key.at, self.key.length, self.value.at, self.value.length
 
     def found(self, data: NDArray[np.uint8], rows: int, scan_headers: Callable[..., object]) -> Found:
-        """What stands in the first `rows`, to be used before they are filled again.
+        """The first `rows`, to be used before they are filled again.
 
-        `scan_headers` finds the parts of the headers, which have a row each.
+        `scan_headers` finds the parts of the headers, one row each.
         """
         header_at, header_ends = self.header_at[:rows], self.header_ends[:rows]
         headers = int(header_ends[-1]) if rows else 0

@@ -1,6 +1,6 @@
 """The compiled loops that layouts of other tools share. The rules of `maxbrod.batch.kernels` hold here, too.
 
-They read only positions that a layout's own kernel has checked, and stay inside the arrays that they are given.
+They read only positions that a layout's own kernel has checked, and stay inside the given arrays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def running_ends(length, ends):
 
 @njit(cache=True, nogil=True)
 def gather(data, at, ends, out):
-    """Bring the parts that begin at `at` together."""
+    """Copies the parts that begin at `at` one after another."""
     for part in range(len(at)):
         to = np.int64(ends[part])
         copy_bytes(out, to, data, at[part], np.int64(ends[part + 1]) - to)

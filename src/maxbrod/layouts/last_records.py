@@ -1,7 +1,7 @@
-"""The last record of each key: what a compacted topic says, whether its cleaner has come by or not.
+"""The last record of each key: the contents of a compacted topic, whether or not its cleaner has run.
 
-Of records in transactions only those count that were committed, which the markers in the log tell. Goes over columns,
-never over records: a topic of millions of commits leaves as many records as it has keys.
+Records of transactions count only if markers in the log show that they were committed. Works on columns, never on
+single records: a topic of millions of commits leaves as many records as it has keys.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COLUMNS: Final = ["offset", "key", "value", "producer_id", "transactional", "control"]
-"""What is needed of records; the rest need not be read."""
+"""The columns that are needed."""
 _SCHEMA: Final = project(COLUMNS)
 _ENOUGH_ROWS: Final = 1 << 18
 _ENOUGH_BYTES: Final = 128 << 20
 _ABORT, _COMMIT, _NO_MARKER = 0, 1, -1
+_FLAGS: Final = ("control", "transactional")
 
 
 def last_records(batches: Iterable[pa.RecordBatch], *, committed: bool = False) -> pa.Table:
-    """The last record of each key of one partition, in order of offsets, tombstones too. Records without a key are not.
+    """The last record of each key of one partition, tombstones included, in order of offsets.
 
-    `batches` are in order and hold control records, by which transactions are decided: those that no marker ends are
-    left out like those that were aborted. `committed`: such records, and control records, were left out before.
+    `batches` are in order and hold control records, which decide transactions: those without a marker are left out like
+    aborted ones. Records without a key are left out. `committed`: aborted and control records were left out before.
     """
     kept = open_ = _SCHEMA.empty_table()
     waiting: list[pa.Table] = []
@@ -47,7 +48,7 @@ def last_records(batches: Iterable[pa.RecordBatch], *, committed: bool = False) 
 
 
 def _decide(records: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Records that count, and those whose transaction may still end. `records` has both and the markers."""
+    """Records that count, and those whose transaction is still open. `records` has both, and the markers."""
     offsets, producers = _numbers(records, "offset"), _numbers(records, "producer_id")
     control, transactional = _numbers(records, "control"), _numbers(records, "transactional")
     if not (control.any() or transactional.any()):
@@ -58,10 +59,10 @@ def _decide(records: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def _ends(offsets: NDArray[np.int64], producers: NDArray[np.int64], markers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each record the marker that comes next from its producer, or none."""
+    """For each record the next marker of its producer, or none."""
     order = np.lexsort((offsets, producers))
     places = np.arange(order.size)
-    # The place of the next marker, seen from each place: the lowest one of those from here on.
+    # For each place the place of the next marker: the lowest one from there on.
     following = np.where(markers[order] == _NO_MARKER, order.size, places)[::-1]
     following = np.minimum.accumulate(following)[::-1]
     found = following < order.size
@@ -73,7 +74,7 @@ def _ends(offsets: NDArray[np.int64], producers: NDArray[np.int64], markers: NDA
 
 
 def _markers(records: pa.Table) -> NDArray[np.int64]:
-    """What each control record would say: its key is `version int16 · type int16`. Other types end no transaction."""
+    """The type in each control record: its key is `version int16 · type int16`. Other types end no transaction."""
     ends, data, valid = binary_column(_array(records, "key"))
     starts = ends[:-1].astype(np.int64)
     whole = valid & (np.diff(ends) >= 4)
@@ -91,7 +92,7 @@ def _last(records: pa.Table) -> pa.Table:
     encoded = _array(keyed, "key").dictionary_encode()
     codes = number_column(encoded.indices)[order]
     last = np.empty(len(encoded.dictionary), np.int64)
-    last[codes] = order  # of several values for one place the last one stays
+    last[codes] = order  # if several rows have one code, the last one is kept
     rows = last[np.argsort(_numbers(keyed, "offset")[last], kind="stable")]
     return keyed.take(number_array(rows))
 
@@ -108,6 +109,3 @@ def _array(records: pa.Table, name: str) -> pa.Array:
 def _numbers(records: pa.Table, name: str) -> NDArray[np.int64]:
     column = _array(records, name)
     return number_column(column) if len(column) else np.empty(0, np.bool_ if name in _FLAGS else np.int64)
-
-
-_FLAGS: Final = ("control", "transactional")

@@ -1,6 +1,6 @@
-"""A layout whose parts are modules of its folder: what `layouts/<name>/layout.py` makes, and everything above uses.
+"""A layout whose parts are modules of its folder, as `layouts/<name>/layout.py` defines it.
 
-Each part is loaded when it is used: reading and writing load numba, which costs a second, and looking must not.
+Each part is loaded when it is used: reading and writing load numba, which takes a second, and a survey must not.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class ModularLayout:
     name: str
     losses: Sequence[Loss]
     choices: tuple[str, ...] = ()
-    """The options by which `survey` chooses one of several archives in one place; its keywords."""
+    """The options by which `survey` selects one of several archives in one place: its keyword parameters."""
     has_lossy_options: bool = False
 
     def losses_with(self, options: WriteOptions) -> Sequence[Loss]:
-        """Those of the layout, and of options by which it loses more (`losses` of its module `options`)."""
+        """The losses of the layout, and of options by which it loses more (`losses` of its module `options`)."""
         more: Sequence[Loss] = self._part("options").losses(options) if self.has_lossy_options else ()
         return (*self.losses, *more)
 
@@ -79,5 +79,5 @@ class ModularLayout:
         faults: Iterator[Fault] = self._part("checking").check(storage, survey, deep=deep)
         return faults
 
-    def _part(self, module: str) -> Any:  # noqa: ANN401 - a module, which each layout has of its own
+    def _part(self, module: str) -> Any:  # noqa: ANN401 - a module of the layout
         return import_module(f"maxbrod.layouts.{self.name}.{module}")

@@ -1,7 +1,7 @@
 """Compiles every kernel of the layouts into numba's cache, so that the first real command does not wait for it.
 
 Run once at set-up, as `maxbrod.batch.prepare` is: `python -m maxbrod.layouts.prepare`. It writes and reads a few
-records in each layout, which calls the kernels with the very types that real calls use.
+records in each layout, which calls the kernels with the same types as real calls.
 """
 
 from __future__ import annotations
@@ -10,17 +10,37 @@ from importlib import import_module
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
+from maxbrod.batch.conform import conform
+from maxbrod.batch.schema import HEADERS_TYPE
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, layout_of
-from maxbrod.layouts.specimen import WHERE, specimen
+from maxbrod.model import TopicPartition
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from maxbrod.layouts.foreign import Layout
     from maxbrod.storage.interface import Storage
 
+WHERE: Final = TopicPartition(topic="t", partition=0)
 _MORE: Final = ("avro", "binlog")
-"""Those that have kernels besides, which only damage or the tool's own files call for."""
+"""Layouts with additional kernels, which only damage or the tool's own files require."""
+
+
+def specimen() -> pa.RecordBatch:
+    headers = [[{"key": b"h", "value": b"v"}, {"key": b"\xff", "value": None}], []]
+    return conform(
+        pa.RecordBatch.from_pydict(
+            {
+                "offset": pa.array([0, 1], pa.int64()),
+                "timestamp_ms": pa.array([0, -1], pa.int64()),
+                "key": pa.array([b"k", None], pa.binary()),
+                "value": pa.array([b"v", None], pa.binary()),
+                "headers": pa.array(headers, HEADERS_TYPE),
+            }
+        )
+    )
 
 
 def prepare() -> None:

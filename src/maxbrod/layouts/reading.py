@@ -1,4 +1,4 @@
-"""What a slice holds, whatever layout it stands in: as batches, or as the records that an application may see."""
+"""The contents of a slice in any layout: as batches, or as the records that an application may see."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Piece = TypeVar("Piece")
 _CODEC: Final = Codec.LZ4
-"""Other layouts do not keep the codec of their source."""
+"""The codec of records from layouts that do not keep the codec of their source."""
 
 
 def read_logs(
@@ -46,10 +46,10 @@ def read_logs(
     request_bytes: int = native.REQUEST_BYTES,
     ahead: Executor | None = None,
 ) -> Iterator[Batches]:
-    """The log of a slice in pieces of whole batches, each with its headers. The same slice gives the same bytes.
+    """The log of a slice in pieces of whole batches, each with its headers. The same slice yields the same bytes.
 
-    CorruptDataError: offsets of it are lost, which it names; all before them were handed out. Nothing from `sound_end`
-    on is handed out, nor an error. `request_bytes` and `ahead` are for slices of the native layout: see there.
+    CorruptDataError names the offsets that are lost; everything before them was yielded. Nothing from `sound_end` on is
+    yielded or raised. `request_bytes` and `ahead` apply to slices of the native layout: see there.
     """
     pieces = _read_logs(storage, stored, check_crc=check_crc, request_bytes=request_bytes, ahead=ahead)
     return _sound(storage, stored, pieces, _cut_batches)
@@ -66,7 +66,7 @@ def _read_logs(
     if isinstance(found := layout_of(layout), BatchLayout):
         yield from found.read_batches(storage, segment, check_crc=check_crc)
         return
-    # Only here are records looked at one by one.
+    # Loads numba: only here are records encoded.
     from maxbrod.batch.encode import encode  # noqa: PLC0415
 
     for records in read_foreign(storage, stored.details):
@@ -75,7 +75,7 @@ def _read_logs(
 
 
 def _in_place(stored: Slice, pieces: Iterator[Batches]) -> Iterator[Batches]:
-    """Batches up to the first one that cannot stand there. No checksum of a batch covers where it stands."""
+    """Batches up to the first misplaced one. No checksum of a batch covers its base offset."""
     reached = stored.base_offset
     for data, headers in pieces:
         ends = headers.last_offset + 1
@@ -93,7 +93,7 @@ def _in_place(stored: Slice, pieces: Iterator[Batches]) -> Iterator[Batches]:
 def read_records(
     storage: Storage, stored: Slice, *, columns: Sequence[str] | None = None, skipped: Skipped | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a slice that an application may see: nothing aborted, no markers; `skipped` counts those."""
+    """The records of a slice that an application may see. `skipped` counts aborted records and markers."""
     if stored.details is None:
         for data, headers in read_logs(storage, stored):
             yield from decode_committed(data, headers, stored.aborted, columns=columns, skipped=skipped)
@@ -104,7 +104,7 @@ def read_records(
 def _sound(
     storage: Storage, stored: Slice, pieces: Iterator[Piece], cut: Callable[[Piece, int | None], tuple[Piece, int]]
 ) -> Iterator[Piece]:
-    """The pieces of a slice up to `sound_end`. `cut` gives what of a piece is below an offset, and where that ends."""
+    """The pieces of a slice up to `sound_end`. `cut` returns the part of a piece below an offset, and its end."""
     reached, sound_end = stored.base_offset, stored.sound_end
     try:
         for piece in pieces:
@@ -116,7 +116,7 @@ def _sound(
                 return
     except (CorruptDataError, ObjectNotFoundError) as error:
         if sound_end is None or reached < sound_end:
-            # Spark tells the first error of a chain, and this one says all that the other does.
+            # Spark reports the first error of a chain, and this one includes the other.
             raise _lost(storage, stored, reached, error) from None
 
 
@@ -136,7 +136,7 @@ def _cut_records(records: pa.RecordBatch, end: int | None) -> tuple[pa.RecordBat
 
 
 def _lost(storage: Storage, stored: Slice, reached: int, error: MaxbrodError) -> CorruptDataError:
-    """The same error, about all offsets that are lost with it."""
+    """The same error, with all offsets that are lost."""
     missing = isinstance(error, ObjectNotFoundError)
     lost = f"offsets {reached} to {stored.end_offset}" if reached < stored.end_offset else "what was written"
     return CorruptDataError(
@@ -150,14 +150,14 @@ def _lost(storage: Storage, stored: Slice, reached: int, error: MaxbrodError) ->
 
 
 def read_foreign(storage: Storage, details: str, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The records of a segment that `travelling.describe` has described, without markers that stand among them."""
+    """The records of a segment that `travelling.describe` has described, without transaction markers."""
     name, segment = segment_of(details)
     layout = layout_of(name)
     if not segment.details.get(UNCOMMITTED):
         yield from layout.read(storage, segment, columns=columns)
         return
-    wanted = project(None if columns is None else list(columns)).names
-    for batch in layout.read(storage, segment, columns=project([*wanted, "control"]).names):
-        records = batch.filter(pc.invert(batch.column("control"))).select(wanted)
+    names = project(None if columns is None else list(columns)).names
+    for batch in layout.read(storage, segment, columns=project([*names, "control"]).names):
+        records = batch.filter(pc.invert(batch.column("control"))).select(names)
         if records.num_rows:
             yield records

@@ -1,4 +1,4 @@
-"""Which layouts there are, and which one an archive has. Each is loaded when it is asked for."""
+"""The known layouts, and detection of the layout of an archive. Each layout is loaded on demand."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 NATIVE: Final = "kafka"
 FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
-"""In the order in which they are looked for: those with the most telling names first."""
+"""In the order of detection: those with the most distinctive names first."""
 READ_ONLY: Final = ("logdir",)
-"""What no tool calls an archive, and is one: it can be read, and is never written to."""
+"""Layouts that can be read, and are never written."""
 _REPAIRABLE: Final = ("binlog",)
 _PRUNABLE: Final = ("binlog",)
 
@@ -32,29 +32,31 @@ class Prune(Protocol):
 def layout_of(name: str) -> Layout:
     """Another tool's layout by its name."""
     if name not in (*FOREIGN, *READ_ONLY):
-        raise UsageError(f"there is no layout {name!r}", hint=f"choose of {', '.join((NATIVE, *FOREIGN, *READ_ONLY))}")
+        raise UsageError(
+            f"there is no layout {name!r}", hint=f"choose one of {', '.join((NATIVE, *FOREIGN, *READ_ONLY))}"
+        )
     return cast("Layout", import_module(f"maxbrod.layouts.{name}.layout").LAYOUT)
 
 
 def repair_of(name: str) -> Callable[[Storage], list[Fault]]:
-    """What makes the metadata of a layout right again, and tells what was wrong."""
+    """The function that repairs the metadata of a layout, and reports what was wrong."""
     if name not in _REPAIRABLE:
         raise UsageError(
             f"nothing can be repaired in the layout {name}",
-            hint="its metadata cannot be made from its segments; bring damaged objects back from a copy",
+            hint="its metadata cannot be rebuilt from its segments; replace damaged objects by a copy",
         )
     return cast("Callable[[Storage], list[Fault]]", import_module(f"maxbrod.layouts.{name}.repairing").repair)
 
 
 def prune_of(name: str) -> Prune:
-    """What deletes the oldest segments of a layout."""
+    """The function that deletes the oldest segments of a layout."""
     if name not in _PRUNABLE:
         raise UsageError(f"segments of the layout {name} are not deleted by age", hint="see what its own tool offers")
     return cast("Prune", import_module(f"maxbrod.layouts.{name}.pruning").prune)
 
 
 def detect_layout(storage: Storage) -> str | None:
-    """The foreign layout that the storage holds; None if it looks like none of them."""
-    # Layouts look at the first names only, and ours would stand before all of theirs.
+    """The foreign layout that the storage holds; None if none is recognized."""
+    # Layouts look at the first names only, and our own objects would be listed before all of theirs.
     seen = without_own(storage)
     return next((name for name in (*FOREIGN, *READ_ONLY) if layout_of(name).detect(seen)), None)

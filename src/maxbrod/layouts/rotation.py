@@ -1,7 +1,7 @@
-"""Where one segment ends and the next begins: when it is already larger than it may be, before the next record.
+"""Where one segment ends and the next begins: before the next record, once the segment exceeds its maximum size.
 
-The cut depends on the records alone, not on the batches that bring them: whoever writes the same records again cuts
-them alike, and gives the segments the same names.
+The cut depends on the records alone, not on the batches that bring them. Writing the same records again therefore
+results in the same segments with the same names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_LIMIT: Final = 1 << 62
 
 @dataclass(slots=True, kw_only=True)
 class Rotation:
-    """What the current segment holds. `bytes` counts what it has before its first record, too."""
+    """The size of the current segment. `bytes` includes what precedes its first record."""
 
     bytes_max: int
     records_max: int | None
@@ -33,20 +33,20 @@ class Rotation:
         self.bytes = self.bytes_fresh
 
     def pieces(self, sizes: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:
-        """Rows [first, last) of records of these sizes that go together, and whether they begin a new segment."""
+        """Rows [first, last) that go into one segment, by the sizes of records, and whether they begin a new one."""
         ends = np.cumsum(sizes)
-        row, taken = 0, 0
+        row, done = 0, 0
         while row < len(sizes):
             begins = not self.records or self._full()
             if begins:
                 self.bytes, self.records = self.bytes_fresh, 0
-            fits = int(np.searchsorted(ends, taken + self.bytes_max - self.bytes, side="right")) + 1
+            fits = int(np.searchsorted(ends, done + self.bytes_max - self.bytes, side="right")) + 1
             room = _NO_LIMIT if self.records_max is None else self.records_max - self.records
             last = min(max(fits, row + 1), row + room, len(sizes))
-            self.bytes += int(ends[last - 1]) - taken
+            self.bytes += int(ends[last - 1]) - done
             self.records += last - row
             yield row, last, begins
-            row, taken = last, int(ends[last - 1])
+            row, done = last, int(ends[last - 1])
 
     def _full(self) -> bool:
         return self.bytes > self.bytes_max or (self.records_max is not None and self.records >= self.records_max)

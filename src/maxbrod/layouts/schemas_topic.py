@@ -1,7 +1,8 @@
-"""Schemas out of a backed-up `_schemas`, the topic in which Schema Registry keeps everything: which id is which schema.
+"""Schemas by id, from a backed-up `_schemas`, the topic in which Schema Registry keeps everything.
 
-Keys and values are JSON. A schema that was deleted from its subject keeps its id, and records that were written with it
-are still in their topics, so it stays here, marked. Ids count within a context, which is a prefix of the subject.
+Keys and values are JSON. A schema that was deleted from its subject keeps its id, and records written with it may still
+be in their topics. It is therefore kept here, marked as deleted. Ids are unique within a context, which is a prefix of
+the subject.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CONTEXT: Final = re.compile(r":(\.[^:]*):.*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReference:
-    """Another schema that this one speaks of by `name`."""
+    """Another schema that this one refers to by `name`."""
 
     name: str
     subject: str
@@ -57,10 +58,10 @@ class SchemasTopic:
     versions: Mapping[tuple[str, int], RegisteredSchema]
     """By subject and version."""
     unreadable: tuple[tuple[int, str], ...] = ()
-    """Offsets of records that could not be decoded, and why."""
+    """Offsets of records that could not be decoded, with the reason."""
 
     def by_id(self, context: str = DEFAULT_CONTEXT) -> dict[int, RegisteredSchema]:
-        """The schema of each id. Where several versions have one, those that are not deleted come first."""
+        """The schema of each id. If several versions have the same id, one that is not deleted is preferred."""
         found: dict[int, RegisteredSchema] = {}
         for each in sorted(self.versions.values(), key=lambda each: (not each.deleted, each.subject, each.version)):
             if each.context == context:
@@ -72,7 +73,7 @@ class SchemasTopic:
 class _Gathered:
     versions: dict[tuple[str, int], RegisteredSchema] = field(default_factory=dict)
     deleted: dict[str, int] = field(default_factory=dict)
-    """Subjects that were deleted, up to which version."""
+    """Deleted subjects, with the last deleted version."""
     unreadable: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -83,7 +84,7 @@ def read_schemas_topic(batches: Iterable[pa.RecordBatch]) -> SchemasTopic:
     columns = (records.column(name).to_pylist() for name in ("offset", "key", "value"))
     for offset, key, value in zip(*columns, strict=True):
         try:
-            _take(_object(key), None if value is None else _object(value), gathered)
+            _apply(_object(key), None if value is None else _object(value), gathered)
         except CorruptDataError as error:
             gathered.unreadable.append((offset, error.message))
     versions = {
@@ -93,8 +94,8 @@ def read_schemas_topic(batches: Iterable[pa.RecordBatch]) -> SchemasTopic:
     return SchemasTopic(versions=versions, unreadable=tuple(gathered.unreadable))
 
 
-def _take(key: dict[str, Any], value: dict[str, Any] | None, gathered: _Gathered) -> None:
-    """Configuration, modes, contexts and the registry's own no-operations have other key types and no schemas."""
+def _apply(key: dict[str, Any], value: dict[str, Any] | None, gathered: _Gathered) -> None:
+    """Applies a record. Configuration, modes, contexts and no-operations have other key types and no schemas."""
     kind = key.get("keytype")
     if kind == "SCHEMA":
         place = _get(key, "subject", str), _get(key, "version", int)
@@ -120,7 +121,7 @@ def _schema(place: tuple[str, int], value: dict[str, Any]) -> RegisteredSchema:
 
 def _references(found: Any) -> tuple[SchemaReference, ...]:  # noqa: ANN401 - whatever the JSON has
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise CorruptDataError("references are no list of JSON objects")
+        raise CorruptDataError("references are not a list of JSON objects")
     return tuple(
         SchemaReference(
             name=_get(each, "name", str), subject=_get(each, "subject", str), version=_get(each, "version", int)
@@ -133,13 +134,13 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"this is no JSON: {error}") from error
+        raise CorruptDataError(f"this is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise CorruptDataError("this JSON is no object")
+        raise CorruptDataError("this JSON is not an object")
     return found
 
 
-def _get(fields: dict[str, Any], name: str, kind: type[Any]) -> Any:  # noqa: ANN401 - of the kind that is asked for
+def _get(fields: dict[str, Any], name: str, kind: type[Any]) -> Any:  # noqa: ANN401 - of the given kind
     value = fields.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise CorruptDataError(f"{name} is {type(value).__name__}, not {kind.__name__}")

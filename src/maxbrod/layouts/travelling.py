@@ -1,4 +1,4 @@
-"""Segments and surveys of other layouts as JSON, to travel to the workers and back."""
+"""Segments and surveys of other layouts as JSON, for the way from the driver to the workers and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def decode_segment(fields: Mapping[str, Any]) -> ForeignSegment:
 
 
 def of_partition(survey: Survey, where: TopicPartition) -> Survey:
-    """What a writer of one partition has to know."""
+    """The part of a survey that the writer of one partition needs."""
     position = survey.positions.get(where)
     return replace(
         survey,
@@ -39,7 +39,7 @@ def of_partition(survey: Survey, where: TopicPartition) -> Survey:
 
 
 def encode_survey(survey: Survey) -> str:
-    """Of a survey as `of_partition` makes it."""
+    """The JSON of a survey that `of_partition` has reduced."""
     return json.dumps(
         {
             "layout": survey.layout,
@@ -63,7 +63,7 @@ def decode_survey(text: str) -> Survey:
 
 
 def describe(layout: str, segment: ForeignSegment) -> str:
-    """All that is needed to read a segment of another layout, as text."""
+    """Everything needed to read a segment of another layout, as text."""
     return json.dumps({"layout": layout, "segment": encode_segment(segment)}, sort_keys=True)
 
 

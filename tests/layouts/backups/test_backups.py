@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backups.tools import FACTS, WHERE, Tool, each_tool, some
+from backups.tools import FACTS, MANIFEST, WHERE, Tool, change_manifest, each_tool, some
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, WriteOptions
 from maxbrod.layouts.registry import detect_layout
@@ -134,7 +134,7 @@ def test_a_new_backup_never_overwrites_one_that_was_not_seen(tool: Tool, storage
 @each_tool
 def test_records_that_are_archived_already_are_refused(tool: Tool, storage: Storage) -> None:
     tool.add(storage, some(0, 5))
-    with pytest.raises(RefusedError, match="behind offset 4"):
+    with pytest.raises(RefusedError, match="after offset 4"):
         tool.write(storage, some(4, 2))
 
 
@@ -155,8 +155,46 @@ def test_what_is_known_of_the_cluster_is_kept(tool: Tool, storage: Storage) -> N
     assert (survey.cluster_id, survey.taken_at_ms) == ("c", 77_000)
 
 
+@each_tool
+@pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 300, "a\0b", None, 5])
+def test_a_topic_that_cannot_be_is_a_fault(tool: Tool, storage: Storage, name: object) -> None:
+    tool.add(storage, some(0, 5))
+    topic = {"name": name, "partitions": [{"partition_id": 0}]}
+    change_manifest(storage, lambda manifest: manifest["topics"].append(topic))
+
+    assert [fault.fatal for fault in tool.layout.survey(storage).faults] == [True]
+    assert tool.read_all(storage) == some(0, 5)
+
+
+@each_tool
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{VERSION"backup_id": 5}',
+        b"\xff",
+        b'{"a":' * 100_000,
+        b'{VERSION"backup_id": "x", "topics": 5}',
+    ],
+)
+def test_a_broken_manifest_is_made_good_by_the_segments_themselves(tool: Tool, storage: Storage, text: bytes) -> None:
+    tool.add(storage, some(0, 5))
+    tool.add(storage, some(5, 5), codec="lz4")
+    storage.replace(MANIFEST, text.replace(b"VERSION", b'"version": "1.0", ' if tool.name == "kbs" else b""))
+    survey = tool.layout.survey(storage)
+
+    assert tool.layout.detect(storage)
+    assert survey.positions == {WHERE: 10}
+    assert [fault.fatal for fault in survey.faults] == [False]
+    assert tool.read_all(storage) == some(0, 10)
+    with pytest.raises(RefusedError, match="manifest of this backup is damaged"):
+        tool.layout.publish(storage, survey, [], WriteOptions(), FACTS)
+
+
 def _killed_after(storage: Storage, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only so many more objects are replaced; then the process is gone."""
+    """The process dies after this number of objects was replaced."""
     real, left = storage.replace, iter(range(writes))
 
     def replace(path: str, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Metadata of which any part may be anything: a survey tells it, and never breaks."""
+"""Metadata of which any part may be anything: a survey reports it, and never breaks."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import kbak.plain
@@ -12,7 +14,7 @@ from examples import record_lists, to_arrow
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backups.tools import WHERE, Tool, each_tool, segment_of, some
+from backups.tools import GOLDEN_RECORDS, WHERE, Tool, each_tool, segment_of, some
 from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import WriteOptions
@@ -25,8 +27,34 @@ if TYPE_CHECKING:
 
     from maxbrod.storage.interface import Storage
 
+PAGES: Final = Path(__file__).parents[3] / "docs" / "layouts"
 CODECS = ["none", "zstd", "lz4"]
+_ANNOTATED: Final = re.compile(r"((?:[0-9a-f]{2} )+) +\S.*")
 PLAIN: Final[dict[str, Any]] = {"kbak": kbak.plain, "kbs": kbs.plain}
+
+
+@each_tool
+def test_a_segment_written_by_hand_is_read(tool: Tool, storage: Storage) -> None:
+    storage.put("s", tool.golden)
+
+    assert tool.read(storage, segment_of("s", GOLDEN_RECORDS)) == GOLDEN_RECORDS
+
+
+@each_tool
+def test_records_are_written_as_by_hand(tool: Tool, storage: Storage) -> None:
+    [segment] = tool.write(storage, GOLDEN_RECORDS, codec="none")
+
+    assert bytes(storage.get(segment.path)) == tool.golden
+    assert segment.path == tool.golden_path
+
+
+@each_tool
+def test_the_annotated_segment_is_the_golden_one(tool: Tool) -> None:
+    """The pages say what is true: the segments annotated there are those that the tests are held to."""
+    lines = (PAGES / f"{tool.name}.md").read_text(encoding="utf-8").splitlines()
+    annotated = [match[1] for line in lines if (match := _ANNOTATED.fullmatch(line))]
+
+    assert bytes.fromhex("".join(annotated)) == tool.golden
 
 
 @each_tool
@@ -78,8 +106,8 @@ def test_where_a_segment_ends_does_not_depend_on_arrows_batches(
 def test_an_object_too_large_to_hold_is_read_piece_by_piece(
     tool: Tool, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maxbrod.layouts.stored.HELD_BYTES_MAX", 100)
-    monkeypatch.setattr("maxbrod.layouts.stored.PIECE_BYTES", 37)
+    monkeypatch.setattr("maxbrod.layouts.found.HELD_BYTES_MAX", 100)
+    monkeypatch.setattr("maxbrod.layouts.found.PIECE_BYTES", 37)
     records = some(0, 50)
     for codec in CODECS:
         [segment] = tool.write(storage, records, survey=tool.nothing, codec=codec)

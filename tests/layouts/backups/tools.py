@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,13 @@ from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from maxbrod.layouts.foreign import Fault, Layout
     from maxbrod.storage.interface import Storage
 
 WHERE = TopicPartition(topic="orders", partition=0)
+MANIFEST = "maxbrod/manifest.json"
 FACTS = ClusterFacts(taken_at_ms=1_700_000_000_000)
 
 
@@ -35,9 +39,20 @@ def some(first: int, count: int, *, size: int = 10) -> list[Record]:
     ]
 
 
+def manifest_of(storage: Storage, path: str = MANIFEST) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(bytes(storage.get(path)))
+    return found
+
+
+def change_manifest(storage: Storage, change: Callable[[dict[str, Any]], object]) -> None:
+    manifest = manifest_of(storage)
+    change(manifest)
+    storage.replace(MANIFEST, json.dumps(manifest).encode())
+
+
 def segment_of(path: str, held: list[Record], **fields: Any) -> ForeignSegment:
-    """A segment as a survey would tell it."""
-    told: dict[str, Any] = {
+    """A segment as a survey would describe it."""
+    described: dict[str, Any] = {
         "where": WHERE,
         "path": path,
         "base_offset": held[0].offset if held else 0,
@@ -45,7 +60,7 @@ def segment_of(path: str, held: list[Record], **fields: Any) -> ForeignSegment:
         "records": len(held),
         "bytes": 0,
     }
-    return ForeignSegment(**{**told, **fields})
+    return ForeignSegment(**{**described, **fields})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +70,10 @@ class Tool:
     """The first two runs' segments, of offsets 0 to 4 and 5 to 9, and one of a run that died."""
     documents: tuple[str, ...]
     writes_until_published: int
-    """Of three segments: how many objects have been written when these count."""
+    """The number of objects written until a run of three segments is published."""
     added_headers: int
+    golden: bytes
+    golden_path: str
 
     @property
     def layout(self) -> Layout:
@@ -90,10 +107,10 @@ class Tool:
     def read_all(self, storage: Storage) -> list[Record]:
         return [record for segment in self.layout.survey(storage).segments for record in self.read(storage, segment)]
 
-    def refused(self, storage: Storage, stored: bytes, told: list[Record], **fields: Any) -> MaxbrodError:
+    def refused(self, storage: Storage, stored: bytes, held: list[Record], **fields: Any) -> MaxbrodError:
         storage.replace("s", stored)
         with pytest.raises(MaxbrodError) as caught:
-            self.read(storage, segment_of("s", told, **fields))
+            self.read(storage, segment_of("s", held, **fields))
         assert caught.value.object_name == storage.name_of("s")
         return caught.value
 
@@ -103,6 +120,35 @@ class Tool:
         assert survey.faults == ()
         return list(self.layout.check(storage, survey, deep=deep))
 
+
+# The same two records in both layouts, written by hand: offset 5, time 1,700,000,000,123, key k, value v, a header h
+# without a value; then a tombstone. The pages of the layouts show these bytes.
+GOLDEN_RECORDS = [
+    Record(offset=5, timestamp=1_700_000_000_123, key=b"k", value=b"v", headers=[(b"h", None)]),
+    Record(offset=7, timestamp=-1, key=b"k", value=None),
+]
+KBAK_GOLDEN = bytes.fromhex(
+    "4b42414b01000000"      # KBAK, version 1, not compressed
+    "0200000000000000"               # two records
+    "0500000000000000"               # from offset 5
+    "0700000000000000"               # to offset 7
+    "230000007b68e5cf8b0100000500000000000000010000006b0100000076"
+    "0100010068ffffffff"    # one header: h, null
+    "1b000000ffffffffffffffff0700000000000000010000006bffffffff0000"
+    "891c1f87424b4145"            # CRC-32, BKAE
+)  # fmt: skip
+KBS_GOLDEN = bytes.fromhex(
+    "4b42533101000000"              # KBS1, version 1, not compressed
+    "00000000000000050000000000000002"    # from offset 5, two records
+    "ee5a04fb2b6ff8a0"                               # CRC-64 of all batches
+    "000000000000000500000002"            # batch: from offset 5, two records
+    "0000001500000015"                    # 21 bytes, and as many unpacked
+    "033e4016"                                 # CRC-32 of them
+    "00f6a1abfef962"                         # delta 0, time 1,700,000,000,123
+    "026b027602026801"                     # k, v, one header: h, null
+    "0401026b0100"                           # delta 2, time -1, k, null, no headers
+    "000000000000000265f8fc88b0a1558e"              # two records, CRC-64 of everything before
+)  # fmt: skip
 
 KBAK = Tool(
     name="kbak",
@@ -114,6 +160,8 @@ KBAK = Tool(
     documents=("manifest.json", "consumer-groups-snapshot.json"),
     writes_until_published=5,  # three segments, the groups, the manifest; then the database
     added_headers=2,
+    golden=KBAK_GOLDEN,
+    golden_path="maxbrod/topics/orders/partition=0/segment-00000000000000000005.bin",
 )
 KBS = Tool(
     name="kbs",
@@ -125,6 +173,8 @@ KBS = Tool(
     documents=("manifest.json", "checkpoints/checkpoint.json"),
     writes_until_published=4,  # three segments, the manifest; then the checkpoint
     added_headers=3,
+    golden=KBS_GOLDEN,
+    golden_path="maxbrod/topics/orders/0/segment-00000000.kbs",
 )
 TOOLS = (KBAK, KBS)
 each_tool = pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)

@@ -114,7 +114,7 @@ def test_a_lost_partition_index_is_a_fault_until_it_is_repaired() -> None:
 
 
 def test_repair_walks_records_that_are_larger_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maxbrod.layouts.binlog.entries.PIECE_BYTES", 64)
+    monkeypatch.setattr("maxbrod.layouts.binlog.reading.PIECE_BYTES", 64)
     large = [Given(offset=i, value=b"x" * size) for i, size in enumerate([1, 5000, 0, 700, 3])]
     records, expected = segment(large)
     with fresh_storage() as storage:

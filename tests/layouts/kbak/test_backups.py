@@ -1,40 +1,26 @@
-"""What the metadata of a backup tells, and what happens where it is damaged."""
+"""What the metadata of a backup says, and what happens if it is damaged."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from backups.tools import MANIFEST, change_manifest, manifest_of
 
 from kbak import archives, plain
 from kbak.archives import FACTS, WHERE, add, read_all, some
-from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.layouts.kbak.layout import LAYOUT
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from maxbrod.storage.interface import Storage
 
 OTHER = TopicPartition(topic="orders", partition=1)
-MANIFEST = "maxbrod/manifest.json"
-
-
-def _manifest(storage: Storage, path: str = MANIFEST) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(bytes(storage.get(path)))
-    return found
-
-
-def _change(storage: Storage, change: Callable[[dict[str, Any]], object]) -> None:
-    manifest = _manifest(storage)
-    change(manifest)
-    storage.replace(MANIFEST, json.dumps(manifest).encode())
 
 
 def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) -> None:
@@ -47,9 +33,9 @@ def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) 
         partition["pruned"] = []
         partition["segments"][0]["aborted_records_dropped"] = 4
 
-    _change(storage, extend)
+    change_manifest(storage, extend)
     add(storage, some(5, 5))
-    manifest = _manifest(storage)
+    manifest = manifest_of(storage)
 
     assert manifest["isolation_level"] == "read_committed"
     assert manifest["topics"][0]["later"] == {"ü": [1, None]}
@@ -65,7 +51,7 @@ def test_gaps_and_pruned_ranges_are_told(storage: Storage) -> None:
         partition["gaps"] = [{"start_offset": 15, "end_offset": 20, "reason": "offset_out_of_range", "detected_at": 1}]
         partition["pruned"] = [{"start_offset": 0, "end_offset": 9, "reason": "retention"}]
 
-    _change(storage, extend)
+    change_manifest(storage, extend)
     survey = LAYOUT.survey(storage)
 
     assert [(gap.base_offset, gap.end_offset, gap.reason) for gap in survey.gaps] == [
@@ -77,7 +63,7 @@ def test_gaps_and_pruned_ranges_are_told(storage: Storage) -> None:
 
 def test_coverage_beyond_the_last_record_counts(storage: Storage) -> None:
     add(storage, some(0, 5))
-    _change(storage, lambda manifest: manifest["topics"][0]["partitions"][0].update(covered_through=11))
+    change_manifest(storage, lambda manifest: manifest["topics"][0]["partitions"][0].update(covered_through=11))
 
     assert LAYOUT.survey(storage).positions == {WHERE: 12}
     add(storage, some(12, 1))
@@ -100,7 +86,7 @@ def test_records_that_were_archived_twice_are_given_once(
         "end_timestamp": 0,
         "record_count": len(again),
     }
-    _change(storage, lambda manifest: manifest["topics"][0]["partitions"][0]["segments"].insert(0, entry))
+    change_manifest(storage, lambda manifest: manifest["topics"][0]["partitions"][0]["segments"].insert(0, entry))
     survey = LAYOUT.survey(storage)
 
     assert [(each.base_offset, each.end_offset) for each in survey.segments] == kept
@@ -132,7 +118,7 @@ def test_records_that_were_archived_twice_are_given_once(
 def test_a_segment_that_cannot_be_is_a_fault_and_the_rest_is_read(storage: Storage, change: dict[str, Any]) -> None:
     add(storage, some(0, 5))
     add(storage, some(5, 5))
-    _change(storage, lambda manifest: manifest["topics"][0]["partitions"][0]["segments"][0].update(change))
+    change_manifest(storage, lambda manifest: manifest["topics"][0]["partitions"][0]["segments"][0].update(change))
     survey = LAYOUT.survey(storage)
 
     assert [fault.fatal for fault in survey.faults] == [True]
@@ -140,32 +126,6 @@ def test_a_segment_that_cannot_be_is_a_fault_and_the_rest_is_read(storage: Stora
     assert read_all(storage) == some(5, 5)
     with pytest.raises(Exception, match="manifest is damaged"):
         add(storage, some(10, 1))
-
-
-@pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 300, "a\0b", None, 5])
-def test_a_topic_that_cannot_be_is_a_fault(storage: Storage, name: object) -> None:
-    add(storage, some(0, 5))
-    _change(storage, lambda manifest: manifest["topics"].append({"name": name, "partitions": [{"partition_id": 0}]}))
-
-    assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [True]
-    assert read_all(storage) == some(0, 5)
-
-
-@pytest.mark.parametrize(
-    "text", [b"", b"{", b"[]", b'{"backup_id": 5}', b"\xff", b'{"a":' * 100_000, b'{"backup_id": "x", "topics": 5}']
-)
-def test_a_broken_manifest_is_made_good_by_the_segments_themselves(storage: Storage, text: bytes) -> None:
-    add(storage, some(0, 5))
-    add(storage, some(5, 5), codec="lz4")
-    storage.replace(MANIFEST, text)
-    survey = LAYOUT.survey(storage)
-
-    assert LAYOUT.detect(storage)
-    assert survey.positions == {WHERE: 10}
-    assert [fault.fatal for fault in survey.faults] == [False]
-    assert read_all(storage) == some(0, 10)
-    with pytest.raises(RefusedError, match="manifest of this backup is damaged"):
-        LAYOUT.publish(storage, survey, [], WriteOptions(), FACTS)
 
 
 def test_without_a_manifest_no_offset_is_told_twice(storage: Storage) -> None:

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
         ({"codec": 3, "packed": b""}, UnsupportedFormatError, "codec 3"),
         ({"count": 4}, CorruptDataError, "the manifest says"),
         ({"end": 9}, CorruptDataError, "the manifest says"),
-        ({"start": -1}, CorruptDataError, "reaches from offset -1"),
-        ({"start": 3}, CorruptDataError, "reaches from offset 3"),
+        ({"start": -1}, CorruptDataError, "reach from offset -1"),
+        ({"start": 3}, CorruptDataError, "reach from offset 3"),
         ({"body": b"\0" * 40}, CorruptDataError, "length disagrees"),
         ({"body": struct.pack("<I", 0xFFFFFFFF) + b"x" * 60}, TruncatedDataError, "is cut"),
         ({"codec": 1, "packed": b"no zstd frame"}, CorruptDataError, "decompressed"),
         ({"codec": 1, "packed": b""}, CorruptDataError, "has 0"),
         ({"codec": 2, "packed": b"\1"}, TruncatedDataError, "shorter than its size"),
-        ({"codec": 2, "packed": struct.pack("<I", 1 << 31) + b"\0" * 9}, CorruptDataError, "says that it unpacks"),
+        ({"codec": 2, "packed": struct.pack("<I", 1 << 31) + b"\0" * 9}, CorruptDataError, "claims to unpack"),
         ({"codec": 2, "packed": struct.pack("<I", 50) + b"\xff" * 9}, CorruptDataError, "cannot be decompressed"),
     ],
 )
@@ -57,14 +57,14 @@ def test_counts_that_agree_with_the_manifest_and_not_with_the_records_are_refuse
     records = some(0, 3)
     for count in (2, 4, 1 << 60):
         stored = plain.write_segment(records, count=count)
-        assert "says that it has" in KBAK.refused(storage, stored, records, records=count).message
+        assert "claims to have" in KBAK.refused(storage, stored, records, records=count).message
 
 
 def test_records_before_the_damage_are_given(storage: Storage) -> None:
     records = some(0, 5)
     body = b"".join(map(plain.write_record, records[:3])) + b"\7\0\0\0" + b"x" * 60
     storage.put("s", plain.write_segment(records, body=body))
-    from maxbrod.layouts.kbak.layout import LAYOUT  # noqa: PLC0415 - only here is a single batch looked at
+    from maxbrod.layouts.kbak.layout import LAYOUT  # noqa: PLC0415 - only here is a single batch read
 
     batches = LAYOUT.read(storage, archives.segment_of("s", records))
     assert next(batches).num_rows == 3

@@ -117,7 +117,7 @@ def test_a_manifest_that_nothing_is_added_to_stays_byte_for_byte(dataset: str, s
 
 
 def test_a_backup_written_anew_has_the_tools_own_manifest_up_to_times(storage: Storage) -> None:
-    """Of 0.25.2: the same segments, cut at the same records, in the same words."""
+    """As version 0.25.2 does: the same segments, cut at the same records, with the same fields."""
     original = _opened("0.25.2-none")
     manifest = json.loads(bytes(original.get("manifest.json")))
     options = WriteOptions(codec="none", segment_bytes_max=65536, extra={"backup_id": "0.25.2-none"})
@@ -140,7 +140,7 @@ def test_a_backup_written_anew_has_the_tools_own_manifest_up_to_times(storage: S
 
 
 def _timeless(value: Any) -> Any:
-    """Without what depends on the clock, and what only the tool's own view of the broker tells."""
+    """The manifest without fields that depend on the clock, or on the tool's own view of the broker."""
     moment = {"created_at", "uploaded_at", "snapshot_end_offset", "high_watermark_at_capture", "isolation_level"}
     if isinstance(value, dict):
         return [(name, _timeless(each)) for name, each in value.items() if name not in moment]

@@ -21,35 +21,6 @@ if TYPE_CHECKING:
 
 CODECS = ["none", "zstd", "lz4"]
 
-# Two records, by hand: (offset 5, time 1,700,000,000,123, key k, value v, header h without a value), a tombstone.
-GOLDEN = bytes.fromhex(
-    "4b42414b01000000"      # KBAK, version 1, not compressed
-    "0200000000000000"               # two records
-    "0500000000000000"               # from offset 5
-    "0700000000000000"               # to offset 7
-    "230000007b68e5cf8b0100000500000000000000010000006b0100000076"
-    "0100010068ffffffff"    # one header: h, null
-    "1b000000ffffffffffffffff0700000000000000010000006bffffffff0000"
-    "891c1f87424b4145"            # CRC-32, BKAE
-)  # fmt: skip
-GOLDEN_RECORDS = [
-    Record(offset=5, timestamp=1_700_000_000_123, key=b"k", value=b"v", headers=[(b"h", None)]),
-    Record(offset=7, timestamp=-1, key=b"k", value=None),
-]
-
-
-def test_a_segment_written_by_hand_is_read(storage: Storage) -> None:
-    storage.put("s", GOLDEN)
-
-    assert archives.read(storage, archives.segment_of("s", GOLDEN_RECORDS)) == GOLDEN_RECORDS
-
-
-def test_records_are_written_as_by_hand(storage: Storage) -> None:
-    [segment] = archives.write(storage, GOLDEN_RECORDS, codec="none")
-
-    assert bytes(storage.get(segment.path)) == GOLDEN
-    assert segment.path == "maxbrod/topics/orders/partition=0/segment-00000000000000000005.bin"
-
 
 def test_a_segment_ends_with_the_record_that_makes_it_large_enough(storage: Storage) -> None:
     records = some(0, 10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from examples import to_records
-from reference import Record
 
 from kbs import archives, plain
 from kbs.archives import NOTHING, some
@@ -19,37 +18,6 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 CODECS = ["none", "zstd", "lz4"]
-
-# One batch of two records: offset 5, time 1,700,000,000,123, key k, value v, header h without a value; a tombstone.
-GOLDEN = bytes.fromhex(
-    "4b42533101000000"              # KBS1, version 1, not compressed
-    "00000000000000050000000000000002"    # from offset 5, two records
-    "ee5a04fb2b6ff8a0"                               # CRC-64 of all batches
-    "000000000000000500000002"            # batch: from offset 5, two records
-    "0000001500000015"                    # 21 bytes, and as many unpacked
-    "033e4016"                                 # CRC-32 of them
-    "00f6a1abfef962"                         # delta 0, time 1,700,000,000,123
-    "026b027602026801"                     # k, v, one header: h, null
-    "0401026b0100"                           # delta 2, time -1, k, null, no headers
-    "000000000000000265f8fc88b0a1558e"              # two records, CRC-64 of everything before
-)  # fmt: skip
-GOLDEN_RECORDS = [
-    Record(offset=5, timestamp=1_700_000_000_123, key=b"k", value=b"v", headers=[(b"h", None)]),
-    Record(offset=7, timestamp=-1, key=b"k", value=None),
-]
-
-
-def test_a_segment_written_by_hand_is_read(storage: Storage) -> None:
-    storage.put("s", GOLDEN)
-
-    assert archives.read(storage, archives.segment_of("s", GOLDEN_RECORDS)) == GOLDEN_RECORDS
-
-
-def test_records_are_written_as_by_hand(storage: Storage) -> None:
-    [segment] = archives.write(storage, GOLDEN_RECORDS, codec="none")
-
-    assert bytes(storage.get(segment.path)) == GOLDEN
-    assert segment.path == "maxbrod/topics/orders/0/segment-00000000.kbs"
 
 
 def test_a_segment_ends_with_the_record_that_makes_it_large_enough(storage: Storage) -> None:

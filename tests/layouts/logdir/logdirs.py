@@ -46,14 +46,14 @@ def survey(root: Path, **extra: str) -> Survey:
 
 
 def raw(root: Path, found: Survey) -> bytes:
-    """All batches that the survey tells of."""
+    """All batches in the survey."""
     storage = open_storage(str(root))
     pieces = (piece for each in found.segments for piece in LAYOUT.read_batches(storage, each))
     return b"".join(data.tobytes() for data, _ in pieces)
 
 
 def offsets(root: Path, found: Survey) -> list[int]:
-    """Of all records that an application may see."""
+    """All records that an application may see."""
     storage = open_storage(str(root))
     batches = (batch for each in found.segments for batch in LAYOUT.read(storage, each, columns=["offset"]))
     return [int(offset) for batch in batches for offset in number_column(batch.column("offset"))]

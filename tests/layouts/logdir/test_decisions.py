@@ -74,7 +74,7 @@ def test_a_transaction_that_nobody_had_committed_is_no_loss(tmp_path: Path, stat
 
 
 @pytest.mark.parametrize(
-    "told",
+    "fields",
     [
         {"status": PREPARE_COMMIT, "epoch": 7},
         {"status": PREPARE_COMMIT, "epoch": 6, "where": "ledger"},
@@ -82,8 +82,8 @@ def test_a_transaction_that_nobody_had_committed_is_no_loss(tmp_path: Path, stat
         {"status": COMPLETE_COMMIT, "epoch": 6},
     ],
 )
-def test_the_decision_on_another_transaction_never_counts(tmp_path: Path, told: dict[str, Any]) -> None:
-    found = put(tmp_path, LOG, state(0, **told))
+def test_the_decision_on_another_transaction_never_counts(tmp_path: Path, fields: dict[str, Any]) -> None:
+    found = put(tmp_path, LOG, state(0, **fields))
     assert seen(tmp_path, found) == [0]
     assert len(fatal(found)) == 1
 

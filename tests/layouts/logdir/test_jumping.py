@@ -18,7 +18,7 @@ from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Gap, decode_rows
 from maxbrod.convert.plan import parts as convert_parts
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError
-from maxbrod.layouts.logdir import jumping, scanning
+from maxbrod.layouts.logdir import scanning
 from maxbrod.layouts.reading import read_logs
 from maxbrod.storage.local import LocalStorage
 from maxbrod.transfer import copy_task
@@ -42,10 +42,10 @@ def small() -> Iterator[None]:
     """Every file is worth jumping in, every batch is large, and every file a task of its own."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(scanning, "END_BYTES", 0))
-        stack.enter_context(patch.object(jumping, "_LARGE_BYTES", 200))
-        stack.enter_context(patch.object(jumping, "_NARROW_BYTES", 61))
-        stack.enter_context(patch.object(jumping, "_WINDOW_BYTES", 400))
-        stack.enter_context(patch.object(jumping, "_GROUP_BATCHES", 3))
+        stack.enter_context(patch.object(scanning, "_LARGE_BYTES", 200))
+        stack.enter_context(patch.object(scanning, "_NARROW_BYTES", 61))
+        stack.enter_context(patch.object(scanning, "_WINDOW_BYTES", 400))
+        stack.enter_context(patch.object(scanning, "_GROUP_BATCHES", 3))
         stack.enter_context(patch.object(convert_parts, "_TASK_BYTES_MIN", 1))
         yield
 
@@ -63,8 +63,8 @@ def test_jumping_finds_what_reading_everything_finds(tmp_path: Path, found: list
 
 
 def test_jumping_reads_the_markers_of_transactions(tmp_path: Path) -> None:
-    told: dict[str, Any] = {"attributes": 0x10, "producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    put_log(tmp_path, [data_batch(0, 9), data_batch(9, 2, **told), marker(11, 7, ABORT), *run(12, 9)])
+    fields: dict[str, Any] = {"attributes": 0x10, "producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    put_log(tmp_path, [data_batch(0, 9), data_batch(9, 2, **fields), marker(11, 7, ABORT), *run(12, 9)])
     found = jumped(tmp_path)
     assert found == survey(tmp_path)
     assert offsets(tmp_path, found) == [*range(9), *range(12, 102)]

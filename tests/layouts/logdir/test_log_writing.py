@@ -15,8 +15,7 @@ from reference import Record
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.logdir.log_writing import LogWriter
-from maxbrod.layouts.logdir.segment_indexes import SegmentIndexes
+from maxbrod.layouts.logdir.log_writing import LogWriter, SegmentIndexes
 from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -85,9 +84,9 @@ def test_a_hole_wider_than_an_index_can_hold_begins_a_segment(tmp_path: Path) ->
 
 
 def test_batches_out_of_order_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorruptDataError, match="does not stand behind"):
+    with pytest.raises(CorruptDataError, match="does not follow"):
         write(tmp_path / "log", [data_batch(10, 5), data_batch(14, 5)], end=20)
-    with pytest.raises(CorruptDataError, match="behind its end"):
+    with pytest.raises(CorruptDataError, match="after its end"):
         write(tmp_path / "short", [data_batch(0, 5)], end=4)
 
 
@@ -127,7 +126,7 @@ def test_replicas_are_the_same(tmp_path: Path) -> None:
     st.integers(1, 20),
 )
 def test_indexes_lead_to_every_offset_and_every_time(batches: list[tuple[int, int, int]], piece: int) -> None:
-    """Sizes, highest timestamps and numbers of offsets of batches, told in pieces."""
+    """Sizes, highest timestamps and numbers of offsets of batches, added in pieces."""
     sizes, times, counts = (np.array(each, np.int64) for each in zip(*batches, strict=True))
     position, last = np.cumsum(sizes) - sizes, 1000 + np.cumsum(counts) - 1
     indexes = SegmentIndexes(1000)

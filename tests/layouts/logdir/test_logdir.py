@@ -84,8 +84,8 @@ def test_a_transaction_without_an_end_is_never_seen_and_is_told(tmp_path: Path) 
     put_log(tmp_path, [data_batch(0), transactional(1, 7), data_batch(3)])
     found = survey(tmp_path)
     assert offsets(tmp_path, found) == [0, 3]
-    (told,) = fatal(found)
-    assert "producer 7 has no end" in told
+    (fault,) = fatal(found)
+    assert "producer 7 has no marker" in fault
 
 
 def test_old_messages_are_read(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_records_above_the_high_watermark_are_left_out_and_told(tmp_path: Path) 
     found = survey(tmp_path)
     assert offsets(tmp_path, found) == list(range(30))
     assert found.positions == {WHERE: 30}
-    (told,) = fatal(found)
-    assert "offsets 30 to 49" in told
-    assert "uncommitted_tail" in told
+    (fault,) = fatal(found)
+    assert "offsets 30 to 49" in fault
+    assert "uncommitted_tail" in fault
     taken = survey(tmp_path, uncommitted_tail="true")
     assert not taken.faults
     assert offsets(tmp_path, taken) == list(range(50))

@@ -72,7 +72,7 @@ def test_log_directories_are_looked_at_like_an_archive(tmp_path: Path, capsys: p
         said = capsys.readouterr().out
         assert code == (EXIT_CORRUPT if command == ["check"] else EXIT_DONE)
         assert "logdir" in said or "orders" in said
-    assert "--uncommitted-tail takes them" in said, "as the command line has it"
+    assert "--uncommitted-tail includes them" in said, "as the command line has it"
 
 
 def test_conversion_takes_options_of_its_source(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def state(root: Path) -> ClusterState:
     return found
 
 
-def told(found: Survey) -> list[str]:
+def messages(found: Survey) -> list[str]:
     return [fault.message for fault in found.faults]
 
 
@@ -153,7 +153,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(tmp_path: Path
     put_metadata(tmp_path, [batch(50, *[config("c", "1")] * 15)], base=50)
     found = survey(tmp_path)
     assert found.topics["orders"].configs == {"retention.ms": "5", "c": "1"}
-    assert any("checkpoint is damaged" in each for each in told(found))
+    assert any("checkpoint is damaged" in each for each in messages(found))
     assert not fatal(found)
 
 
@@ -187,7 +187,7 @@ def test_unknown_types_are_passed_over_and_told_once(tmp_path: Path) -> None:
     put_orders(tmp_path)
     put_metadata(tmp_path, [batch(0, *BASE, frame(99, b"abc"), frame(99, b"abc"), frame(20, b"\0"))])
     found = survey(tmp_path)
-    assert told(found) == ["records of types that this release does not know (99) are passed over"]
+    assert messages(found) == ["records of types that this release does not know (99) are skipped"]
     assert not fatal(found)
 
 
@@ -219,7 +219,7 @@ def test_of_several_copies_the_furthest_is_taken(tmp_path: Path) -> None:
     found = survey(tmp_path)
     assert found.topics["orders"].configs == {"retention.ms": "5", "a": "1"}
     # Two of four have it, which is no majority.
-    assert any("from offset 3 on stands in a minority of the 4 copies" in each for each in told(found))
+    assert any("from offset 3 on exists in a minority of the 4 copies" in each for each in messages(found))
     put_metadata(tmp_path / "old", [batch(0, *BASE), batch(3, config("a", "1"), epoch=2)])
     assert not survey(tmp_path).faults
 
@@ -254,7 +254,7 @@ def test_of_two_topics_of_a_name_the_metadata_tells_which_one_is_meant(tmp_path:
     found = survey(tmp_path)
     assert found.topics["orders"].topic_id == ORDERS_ID
     assert offsets(tmp_path, found) == list(range(10))
-    assert all("another topic of this name" in each for each in told(found))
+    assert all("another topic of this name" in each for each in messages(found))
 
 
 def test_a_partition_that_no_directory_has_is_told_as_a_loss_unless_it_was_never_written(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_partition_that_no_directory_has_is_told_as_a_loss_unless_it_was_never
     put_metadata(tmp_path, [batch(0, *BASE, *more, broker(1, here))])
     found = survey(tmp_path)
     assert not fatal(found)
-    assert [each.split(",")[0] for each in told(found)] == [
+    assert [each.split(",")[0] for each in messages(found)] == [
         "no directory has partition 0 of empty",
         "no directory has partition 1 of orders",
     ]

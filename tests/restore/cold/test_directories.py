@@ -134,13 +134,13 @@ def forget_the_broker(disk: Path) -> None:
     ("change", "told", "exit_code"),
     [
         (add_records, "is not empty", 5),
-        (move_on, "an empty log that goes on at offset 8", 5),
+        (move_on, "an empty log that continues at offset 8", 5),
         (lose_a_partition, "no directory has orders-1", 5),
         (link_a_partition, "no directory has orders-1", 5),
         (add_a_partition, "it has 3 partitions, the archived topic 2", 5),
         (mix_topics, "of several topics", 5),
-        (garble_a_checkpoint, "other rows than the 5", 4),
-        (forget_the_broker, "no log directory of a broker", 2),
+        (garble_a_checkpoint, "does not have the 5 rows", 4),
+        (forget_the_broker, "not the log directory of a broker", 2),
     ],
 )
 def test_what_is_not_as_expected_is_never_written_over(

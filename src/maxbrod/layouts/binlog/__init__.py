@@ -1,1 +1,1 @@
-"""The layout of itadventurer's kafka-backup: plain binary records, an index a segment, an index a partition."""
+"""The layout of itadventurer's kafka-backup: plain binary records, one index per segment and per partition."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
-    """What is not as it should be. Quick: objects and sizes as surveyed; deep: every record is decoded.
+    """Quick: compares objects and sizes with the survey. Deep: decodes every record.
 
     A survey already compares names with indexes, and each index with the size of its records.
     """
@@ -26,7 +26,7 @@ def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
     for segment in survey.segments:
         size = sizes.get(segment.path)
         if size is None or size < segment.bytes:
-            message = "is gone" if size is None else f"has {size} bytes, {segment.bytes - size} fewer than it had"
+            message = "is missing" if size is None else f"has {size} bytes, {segment.bytes - size} fewer than it had"
             yield Fault(path=segment.path, message=message, offset=segment.base_offset)
         elif deep:
             yield from _check_records(storage, segment)
@@ -44,5 +44,5 @@ def _check_records(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]
         yield Fault(path=segment.path, message=error.message, offset=last + 1 if error.offset is None else error.offset)
         return
     if segment.records is not None and (records != segment.records or last + 1 != segment.end_offset):
-        message = f"has {records} records up to offset {last}, where the index tells of {segment.records}"
+        message = f"has {records} records up to offset {last}, and the index lists {segment.records}"
         yield Fault(path=segment.path, message=message, offset=last + 1)

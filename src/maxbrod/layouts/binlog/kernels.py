@@ -1,7 +1,7 @@
-"""The compiled loops over binlog records: big-endian, fixed width, no checksum, so that everything is compared.
+"""The compiled loops over binlog records: big-endian, fixed width, no checksum, so everything is compared.
 
-The same rules as in `maxbrod.batch.kernels`: no position is read that was not compared with its end before, every
-loop moves forward, nothing is allocated.
+The rules of `maxbrod.batch.kernels` hold: no position is read before it is compared with its end, every loop moves
+forward, nothing is allocated.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Final
 import numpy as np
 from numba import njit
 
+from maxbrod.batch.kernels import copy_bytes
+from maxbrod.layouts.kernels import length_of
+
 OK: Final = 0
 CUT: Final = 1
 BAD_TYPE: Final = 2
@@ -18,10 +21,10 @@ BAD_LENGTH: Final = 3
 BAD_OFFSET: Final = 4
 
 MEANING: Final = {
-    CUT: "a record runs over its end",
-    BAD_TYPE: "a record has a timestamp type that there is not",
+    CUT: "a record exceeds its end",
+    BAD_TYPE: "a record has an unknown timestamp type",
     BAD_LENGTH: "a record's length disagrees with what is in it",
-    BAD_OFFSET: "a record has another offset than it should have",
+    BAD_OFFSET: "a record has an unexpected offset",
 }
 
 NO_TIMESTAMP: Final = -1
@@ -42,7 +45,7 @@ def _int64(data, at):
 
 @njit(cache=True, nogil=True, inline="always")
 def _part(data, at, end):
-    """The length of a part whose length field stands at `at`: -2 where it cannot be, -3 where it is cut."""
+    """The length of a part whose length field is at `at`: -2 if it is impossible, -3 if the part is cut."""
     if end - at < 4:
         return np.int64(-3)
     size = _int32(data, at)
@@ -53,9 +56,9 @@ def _part(data, at, end):
 
 @njit(cache=True, nogil=True)
 def walk(data, at, start, stop, offset):
-    """Find whole records one after another from `at` on, up to as many as `start` has room for.
+    """Find whole records one after another from `at` on, at most as many as `start` has room for.
 
-    Returns (status, records, position of the first one that was not taken). CUT: more bytes are needed for it.
+    Returns (status, records, position after the last one). CUT: the next record needs more bytes.
     """
     end = np.int64(len(data))
     row = 0
@@ -147,7 +150,7 @@ def scan(
             return CUT, row
         headers = _int32(data, at)
         at += 4
-        # A header is two lengths at the least, so this bounds the loop by bytes that are there.
+        # A header has two lengths at least, so this bounds the loop by the bytes that exist.
         if headers < 0 or headers > (end - at) // 8:
             return BAD_LENGTH, row
         header_at[row] = at
@@ -183,3 +186,100 @@ def scan_headers(data, header_at, header_ends, key_at, key_length, value_at, val
             value_length[header] = size
             at += 4 + max(size, np.int64(0))
             header += 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _put32(out, at, value):
+    raw = np.uint64(value)
+    out[at] = np.uint8(raw >> np.uint64(24) & np.uint64(0xFF))
+    out[at + 1] = np.uint8(raw >> np.uint64(16) & np.uint64(0xFF))
+    out[at + 2] = np.uint8(raw >> np.uint64(8) & np.uint64(0xFF))
+    out[at + 3] = np.uint8(raw & np.uint64(0xFF))
+    return at + 4
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _put64(out, at, value):
+    return _put32(out, _put32(out, at, value >> 32), value)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _kind(timestamp_type, timestamp, row):
+    """The timestamp type. The tool has its own type for Kafka's create time of -1, which means no timestamp."""
+    if timestamp_type[row] == 0 and timestamp[row] == NO_TIMESTAMP:
+        return np.int64(CREATE_WITHOUT)
+    return np.int64(timestamp_type[row])
+
+
+@njit(cache=True, nogil=True)
+def measure(
+    timestamp,
+    timestamp_type,
+    key_ends,
+    key_valid,
+    value_ends,
+    value_valid,
+    header_ends,
+    header_key_ends,
+    header_value_ends,
+    header_value_valid,
+    size,
+):
+    """The size of each record in bytes."""
+    for row in range(len(size)):
+        total = np.int64(24 if _kind(timestamp_type, timestamp, row) < 0 else 32)
+        total += max(length_of(key_ends, key_valid, row), np.int64(0))
+        total += max(length_of(value_ends, value_valid, row), np.int64(0))
+        for header in range(header_ends[row], header_ends[row + 1]):
+            total += 8 + np.int64(header_key_ends[header + 1]) - np.int64(header_key_ends[header])
+            total += max(length_of(header_value_ends, header_value_valid, header), np.int64(0))
+        size[row] = total
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _put_part(out, at, ends, data, valid, row):
+    size = length_of(ends, valid, row)
+    at = _put32(out, at, size)
+    if size > 0:
+        copy_bytes(out, at, data, np.int64(ends[row]), size)
+        at += size
+    return at
+
+
+@njit(cache=True, nogil=True)
+def write(
+    offset,
+    timestamp,
+    timestamp_type,
+    key_ends,
+    key_data,
+    key_valid,
+    value_ends,
+    value_data,
+    value_valid,
+    header_ends,
+    header_key_ends,
+    header_key_data,
+    header_key_valid,
+    header_value_ends,
+    header_value_data,
+    header_value_valid,
+    first,
+    last,
+    out,
+):
+    """Write the records [first, last). `out` has the size that `measure` has computed."""
+    at = np.int64(0)
+    for row in range(first, last):
+        at = _put64(out, at, offset[row])
+        kind = _kind(timestamp_type, timestamp, row)
+        at = _put32(out, at, kind)
+        if kind >= 0:
+            at = _put64(out, at, timestamp[row])
+        at = _put_part(out, at, key_ends, key_data, key_valid, row)
+        at = _put_part(out, at, value_ends, value_data, value_valid, row)
+        at = _put32(out, at, np.int64(header_ends[row + 1]) - np.int64(header_ends[row]))
+        for header in range(header_ends[row], header_ends[row + 1]):
+            at = _put_part(out, at, header_key_ends, header_key_data, header_key_valid, header)
+            at = _put_part(out, at, header_value_ends, header_value_data, header_value_valid, header)
+    return at

@@ -1,17 +1,17 @@
-"""Calls the kernels that a sound archive does not need: those that find records where no index leads to them."""
+"""Compiles the kernels that a sound archive does not need: those that find records without an index."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maxbrod.layouts.binlog.names import INDEX
 from maxbrod.layouts.binlog.repairing import repair
+from maxbrod.layouts.binlog.schema import INDEX
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 
 def prepare(storage: Storage) -> None:
-    """With the very types that real calls use."""
+    """Calls them with the same types as real calls."""
     storage.delete([info.path for info in storage.list() if info.path.endswith(INDEX)])
     repair(storage)

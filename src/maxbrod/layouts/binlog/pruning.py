@@ -1,4 +1,4 @@
-"""Old segments deleted, the partition index following."""
+"""Deletes old segments, and updates the partition index."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from maxbrod.batch.columns import number_column
-from maxbrod.layouts.binlog.names import INDEX, RECORDS, arrange, index_path, segment_path
 from maxbrod.layouts.binlog.reading import read
-from maxbrod.layouts.binlog.schema import encode_partition_index
+from maxbrod.layouts.binlog.schema import INDEX, RECORDS, arrange, encode_partition_index, index_path, segment_path
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def prune(storage: Storage, survey: Survey, older_than_ms: int, *, delete: bool = True) -> list[ForeignSegment]:
-    """Delete the oldest segments of each partition in which every record is older than that, and return them.
+    """Deletes the oldest segments of each partition in which every record is older than that, and returns them.
 
-    A record's age is that of its timestamp; where it has none, that of the object. A partition's last segment stays,
-    so that a backup knows where to go on. Without `delete` nothing is changed. The index is replaced before anything
-    is deleted: whenever this ends, it names nothing that is gone, and the next run deletes what this one left.
+    The age of a record is that of its timestamp; without one, that of the object. The last segment of a partition is
+    kept, so that a backup knows where to continue. Without `delete` nothing is changed. The index is replaced before
+    anything is deleted: after a crash it names no deleted segment, and the next run deletes what this one has left.
     """
     modified = {info.path: info.modified_ms for info in storage.list()}
     pruned: list[ForeignSegment] = []
@@ -57,7 +56,7 @@ def _newest_ms(storage: Storage, segment: ForeignSegment, modified: dict[str, in
 
 
 def _delete_below(storage: Storage, where: TopicPartition, kept: Sequence[ForeignSegment]) -> None:
-    """Every segment that is named below the first one that is kept, also what an earlier run did not get to."""
+    """Deletes every segment below the first one that is kept, those that an earlier run has left included."""
     if not kept:
         return
     first = int(kept[0].details["start_offset"])

@@ -1,19 +1,30 @@
-"""What makes written segments part of the archive: the partition index, then the groups' committed offsets."""
+"""Makes written segments part of the archive: the partition index, then the groups' committed offsets.
+
+The first segment of a partition, of offset 0, exists and is listed as soon as the partition is known.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from maxbrod.layouts.binlog.beginnings import empty_segment
-from maxbrod.layouts.binlog.names import groups_path, index_path
-from maxbrod.layouts.binlog.options import check_options
-from maxbrod.layouts.binlog.schema import encode_groups, encode_partition_index
+from maxbrod.errors import ObjectExistsError, UsageError
+from maxbrod.layouts.binlog.schema import (
+    INDEX,
+    MAGIC,
+    RECORDS,
+    encode_groups,
+    encode_partition_index,
+    groups_path,
+    index_path,
+    segment_path,
+)
+from maxbrod.layouts.foreign import ForeignSegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, Survey, WriteOptions
+    from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
@@ -29,15 +40,16 @@ def publish(
     added = [*written, *(empty_segment(storage, where) for where in facts.empty if where not in held)]
     for where in dict.fromkeys(segment.where for segment in added):
         starts[where] |= {int(segment.details["start_offset"]) for segment in added if segment.where == where}
+        # The commit point of a partition: readers see segments that its index lists, and no others.
         storage.replace(index_path(where), encode_partition_index(where.partition, sorted(starts[where])))
     topics = {where.topic for where in (*survey.positions, *starts)}
     _publish_groups(storage, survey, facts.groups, topics)
 
 
 def _publish_groups(storage: Storage, survey: Survey, groups: Iterable[ForeignGroup], topics: set[str]) -> None:
-    """Of every partition of the archive's topics, backed up or not, as the tool does it.
+    """Writes the offsets of every partition of the archive's topics, backed up or not, as the tool does.
 
-    Without any group the files stay as they are: the source may simply not tell.
+    Without any group the files are kept: the source may not know its groups.
     """
     offsets: defaultdict[TopicPartition, dict[str, int]] = defaultdict(dict)
     for group in groups:
@@ -49,3 +61,37 @@ def _publish_groups(storage: Storage, survey: Survey, groups: Iterable[ForeignGr
     before = {where for group in survey.groups for where in group.offsets}
     for where in sorted(before | set(offsets)):
         storage.replace(groups_path(where), encode_groups(offsets[where]))
+
+
+def put_new(storage: Storage, path: str, data: bytes) -> None:
+    """Puts an object that means nothing yet, unless it exists: another writer may already have put more."""
+    try:
+        storage.put(path, data)
+    except ObjectExistsError:
+        return
+
+
+def empty_segment(storage: Storage, where: TopicPartition) -> ForeignSegment:
+    """The first segment of a partition that has no records."""
+    for kind in (RECORDS, INDEX):
+        put_new(storage, segment_path(where, 0, kind), MAGIC)
+    return ForeignSegment(
+        where=where,
+        path=segment_path(where, 0, RECORDS),
+        base_offset=0,
+        end_offset=0,
+        records=0,
+        bytes=len(MAGIC),
+        details={"start_offset": 0, "index_bytes": len(MAGIC)},
+    )
+
+
+def check_options(options: WriteOptions) -> None:
+    if options.codec not in {None, "none"}:
+        raise UsageError(f"the layout binlog has no codec {options.codec!r}", hint="leave the codec out")
+    if options.extra:
+        raise UsageError(f"the layout binlog has no option {', '.join(sorted(options.extra))}")
+    for name in ("segment_bytes_max", "segment_records_max"):
+        limit = getattr(options, name)
+        if limit is not None and limit < (0 if name == "segment_bytes_max" else 1):
+            raise UsageError(f"{name} cannot be {limit}")

@@ -1,7 +1,7 @@
-"""Indexes made anew from the records files, which alone hold what cannot be made again.
+"""Rebuilds indexes from the records files, which alone hold what cannot be rebuilt.
 
-The tool rebuilds its partition index in the order of names, which is not that of offsets from 10^10 on: the names grow
-longer then. Here offsets are numbers.
+The tool rebuilds its partition index in the order of names, which differs from that of offsets from 10^10 on, where
+names become longer. Here offsets are compared as numbers.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.binlog.entries import Entries, entries
-from maxbrod.layouts.binlog.names import INDEX, RECORDS, PartitionObjects, arrange, index_path, segment_path
+from maxbrod.layouts.binlog.reading import Entries, entries
 from maxbrod.layouts.binlog.schema import (
+    INDEX,
     MAGIC,
+    RECORDS,
+    PartitionObjects,
+    arrange,
     decode_partition_index,
     encode_partition_index,
     encode_segment_index,
+    index_path,
+    segment_path,
 )
 from maxbrod.layouts.binlog.survey import files_of
 from maxbrod.layouts.foreign import Fault
@@ -30,10 +35,10 @@ if TYPE_CHECKING:
 
 
 def repair(storage: Storage) -> list[Fault]:
-    """Make every index right, and tell what was wrong. `fatal`: records that no index can lead to.
+    """Repairs every index, and reports what was wrong. `fatal`: records that no index can lead to.
 
-    Reads all segment indexes, and the records of those segments alone whose index is of no use. Objects are only
-    replaced by what is right; records files are never changed. May be repeated after a crash.
+    Reads all segment indexes, and the records of segments whose index is useless. Indexes are replaced by correct
+    ones; records files are never changed. May be repeated after a crash.
     """
     faults: list[Fault] = []
     for where, objects in arrange(storage.list()).items():
@@ -59,14 +64,14 @@ def _repair_partition(storage: Storage, where: TopicPartition, objects: Partitio
     after = encode_partition_index(where.partition, chosen)
     if after != before:
         storage.replace(index_path(where), after)
-        message = f"was made anew, with {len(chosen)} segments where it had {len(listed)}"
+        message = f"was rebuilt, with {len(chosen)} segments instead of {len(listed)}"
         faults.append(Fault(path=index_path(where), message=message, fatal=False))
 
 
 def _repair_segment(
     storage: Storage, where: TopicPartition, start_offset: int, files: SegmentFiles, faults: list[Fault]
 ) -> tuple[int, int] | None:
-    """The offsets [base, end) of the segment, whose index is right afterwards; None: it cannot be read at all."""
+    """Repairs the index of a segment, and returns its offsets [base, end); None if it cannot be read at all."""
     pieces: list[Entries] = []
     try:
         pieces.extend(entries(storage, files))
@@ -77,11 +82,11 @@ def _repair_segment(
         return None
     index = _index_of(pieces)
     path = segment_path(where, start_offset, INDEX)
-    # Entries that were read from an index are what it says: only one of another length can differ.
+    # The old index is read only if its length is right: any other one differs.
     if files.index is None or files.index_bytes != len(index) or bytes(storage.get(path)) != index:
         storage.replace(path, index)
         records = sum(len(piece.offset) for piece in pieces)
-        faults.append(Fault(path=path, message=f"was made anew, with {records} records", fatal=False))
+        faults.append(Fault(path=path, message=f"was rebuilt, with {records} records", fatal=False))
     return (int(pieces[0].offset[0]), int(pieces[-1].offset[-1]) + 1) if pieces else (start_offset, start_offset)
 
 
@@ -96,20 +101,20 @@ def _index_of(pieces: list[Entries]) -> bytes:
 def _chosen(
     where: TopicPartition, spans: dict[int, tuple[int, int]], listed: set[int], faults: list[Fault]
 ) -> list[int]:
-    """The segments that go into the partition index: those that it had first, then all that fit between them."""
-    taken: list[tuple[int, int, int]] = []
+    """The segments for the partition index: first those that it had, then all that fit between them."""
+    chosen: list[tuple[int, int, int]] = []
     for start_offset in sorted(spans, key=lambda start: (start not in listed, start)):
         base, end = spans[start_offset]
-        at = bisect_left(taken, (base,))
+        at = bisect_left(chosen, (base,))
         rivals = [
-            *(each for each in taken[max(at - 1, 0) : at] if each[1] > base),
-            *(each for each in taken[at : at + 1] if each[0] < max(end, base + 1)),
+            *(each for each in chosen[max(at - 1, 0) : at] if each[1] > base),
+            *(each for each in chosen[at : at + 1] if each[0] < max(end, base + 1)),
         ]
         if not rivals:
-            taken.insert(at, (base, end, start_offset))
+            chosen.insert(at, (base, end, start_offset))
             continue
         held = any(other_base <= base and end <= other_end for other_base, other_end, _ in rivals)
         message = f"holds offsets {base} to {end - 1} of which others hold {'all' if held else 'some'}; it is left out"
         path = segment_path(where, start_offset, RECORDS)
         faults.append(Fault(path=path, message=message, offset=base, fatal=not held))
-    return sorted(start_offset for _, _, start_offset in taken)
+    return sorted(start_offset for _, _, start_offset in chosen)

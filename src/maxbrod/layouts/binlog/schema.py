@@ -1,35 +1,131 @@
-"""The bytes of a binlog archive besides its records: partition index, segment index, committed offsets of groups."""
+"""The names and the bytes of a binlog archive, except its records.
+
+A topic is a folder. File names contain partition and offset. Partition index, segment index and the committed offsets
+of groups are encoded and decoded here.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.binlog.names import OFFSET_MAX, segment_prefix, start_offset_of
+from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, check_topic, is_plain_name
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
+    from maxbrod.storage.interface import ObjectInfo
+
+RECORDS: Final = "_records"
+INDEX: Final = "_index"
+
+_PARTITION_FILE: Final = re.compile(r"(index|consumer_offsets)_partition_(\d{3,10})")
+_SEGMENT_FILE: Final = re.compile(r"segment_partition_(\d{3,10})_from_offset_(\d{10,19})(_records|_index)?")
 MAGIC: Final = b"\x01"
 """The first byte of every binary file: the version of the format."""
 ENTRY_BYTES: Final = 24
 RECORD_BYTES_MIN: Final = 24
-"""Offset, timestamp type, two lengths and the header count of a record that has nothing else."""
-
+"""An empty record: offset, timestamp type, two lengths and the header count."""
 _LENGTH: Final = struct.Struct(">i")
 _OFFSET: Final = struct.Struct(">q")
 
 
+@dataclass(slots=True, kw_only=True)
+class SegmentObjects:
+    """The two files of a segment, as far as they exist."""
+
+    records: ObjectInfo | None = None
+    index: ObjectInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionObjects:
+    """The files of a partition. Segments are keyed by the offset in their names."""
+
+    index: ObjectInfo | None = None
+    groups: ObjectInfo | None = None
+    segments: dict[int, SegmentObjects] = field(default_factory=dict)
+
+    @property
+    def backed_up(self) -> bool:
+        return self.index is not None or bool(self.segments)
+
+
+def index_path(where: TopicPartition) -> str:
+    return f"{check_topic(where.topic)}/index_partition_{where.partition:03d}"
+
+
+def groups_path(where: TopicPartition) -> str:
+    return f"{check_topic(where.topic)}/consumer_offsets_partition_{where.partition:03d}"
+
+
+def segment_prefix(partition: int, start_offset: int) -> str:
+    """The name of a segment in the partition index: that of its files without their suffixes."""
+    return f"segment_partition_{partition:03d}_from_offset_{start_offset:010d}"
+
+
+def segment_path(where: TopicPartition, start_offset: int, kind: str) -> str:
+    return f"{check_topic(where.topic)}/{segment_prefix(where.partition, start_offset)}{kind}"
+
+
+def start_offset_of(prefix: str, partition: int) -> int | None:
+    """The offset in a segment's name; None if it is not the name of a segment of this partition."""
+    found = _SEGMENT_FILE.fullmatch(prefix)
+    if found is None or found[3] is not None:
+        return None
+    start_offset = int(found[2])
+    return start_offset if prefix == segment_prefix(partition, start_offset) and start_offset <= INT64_MAX else None
+
+
+def is_ours(path: str) -> bool:
+    """Whether an object is named as in this layout."""
+    topic, slash, name = path.partition("/")
+    known = _PARTITION_FILE.fullmatch(name) or _SEGMENT_FILE.fullmatch(name)
+    return bool(slash and is_plain_name(topic) and known)
+
+
+def arrange(objects: Iterable[ObjectInfo]) -> dict[TopicPartition, PartitionObjects]:
+    """The archive's objects by partition, in order. Others are skipped."""
+    tree: dict[TopicPartition, PartitionObjects] = {}
+    for info in objects:
+        topic, _, name = info.path.partition("/")
+        if is_plain_name(topic):
+            _place(tree, topic, name, info)
+    return dict(sorted(tree.items()))
+
+
+def _place(tree: dict[TopicPartition, PartitionObjects], topic: str, name: str, info: ObjectInfo) -> None:
+    if found := _PARTITION_FILE.fullmatch(name):
+        number = int(found[2])
+        if number <= INT32_MAX and found[2] == f"{number:03d}":
+            partition = tree.setdefault(TopicPartition(topic=topic, partition=number), PartitionObjects())
+            if found[1] == "index":
+                partition.index = info
+            else:
+                partition.groups = info
+    elif (found := _SEGMENT_FILE.fullmatch(name)) and found[3]:
+        number, start_offset = int(found[1]), start_offset_of(name.removesuffix(found[3]), int(found[1]))
+        if start_offset is not None and number <= INT32_MAX:
+            partition = tree.setdefault(TopicPartition(topic=topic, partition=number), PartitionObjects())
+            segment = partition.segments.setdefault(start_offset, SegmentObjects())
+            if found[3] == RECORDS:
+                segment.records = info
+            else:
+                segment.index = info
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionIndex:
-    """The segments of a partition by their start offsets, and what is wrong with the file, if anything is."""
+    """The start offsets of a partition's segments, and what is wrong with the file, if anything."""
 
     start_offsets: tuple[int, ...]
     problem: str | None = None
@@ -37,7 +133,7 @@ class PartitionIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFiles:
-    """The files of a segment and how long they are; `index` is None where there is none."""
+    """The files of a segment and their sizes; `index` is None if there is none."""
 
     records: str
     records_bytes: int
@@ -46,7 +142,7 @@ class SegmentFiles:
 
 
 def decode_partition_index(data: bytes, partition: int) -> PartitionIndex:
-    """All entries up to the first that is cut, does not rise or names no segment of the partition."""
+    """All entries up to the first that is cut, does not rise or does not name a segment of the partition."""
     if data[:1] != MAGIC:
         return PartitionIndex(start_offsets=(), problem="does not begin with the byte 01" if data else "is empty")
     start_offsets: list[int] = []
@@ -60,7 +156,7 @@ def decode_partition_index(data: bytes, partition: int) -> PartitionIndex:
         prefix = data[name_at : name_at + length].decode("utf-8", "replace")
         start_offset = start_offset_of(prefix, partition)
         if start_offset is None or start_offset != _OFFSET.unpack_from(data, name_at + length)[0]:
-            problem = f"names no segment of its partition at byte {position}"
+            problem = f"does not name a segment of its partition at byte {position}"
             return PartitionIndex(start_offsets=tuple(start_offsets), problem=problem)
         if start_offsets and start_offset <= start_offsets[-1]:
             problem = f"has offsets that do not rise at byte {position}"
@@ -83,18 +179,18 @@ def encode_segment_index(offset: NDArray[np.int64], start: NDArray[np.int64], si
 
 
 def decode_groups(data: bytes) -> dict[str, int]:
-    """Each group's next offset. No bytes at all: no groups. CorruptDataError: it is something else."""
+    """The next offset of each group. An empty file has no groups. CorruptDataError: it has other contents."""
     if not data:
         return {}
     try:
         document: Any = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"the groups' offsets are no JSON: {error}") from error
+        raise CorruptDataError(f"the groups' offsets are not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise CorruptDataError("the groups' offsets are no JSON object")
+        raise CorruptDataError("the groups' offsets are not a JSON object")
     for group, offset in document.items():
-        if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
-            raise CorruptDataError(f"the group {group!r} is said to stand at something that is no offset")
+        if type(offset) is not int or not 0 <= offset <= INT64_MAX:
+            raise CorruptDataError(f"the offset of the group {group!r} is not an offset")
     return document
 
 

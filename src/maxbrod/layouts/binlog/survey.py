@@ -1,7 +1,7 @@
 """What a binlog archive holds, by its names and indexes.
 
-One request a segment reads the first and the last entry of its index; only an index that looks torn is read whole,
-and only one that is of no use makes its records be walked.
+One request per segment reads the first and the last entry of its index. Only an index that looks torn is read whole,
+and only if it is useless are the records walked.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.binlog.names import INDEX, RECORDS, PartitionObjects, arrange, index_path, is_ours, segment_path
 from maxbrod.layouts.binlog.schema import (
     ENTRY_BYTES,
+    INDEX,
     MAGIC,
     RECORD_BYTES_MIN,
+    RECORDS,
+    PartitionObjects,
     SegmentFiles,
+    arrange,
     decode_groups,
     decode_partition_index,
+    index_path,
+    is_ours,
+    segment_path,
 )
 from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
 from maxbrod.storage.interface import ByteRange
@@ -34,9 +40,9 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 _REQUESTS: Final = 16
-"""At a time: an archive has many small indexes, and a cloud answers each after some ten milliseconds."""
+"""Requests at a time: an archive has many small indexes, and a cloud answers each after some ten milliseconds."""
 _NAMES_LOOKED_AT: Final = 100
-"""Every object of such an archive has a name that tells; a few others may have strayed in."""
+"""Every object of such an archive has a distinctive name, except a few that may not belong to it."""
 
 
 def detect(storage: Storage) -> bool:
@@ -51,11 +57,11 @@ def survey(storage: Storage) -> Survey:
     positions: dict[TopicPartition, int] = {}
     with ThreadPoolExecutor(_REQUESTS) as pool:
         indexes = list(pool.map(lambda where: _listed(storage, where, tree[where]), backed_up))
-        wanted = [(where, start) for where, (listed, _) in zip(backed_up, indexes, strict=True) for start in listed]
-        looks = pool.map(lambda each: _look(storage, each[0], tree[each[0]], each[1]), wanted)
+        starts = [(where, start) for where, (listed, _) in zip(backed_up, indexes, strict=True) for start in listed]
+        results = pool.map(lambda each: _look(storage, each[0], tree[each[0]], each[1]), starts)
         for where, (listed, about) in zip(backed_up, indexes, strict=True):
             faults += about
-            found = _in_order(islice(looks, len(listed)), faults)
+            found = _in_order(islice(results, len(listed)), faults)
             faults += _unlisted(where, tree[where], listed, found)
             segments += found
             positions[where] = found[-1].end_offset if found else 0
@@ -86,19 +92,19 @@ def _in_order(looks: Iterable[tuple[ForeignSegment | None, list[Fault]]], faults
 
 def _listed(storage: Storage, where: TopicPartition, objects: PartitionObjects) -> tuple[list[int], list[Fault]]:
     if objects.index is None:
-        message = "is not there, so that no segment of the partition can be told; repair makes it anew"
+        message = "is missing, so the segments of the partition are unknown; repair rebuilds it"
         return [], [Fault(path=index_path(where), message=message)]
     index = decode_partition_index(bytes(storage.get(objects.index.path)), where.partition)
     problem = (
         []
         if index.problem is None
-        else [Fault(path=objects.index.path, message=f"{index.problem}; repair makes it anew")]
+        else [Fault(path=objects.index.path, message=f"{index.problem}; repair rebuilds it")]
     )
     return list(index.start_offsets), problem
 
 
 def files_of(where: TopicPartition, objects: PartitionObjects, start_offset: int) -> SegmentFiles | None:
-    """The files of a segment by what the storage lists of them; None where the records are not there."""
+    """The files of a segment as the storage lists them; None if the records are missing."""
     found = objects.segments.get(start_offset)
     if found is None or found.records is None:
         return None
@@ -116,7 +122,7 @@ def _look(
     files = files_of(where, objects, start_offset)
     if files is None:
         path = segment_path(where, start_offset, RECORDS)
-        return None, [Fault(path=path, message="is listed and not there", offset=start_offset)]
+        return None, [Fault(path=path, message="is listed and missing", offset=start_offset)]
     try:
         base_offset, end_offset, records, faults = _bounds(storage, files, start_offset)
     except UnsupportedFormatError as error:
@@ -137,7 +143,7 @@ def _look(
 
 
 def _bounds(storage: Storage, files: SegmentFiles, start_offset: int) -> tuple[int, int, int, list[Fault]]:
-    """First offset, end offset, number of records, and what is odd about the segment."""
+    """First offset, end offset, number of records, and the faults of the segment."""
     count, rest = divmod(max(files.index_bytes - len(MAGIC), 0), ENTRY_BYTES)
     if files.index is not None and files.index_bytes == len(MAGIC) and files.records_bytes <= len(MAGIC):
         return start_offset, start_offset, 0, []
@@ -166,15 +172,15 @@ def _tail(files: SegmentFiles, end: int) -> list[Fault]:
     rest = files.records_bytes - end
     if not rest:
         return []
-    message = f"{rest} bytes stand behind the last indexed record, which a crash left; they are passed over"
+    message = f"{rest} bytes after the last indexed record, which a crash has left, are skipped"
     return [Fault(path=files.records, message=message, fatal=False)]
 
 
 def _full_bounds(storage: Storage, files: SegmentFiles, start_offset: int) -> tuple[int, int, int, list[Fault]]:
-    from maxbrod.layouts.binlog.entries import entries  # noqa: PLC0415 - compiled: loading it costs seconds
+    from maxbrod.layouts.binlog.reading import entries  # noqa: PLC0415 - loads numba, which a survey must not
 
     base_offset, end_offset, records, end = start_offset, start_offset, 0, len(MAGIC)
-    message = "there is no whole segment index, and what it lacks is found in the records; repair makes it anew"
+    message = "the segment index is missing or incomplete, and the records are read instead; repair rebuilds it"
     faults = [Fault(path=files.index or files.records, message=message, fatal=False)]
     try:
         for found in entries(storage, files):
@@ -184,14 +190,14 @@ def _full_bounds(storage: Storage, files: SegmentFiles, start_offset: int) -> tu
     except CorruptDataError as error:
         faults.append(Fault(path=files.records, message=error.message, offset=error.offset))
         return base_offset, end_offset, records, faults
-    sound = files.index is not None and files.index_bytes == len(MAGIC)  # it lists nothing, and need not
+    sound = files.index is not None and files.index_bytes == len(MAGIC)  # it is empty, and correct
     return base_offset, end_offset, records, ([] if sound else faults) + _tail(files, end)
 
 
 def _unlisted(
     where: TopicPartition, objects: PartitionObjects, listed: list[int], segments: list[ForeignSegment]
 ) -> list[Fault]:
-    """Segments that the partition index does not name: what a run left unpublished, or what the index has lost."""
+    """Faults for segments that the partition index does not name: never published, or lost by the index."""
     if objects.index is None:
         return []
     faults = []
@@ -199,7 +205,7 @@ def _unlisted(
     for start_offset in sorted(set(objects.segments) - set(listed)):
         before = bisect_left(listed, start_offset) - 1
         between = 0 <= before < len(listed) - 1 and ends.get(listed[before], 0) <= start_offset
-        message = "is not in the partition index, and is passed over; repair takes it in"
+        message = "is not in the partition index, and is skipped; repair adds it"
         path = segment_path(where, start_offset, RECORDS)
         faults.append(Fault(path=path, message=message, offset=start_offset, fatal=between))
     return faults

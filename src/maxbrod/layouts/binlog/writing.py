@@ -1,8 +1,8 @@
 """Records of one partition into segments of the tool's own form.
 
-An object cannot be appended to, so each run begins a segment: the tool reads that just as well. Records and segment
-index are put before anything names them; the partition index, which does, is the business of `publishing`. A partition
-that is new has one at once that lists nothing: unpublished segments are not those of an index that was lost.
+An object cannot be appended to, so each run begins a segment, which the tool reads just as well. Records and segment
+index are written before anything names them; `publishing` writes the partition index, which does. A new partition gets
+an empty partition index at once, so that unpublished segments are not mistaken for those of a lost index.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.layouts.binlog import writing_kernels
-from maxbrod.layouts.binlog.beginnings import empty_segment, put_new
-from maxbrod.layouts.binlog.names import INDEX, RECORDS, index_path, segment_path
-from maxbrod.layouts.binlog.options import check_options
-from maxbrod.layouts.binlog.schema import MAGIC, encode_segment_index
+from maxbrod.layouts.binlog import kernels
+from maxbrod.layouts.binlog.publishing import check_options, empty_segment, put_new
+from maxbrod.layouts.binlog.schema import INDEX, MAGIC, RECORDS, encode_segment_index, index_path, segment_path
 from maxbrod.layouts.buffers import RecordBuffers, consumable
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.rotation import Rotation
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 SEGMENT_BYTES_MAX: Final = 64 << 20
-"""The tool's own default is 1 GiB, which a file can be appended to until it has; an object is held in memory."""
+"""The tool's own default is 1 GiB, because it appends to files. An object is held in memory."""
 
 
 def write(
@@ -53,9 +51,9 @@ def write(
 
 
 def _begin(known: list[ForeignSegment]) -> int | None:
-    """The offset in the name of the next segment, where that is not its first record's.
+    """The offset in the name of the next segment; None: the offset of its first record.
 
-    The first segment of all is named after offset 0, whatever its first record. One that is empty is filled.
+    The first segment of a partition is named after offset 0, whatever its first record. An empty one is filled.
     """
     if not known:
         return 0
@@ -68,7 +66,7 @@ class _PartitionWriter:
         self.written: list[ForeignSegment] = []
         self._storage = storage
         self._where = where
-        # A fresh file has its magic byte, which even the smallest maximum lets through.
+        # A new file has its magic byte, which even the smallest maximum allows.
         self._rotation = Rotation(
             bytes_max=max(bytes_max, len(MAGIC)), records_max=options.segment_records_max, bytes_fresh=len(MAGIC)
         )
@@ -78,7 +76,7 @@ class _PartitionWriter:
     def add(self, batch: pa.RecordBatch) -> None:
         buffers = RecordBuffers(batch)
         sizes = np.empty(buffers.rows, np.int64)
-        writing_kernels.measure(buffers.timestamp, buffers.kind, *buffers.shape(), sizes)
+        kernels.measure(buffers.timestamp, buffers.kind, *buffers.shape(), sizes)
         for first, last, begins in self._rotation.pieces(sizes):
             if begins:
                 self.finish()
@@ -97,7 +95,7 @@ class _PartitionWriter:
 
 
 class _Segment:
-    """One segment's bytes, as they come."""
+    """The bytes of one segment, collected in memory."""
 
     def __init__(self, start_offset: int) -> None:
         self._start_offset = start_offset
@@ -109,7 +107,7 @@ class _Segment:
 
     def add(self, buffers: RecordBuffers, first: int, last: int, sizes: NDArray[np.int64]) -> None:
         out = np.empty(int(sizes.sum()), np.uint8)
-        writing_kernels.write(*buffers.all(), first, last, out)
+        kernels.write(*buffers.all(), first, last, out)
         self._parts.append(out)
         self._offsets.append(buffers.offset[first:last])
         self._sizes.append(sizes)

@@ -1,7 +1,7 @@
 """The codecs of a segment's body: one stream of all its records.
 
-zstd is one frame that does not say how long its content is, so that it must be streamed. lz4 is a size (u32) and one
-raw block, so that it must be held whole.
+zstd is one frame that does not state the size of its content, so it is streamed. lz4 is a size (u32) and one raw block,
+so it is held in memory whole.
 """
 
 from __future__ import annotations
@@ -12,41 +12,26 @@ import cramjam
 import numpy as np
 import pyarrow as pa
 
-from maxbrod.errors import CorruptDataError, TruncatedDataError, UsageError
-from maxbrod.layouts.kbak.schema import SEGMENT_BYTES_LIMIT, SegmentCodec
+from maxbrod.errors import CorruptDataError, TruncatedDataError
+from maxbrod.layouts.backups import SEGMENT_BYTES_LIMIT
+from maxbrod.layouts.kbak.schema import SegmentCodec
 
 if TYPE_CHECKING:
     from collections.abc import Buffer
 
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.foreign import WriteOptions
-
-LEVEL: Final = 3
-LEVELS: Final = range(1, 23)
-
 _SIZE_BYTES: Final = 4
-_LZ4_RATIO_MAX: Final = 255  # a byte of a block stands for as many at most
+_LZ4_RATIO_MAX: Final = 255  # bytes that one byte of a block can stand for
 
 
-def codec_of(options: WriteOptions) -> tuple[SegmentCodec, int]:
-    """The codec and its level; what the tool takes by default is zstd of level 3."""
-    name = (options.codec or "zstd").upper()
-    if name not in SegmentCodec.__members__:
-        raise UsageError(f"there is no codec {options.codec!r}", hint="choose of none, zstd and lz4")
-    codec = SegmentCodec[name]
-    if options.level is not None and (codec is not SegmentCodec.ZSTD or options.level not in LEVELS):
-        raise UsageError(f"{name.lower()} has no level {options.level}", hint="zstd has the levels 1 to 22")
-    return codec, LEVEL if options.level is None else options.level
-
-
-def compress(codec: SegmentCodec, body: NDArray[np.uint8], level: int) -> list[Buffer]:
-    """The body as it is stored, in pieces."""
+def compress(codec: SegmentCodec, body: NDArray[np.uint8], level: int | None) -> list[Buffer]:
+    """The stored form of a body, in pieces."""
     match codec:
         case SegmentCodec.NONE:
             return [body]
         case SegmentCodec.ZSTD:
-            # One frame, which unlike the tool's own says how long its content is. Arrow's encoder takes two thirds of
+            # One frame, which unlike the tool's own states the size of its content. Arrow's encoder takes two thirds of
             # the time of cramjam's for a body of many megabytes.
             return [pa.Codec("zstd", compression_level=level).compress(pa.py_buffer(body))]
         case SegmentCodec.LZ4:
@@ -55,7 +40,7 @@ def compress(codec: SegmentCodec, body: NDArray[np.uint8], level: int) -> list[B
 
 
 def open_body(codec: SegmentCodec, stored: pa.NativeFile, size: int) -> pa.NativeFile:
-    """The records of a body of `size` stored bytes as a stream of them, which `reading` reads piece by piece."""
+    """The records of a body of `size` stored bytes as a stream, which `reading` reads piece by piece."""
     match codec:
         case SegmentCodec.NONE:
             return stored
@@ -70,7 +55,7 @@ def decompress_lz4(stored: bytes) -> NDArray[np.uint8]:
         raise TruncatedDataError("an lz4 body is shorter than its size field")
     size = int.from_bytes(stored[:_SIZE_BYTES], "little")
     if size > min(SEGMENT_BYTES_LIMIT, _LZ4_RATIO_MAX * len(stored)):
-        raise CorruptDataError(f"an lz4 body of {len(stored)} bytes says that it unpacks to {size}")
+        raise CorruptDataError(f"an lz4 body of {len(stored)} bytes claims to unpack to {size}")
     out = np.empty(size, np.uint8)
     if not size and len(stored) == _SIZE_BYTES + 1:
         return out

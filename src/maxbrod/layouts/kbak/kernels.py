@@ -1,6 +1,6 @@
-"""The compiled loops over the records of a segment: fixed widths, little-endian.
+"""The compiled loops over the records of a segment: fixed widths, little-endian; and over base64 of the first versions.
 
-The rules of `maxbrod.batch.kernels`: no position is read that was not compared with its end before, every loop moves
+The rules of `maxbrod.batch.kernels` hold: no position is read before it is compared with its end, every loop moves
 forward, nothing is allocated.
 """
 
@@ -88,7 +88,7 @@ def scan(
 ):
     """Find every part of every whole record in `data[at:end]`, and check all of it.
 
-    Returns (status, rows, where the first record begins that is not whole or not right).
+    Returns (status, rows, position of the first record that is incomplete or wrong).
     """
     rows = 0
     headers = np.int64(0)
@@ -249,3 +249,33 @@ def write(
                 copy_bytes(out, at, header_value_data, np.int64(header_value_ends[header]), size)
                 at += size
     return at
+
+
+@njit(cache=True, nogil=True)
+def decode_base64(ends, data, letters, out_ends, out):
+    """Decode values of text into values of bytes. `letters` has the six bits of each letter, 64 for other bytes.
+
+    Returns the row that is not in base64, or -1.
+    """
+    to = np.int64(0)
+    for row in range(len(ends) - 1):
+        at = np.int64(ends[row])
+        end = np.int64(ends[row + 1])
+        if (end - at) % 4:
+            return row
+        while at < end:
+            missing = np.int64(0)
+            if end - at == 4:
+                missing = np.int64(data[at + 3] == 61) + np.int64(data[at + 2] == 61 and data[at + 3] == 61)
+            bits = np.int64(0)
+            for i in range(4):
+                six = np.int64(0) if i >= 4 - missing else np.int64(letters[data[at + i]])
+                if six > 63:
+                    return row
+                bits = bits << 6 | six
+            for i in range(3 - missing):
+                out[to] = np.uint8(bits >> (16 - 8 * i))
+                to += 1
+            at += 4
+        out_ends[row + 1] = to
+    return -1

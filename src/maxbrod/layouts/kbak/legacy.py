@@ -1,6 +1,6 @@
-"""Segments of the tool's first versions: a JSON array of records, bytes in base64, perhaps compressed as a whole.
+"""Segments of the tool's first versions: a JSON array of records, bytes in base64, optionally compressed as a whole.
 
-Read, never written. Such a segment has no checksum and is parsed in memory, so its size is bounded.
+Read, never written. Such a segment has no checksum and is parsed in memory, so its size is limited.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from maxbrod.batch.columns import binary_array, binary_column, headers_array, nu
 from maxbrod.batch.conform import conform
 from maxbrod.batch.kernels import sealed
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UsageError
-from maxbrod.layouts.kbak import base64_kernels, kernels
+from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import decompress_lz4
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.layouts.foreign import ForeignSegment
-    from maxbrod.layouts.stored import Stored
+    from maxbrod.layouts.found import Stored
 
 TEXT_BYTES_MAX: Final = 512 << 20
 _ZSTD_MAGIC: Final = bytes.fromhex("28b52ffd")
@@ -72,7 +72,7 @@ def _text(stored: Stored, path: str) -> memoryview:
         except OSError as error:
             raise CorruptDataError(f"the records cannot be decompressed: {error}") from error
         if len(text) > TEXT_BYTES_MAX:
-            raise CorruptDataError(f"the records unpack to more than {TEXT_BYTES_MAX} bytes")
+            raise CorruptDataError(f"the records decompress to more than {TEXT_BYTES_MAX} bytes")
         return memoryview(text)
     if path.endswith(".lz4"):
         return memoryview(decompress_lz4(bytes(data)))
@@ -83,7 +83,7 @@ def _parse(text: memoryview) -> pa.RecordBatch:
     if not text:
         raise TruncatedDataError("the segment is empty")
     if bytes(text[:64]).lstrip()[:1] != b"[":
-        raise CorruptDataError("this is no segment: it begins neither with the magic nor as a JSON array")
+        raise CorruptDataError("this is not a segment: it begins neither with the magic nor as a JSON array")
     try:
         rows = pa.array(json.loads(bytes(text), parse_float=_no_fraction), _RECORD)
     except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException) as error:
@@ -105,8 +105,8 @@ def _parse(text: memoryview) -> pa.RecordBatch:
 
 
 def _no_fraction(text: str) -> float:
-    """Arrow would cut it off without a word."""
-    raise ValueError(f"{text[:40]} is no integer")
+    """Arrow would silently truncate it."""
+    raise ValueError(f"{text[:40]} is not an integer")
 
 
 def _headers(lists: pa.Array) -> pa.Array:
@@ -123,7 +123,7 @@ def _bytes(column: pa.Array) -> pa.Array:
     text = binary_column(column.cast(pa.binary()))
     out_ends = np.zeros(len(column) + 1, np.int32)
     out = np.empty(int(text.ends[-1]) - int(text.ends[0]), np.uint8)
-    row = base64_kernels.decode_base64(sealed(text.ends), sealed(text.data), sealed(_letters()), out_ends, out)
+    row = kernels.decode_base64(sealed(text.ends), sealed(text.data), sealed(_letters()), out_ends, out)
     if row >= 0:
         raise CorruptDataError(f"bytes of a segment of JSON are not in base64, in row {row}")
     return binary_array(out_ends, out[: out_ends[-1]], text.valid)
@@ -132,7 +132,7 @@ def _bytes(column: pa.Array) -> pa.Array:
 @cache
 def _letters() -> NDArray[Any]:
     letters = np.full(256, 64, np.uint8)
-    # Every six bits once, in order: what they are written as is the alphabet.
+    # The encoding of all values of six bits in order is the alphabet.
     sixes = np.packbits(np.unpackbits(np.arange(64, dtype=np.uint8)[:, None], axis=1)[:, 2:].ravel())
     letters[np.frombuffer(b64encode(sixes.tobytes()), np.uint8)] = np.arange(64)
     return letters

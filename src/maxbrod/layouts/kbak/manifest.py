@@ -1,31 +1,30 @@
-"""`manifest.json`: what it says of a backup. What is wrong with a part of it is a fault of that part alone."""
+"""`manifest.json` and `consumer-groups-snapshot.json` as values. Damage to a part is a fault of that part alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.backups import known_topic
-from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, Fields
-from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, ForeignTopic
-from maxbrod.layouts.kbak.names import path_of
+from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, Fields, known_topic
+from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignGroup, ForeignSegment, ForeignTopic
+from maxbrod.layouts.kbak.schema import path_of
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.layouts.backups import Backup
 
 CONTROL_SKIPPED: Final = "control_records_skipped"
 _INT64_MIN: Final = -(1 << 63)
-# The only reason that the tool itself knows: the log no longer had them.
+# The only reason that the tool itself has: the log no longer had these offsets.
 _REASONS: Final = {"offset_out_of_range": "retention"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """A manifest as values; segments of a partition by offset, without overlaps."""
+    """The values of a manifest. Segments of a partition are in order of offsets, without overlaps."""
 
     segments: tuple[ForeignSegment, ...]
     topics: dict[str, ForeignTopic]
@@ -35,7 +34,7 @@ class Contents:
 
 
 def parse_manifest(manifest: Fields, backup: Backup) -> Contents:
-    """What can be read of it; what is wrong with a part is a fault of that part."""
+    """The readable parts of a manifest, and a fault for each of the others."""
     reader = _Reader(backup)
     for topic in manifest.objects("topics"):
         reader.add_topic(topic)
@@ -61,7 +60,7 @@ class _Reader:
         try:
             name = known_topic(topic.text("name"), topic.object_name)
             if name in self.topics:
-                raise topic.wrong("name", f"there twice: {name}")
+                raise topic.wrong("name", f"listed twice: {name}")
             configs = topic.inner("configurations").values
             self.topics[name] = ForeignTopic(
                 name=name,
@@ -80,14 +79,14 @@ class _Reader:
         try:
             where = TopicPartition(topic=topic, partition=partition.integer("partition_id", most=INT32_MAX))
             if where in self.positions:
-                raise partition.wrong("partition_id", f"there twice: {where}")
+                raise partition.wrong("partition_id", f"listed twice: {where}")
             position = partition.integer("covered_through", least=-1, most=INT64_MAX - 1, default=-1) + 1
             gaps = [*self._gaps(where, partition, "gaps", 0), *self._gaps(where, partition, "pruned", 1)]
             listed = partition.objects("segments")
         except CorruptDataError as error:
             self._fault(partition, error)
             return
-        segments = self._without_overlaps([each for each in map(self._segment(where), listed) if each is not None])
+        segments = self._without_overlaps(list(self._segments(where, listed)))
         ends = [position, *(each.end_offset for each in segments), *(gap.end_offset for gap in gaps)]
         if max(ends) or listed:
             self.positions[where] = max(ends)
@@ -107,18 +106,15 @@ class _Reader:
                     reason="pruned" if inclusive else _REASONS.get(reason, reason or "unexplained"),
                 )
 
-    def _segment(self, where: TopicPartition) -> Any:  # noqa: ANN401 - a function for `map`
-        def parse(fields: Fields) -> ForeignSegment | None:
+    def _segments(self, where: TopicPartition, listed: Iterable[Fields]) -> Iterator[ForeignSegment]:
+        for fields in listed:
             try:
-                return parse_segment(where, fields, self._backup)
+                yield parse_segment(where, fields, self._backup)
             except CorruptDataError as error:
                 self._fault(fields, error)
-                return None
-
-        return parse
 
     def _without_overlaps(self, segments: Sequence[ForeignSegment]) -> list[ForeignSegment]:
-        """A run that was taken up again may have read some records twice; the earlier segment keeps them."""
+        """A run that was resumed may have read some records twice. The earlier segment keeps them."""
         kept: list[ForeignSegment] = []
         for each in sorted(segments, key=lambda one: (one.base_offset, -one.end_offset)):
             end = kept[-1].end_offset if kept else 0
@@ -127,27 +123,18 @@ class _Reader:
                 continue
             self.faults.append(
                 Fault(
-                    path=each.path, message="holds offsets that another has, too", offset=each.base_offset, fatal=False
+                    path=each.path,
+                    message="holds offsets that another has, too",
+                    offset=each.base_offset,
+                    fatal=False,
                 )
             )
             if each.end_offset > end:
-                kept.append(_beginning_at(each, end))
+                kept.append(replace(each, base_offset=end, records=None, details={**each.details, "from_offset": end}))
         return kept
 
     def _fault(self, fields: Fields, error: CorruptDataError) -> None:
         self.faults.append(Fault(path=self._backup.path("manifest.json"), message=f"{fields.place}: {error.message}"))
-
-
-def _beginning_at(segment: ForeignSegment, offset: int) -> ForeignSegment:
-    return ForeignSegment(
-        where=segment.where,
-        path=segment.path,
-        base_offset=offset,
-        end_offset=segment.end_offset,
-        records=None,
-        bytes=segment.bytes,
-        details={**segment.details, "from_offset": offset},
-    )
 
 
 def parse_segment(where: TopicPartition, fields: Fields, backup: Backup) -> ForeignSegment:
@@ -172,3 +159,21 @@ def parse_segment(where: TopicPartition, fields: Fields, backup: Backup) -> Fore
         bytes=fields.integer("compressed_size", default=0),
         details={**details, "sha256": sha256} if sha256 else details,
     )
+
+
+def parse_groups(snapshot: Fields) -> tuple[ForeignGroup, ...]:
+    return tuple(
+        ForeignGroup(group_id=group.text("group_id"), offsets=dict(_offsets(group.inner("offsets"))))
+        for group in snapshot.objects("groups")
+    )
+
+
+def _offsets(topics: Fields) -> Iterator[tuple[TopicPartition, int]]:
+    for topic in topics.values:
+        partitions = topics.inner(topic)
+        for name in partitions.values:
+            partition = partitions.partition(name)
+            # Brokers report -1 for a partition in which a group has committed nothing.
+            offset = partitions.integer(name, least=-1)
+            if offset >= 0:
+                yield TopicPartition(topic=known_topic(topic, topics.object_name), partition=partition), offset

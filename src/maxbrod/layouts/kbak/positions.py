@@ -1,6 +1,6 @@
-"""`offsets.db`: the SQLite database by which the tool goes on, at the offset after the last one.
+"""`offsets.db`: the SQLite database from which the tool resumes, at the offset after the last one.
 
-Read with a bound on everything, since a database brings its own schema; written anew from plain rows.
+Reading is limited in every respect, because a database brings its own schema. Writing creates it from plain rows.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError
-from maxbrod.layouts.backups import is_plain_name
-from maxbrod.layouts.documents import INT32_MAX
+from maxbrod.layouts.documents import INT32_MAX, is_plain_name
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def read_positions(storage: Storage, path: str, backup_id: str) -> dict[TopicPar
     try:
         rows = _rows(data, backup_id)
     except (sqlite3.Error, OverflowError, MemoryError) as error:
-        raise CorruptDataError(f"this is no database of offsets: {error}", object_name=name) from error
+        raise CorruptDataError(f"this is not a database of offsets: {error}", object_name=name) from error
     positions = {}
     for row in rows:
         if not _is_row(*row):
@@ -70,18 +69,18 @@ def read_positions(storage: Storage, path: str, backup_id: str) -> dict[TopicPar
 
 def _rows(data: bytearray, backup_id: str) -> list[tuple[Any, Any, Any]]:
     if data[18:20] == b"\2\2":
-        # The tool keeps a write-ahead log beside it, which a database in memory cannot have.
+        # The tool uses a write-ahead log, which a database in memory cannot have.
         data[18:20] = b"\1\1"
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.deserialize(bytes(data))
-        connection.set_progress_handler(_Patience(), _STEPS)
+        connection.set_progress_handler(_StepLimit(), _STEPS)
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         query = "SELECT topic, partition, last_offset FROM offsets WHERE backup_id = ?"
         return connection.execute(query, (backup_id,)).fetchall()
 
 
-class _Patience:
+class _StepLimit:
     """Ends a query that takes too many steps."""
 
     def __init__(self) -> None:

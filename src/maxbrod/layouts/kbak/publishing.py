@@ -1,48 +1,56 @@
 """Makes written segments part of a backup: groups, then the manifest, then the positions.
 
-The manifest is what readers go by. The database comes behind it, because the tool goes on by it: were it ahead, the
-tool would skip records that no manifest names.
+Readers rely on the manifest. The database is written after it, because the tool resumes from the database: if the
+database were ahead, the tool would skip records that no manifest names. Fields of the manifest that are unknown here,
+such as those of later versions, are kept.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
-from maxbrod.layouts.backups import MANIFEST, Backup, backup_for
-from maxbrod.layouts.documents import Fields, read_document, write_document
-from maxbrod.layouts.kbak.compression import codec_of
-from maxbrod.layouts.kbak.groups import groups_document
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError
+from maxbrod.layouts.backups import MANIFEST, Backup, backup_for, codec_of, other_writer, refuse_rebuilt
+from maxbrod.layouts.documents import Fields, by_topic, read_document, write_document
 from maxbrod.layouts.kbak.manifest import parse_manifest
-from maxbrod.layouts.kbak.merging import merge, new_manifest
-from maxbrod.layouts.kbak.names import GROUPS, POSITIONS
 from maxbrod.layouts.kbak.positions import positions_database
+from maxbrod.layouts.kbak.schema import COMMITTED, GROUPS, POSITIONS, UNCOMMITTED_LEVEL, SegmentCodec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Survey, WriteOptions
+    from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, ForeignTopic, Survey, WriteOptions
     from maxbrod.storage.interface import Storage
+_COUNTED: Final = ("control_records_skipped", "aborted_records_dropped")
+"""Counts that the tool leaves out if they are 0."""
 
 
 def publish(
     storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
 ) -> None:
     backup = backup_for(survey, options)
-    codec, _ = codec_of(options)
+    codec, _ = codec_of(options, SegmentCodec)
     taken_at_ms = facts.taken_at_ms or int(time.time() * 1000)
     manifest = _current(storage, backup, survey, taken_at_ms)
     _refuse_other_writer(manifest, backup, survey, written)
     values = dict(manifest.values)
     merge(values, written, facts, codec.name.lower())
     if facts.groups or not _exists(storage, backup.path(GROUPS)):
-        # The tool keeps the last groups that it saw, rather than to forget them for a run that saw none.
-        write_document(storage, backup.path(GROUPS), groups_document(facts.groups, taken_at_ms))
+        # Like the tool, keep the last groups that were seen if this run has seen none.
+        write_document(storage, backup.path(GROUPS), _groups_document(facts.groups, taken_at_ms))
+    # The commit point: readers see the new segments from here on.
     write_document(storage, backup.path(MANIFEST), values)
     contents = parse_manifest(Fields(values=values, object_name=manifest.object_name), backup)
     database = positions_database(backup.backup_id, contents.positions, facts.cluster_id, taken_at_ms)
     storage.replace(backup.path(POSITIONS), database)
+
+
+def _groups_document(groups: Iterable[ForeignGroup], taken_at_ms: int) -> dict[str, Any]:
+    return {
+        "snapshot_time": taken_at_ms,
+        "groups": [{"group_id": group.group_id, "offsets": by_topic(group.offsets)} for group in groups],
+    }
 
 
 def _exists(storage: Storage, path: str) -> bool:
@@ -55,12 +63,7 @@ def _exists(storage: Storage, path: str) -> bool:
 
 def _current(storage: Storage, backup: Backup, survey: Survey, taken_at_ms: int) -> Fields:
     path = backup.path(MANIFEST)
-    if survey.details.get("rebuilt"):
-        raise RefusedError(
-            "the manifest of this backup is damaged, and a new one would forget what it said",
-            object_name=storage.name_of(path),
-            hint="convert the backup into another archive, and go on there",
-        )
+    refuse_rebuilt(storage, backup, survey)
     found = read_document(storage, path)
     if found is None:
         return Fields(values=new_manifest(backup, taken_at_ms), object_name=storage.name_of(path))
@@ -68,7 +71,7 @@ def _current(storage: Storage, backup: Backup, survey: Survey, taken_at_ms: int)
 
 
 def _refuse_other_writer(manifest: Fields, backup: Backup, survey: Survey, written: Sequence[ForeignSegment]) -> None:
-    """Since the survey nobody may have added to these partitions, but an earlier attempt at this very publishing."""
+    """RefusedError: since the survey, something else than an earlier attempt at this publishing has added segments."""
     contents = parse_manifest(manifest, backup)
     if any(fault.fatal for fault in contents.faults):
         raise CorruptDataError(
@@ -81,9 +84,95 @@ def _refuse_other_writer(manifest: Fields, backup: Backup, survey: Survey, writt
             ends[segment.where] = max(ends[segment.where], segment.end_offset)
     for where, end in ends.items():
         if end > survey.positions.get(where, 0):
-            raise RefusedError(
-                f"another writer has added to {where}, up to offset {end}",
-                object_name=manifest.object_name,
-                offset=survey.positions.get(where, 0),
-                hint="survey the archive again, and write what is still missing",
-            )
+            raise other_writer(where, end, survey.positions.get(where, 0), manifest.object_name)
+
+
+def new_manifest(backup: Backup, created_at_ms: int) -> dict[str, Any]:
+    return {
+        "backup_id": backup.backup_id,
+        "created_at": created_at_ms,
+        "source_cluster_id": None,
+        "source_brokers": [],
+        "compression": "zstd",
+        "topics": [],
+        "isolation_level": COMMITTED,
+    }
+
+
+def merge(manifest: dict[str, Any], written: Iterable[ForeignSegment], facts: ClusterFacts, codec: str) -> None:
+    """Adds segments, and the facts of the cluster, to a manifest that `parse_manifest` has found no fault with."""
+    if facts.cluster_id is not None:
+        manifest["source_cluster_id"] = facts.cluster_id
+    if facts.brokers:
+        manifest["source_brokers"] = list(facts.brokers)
+    manifest["compression"] = codec
+    if not facts.committed:
+        manifest["isolation_level"] = UNCOMMITTED_LEVEL
+    topics = _list(manifest, "topics")
+    for segment in sorted(written, key=lambda each: each.base_offset):
+        _merge_segment(_entry(topics, "name", segment.where.topic, _new_topic), segment)
+    for topic in facts.topics.values():
+        _merge_topic(_entry(topics, "name", topic.name, _new_topic), topic)
+
+
+def _list(entry: dict[str, Any], name: str) -> list[Any]:
+    """The list under a name, which is added if it is missing or null."""
+    entry[name] = entry.get(name) or []
+    held: list[Any] = entry[name]
+    return held
+
+
+def _entry(entries: list[Any], name: str, value: object, new: Any) -> dict[str, Any]:  # noqa: ANN401 - a function
+    found: dict[str, Any] | None = next((each for each in entries if each.get(name) == value), None)
+    if found is None:
+        found = new(value)
+        entries.append(found)
+    return found
+
+
+def _new_topic(name: str) -> dict[str, Any]:
+    return {"name": name, "original_partition_count": None, "source_replication_factor": None, "partitions": []}
+
+
+def _new_partition(partition: int) -> dict[str, Any]:
+    return {"partition_id": partition, "segments": []}
+
+
+def _merge_topic(entry: dict[str, Any], topic: ForeignTopic) -> None:
+    partitions = entry.pop("partitions", None) or []
+    if topic.partition_count is not None:
+        entry["original_partition_count"] = topic.partition_count
+    if topic.replication_factor is not None:
+        entry["source_replication_factor"] = topic.replication_factor
+    if topic.configs:
+        entry["configurations"] = dict(sorted(topic.configs.items()))
+    entry["partitions"] = partitions
+
+
+def _merge_segment(topic: dict[str, Any], segment: ForeignSegment) -> None:
+    partition = _entry(_list(topic, "partitions"), "partition_id", segment.where.partition, _new_partition)
+    entry = segment_entry(segment)
+    segments = _list(partition, "segments")
+    segments[:] = [each for each in segments if each.get("key") != entry["key"]]
+    segments.append(entry)
+    partition["covered_through"] = max(partition.get("covered_through", -1), entry["covered_end_offset"])
+
+
+def segment_entry(segment: ForeignSegment) -> dict[str, Any]:
+    """The entry of a segment in a manifest of version 0.25."""
+    details = segment.details
+    entry = {
+        "key": details["key"],
+        "start_offset": segment.base_offset,
+        "end_offset": segment.end_offset - 1,
+        "start_timestamp": details["start_timestamp"],
+        "end_timestamp": details["end_timestamp"],
+        "record_count": segment.records,
+        "uncompressed_size": details["uncompressed_size"],
+        "compressed_size": segment.bytes,
+        "sha256": details["sha256"],
+        "uploaded_at": details["uploaded_at"],
+        "covered_start_offset": details["covered_start_offset"],
+        "covered_end_offset": details["covered_end_offset"],
+    }
+    return entry | {name: details[name] for name in _COUNTED if details[name]}

@@ -1,4 +1,9 @@
-"""A segment back to records. Its checksum is compared before the first one is given."""
+"""Decodes a segment into records, after its checksum is verified.
+
+A backup that was taken without isolation holds transaction markers among its records. They are recognized by their
+bytes alone: a key of `version i16 · type i16` (0 abort, 1 commit) and a value of `version i16 · coordinator epoch i32`,
+both of version 0. Nothing here shows which records an aborted transaction wrote.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from maxbrod.batch.columns import number_column
+from maxbrod.batch.columns import binary_array, number_column
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.layouts.foreign import UNCOMMITTED
-from maxbrod.layouts.found import Room, batch_of
-from maxbrod.layouts.kbak import kernels, markers
+from maxbrod.layouts.found import Room, Stored, batch_of
+from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import open_body
 from maxbrod.layouts.kbak.legacy import read_legacy
 from maxbrod.layouts.kbak.schema import (
@@ -26,7 +32,6 @@ from maxbrod.layouts.kbak.schema import (
     Header,
     decode_header,
 )
-from maxbrod.layouts.stored import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,19 +40,24 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 PIECE_BYTES: Final = 8 << 20
-"""Of records, unpacked, for one batch; more only where a single record has more."""
+"""Decompressed bytes of records in one batch; more only if a single record has more."""
+_MARKER_COLUMNS: Final = ("key", "value")
+# Made from buffers: to convert a list, Arrow would load pandas.
+_MARKER_KEYS: Final = binary_array(np.array([0, 4, 8], np.int32), np.frombuffer(b"\0\0\0\0\0\0\0\1", np.uint8), None)
+_MARKER_BYTES: Final = 6
+_MARKER_VERSION: Final = b"\0\0"
 
 
 def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     schema = project(None if columns is None else list(columns))
     if segment.details.get(UNCOMMITTED) and "control" in schema.names:
-        wider = project([*schema.names, *markers.COLUMNS])
-        yield from markers.marked(_wanted(storage, segment, wider), schema.names)
+        wider = project([*schema.names, *_MARKER_COLUMNS])
+        yield from _marked(_from_offset(storage, segment, wider), schema.names)
     else:
-        yield from _wanted(storage, segment, schema)
+        yield from _from_offset(storage, segment, schema)
 
 
-def _wanted(storage: Storage, segment: ForeignSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _from_offset(storage: Storage, segment: ForeignSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     from_offset = segment.details.get("from_offset")
     if from_offset is None:
         yield from _read(storage, segment, schema)
@@ -65,26 +75,26 @@ def _read(storage: Storage, segment: ForeignSegment, schema: pa.Schema) -> Itera
             yield from read_legacy(stored, segment, schema)
             return
         header = open_header(stored)
-        _check_promise(header, segment)
+        _check_manifest(header, segment)
         yield from _records(stored, header, schema, _body_bytes(segment))
 
 
 def open_header(stored: Stored) -> Header:
-    """The header of a segment whose checksum is right."""
+    """The header of a segment, whose checksum is verified here."""
     if stored.size < HEADER_BYTES + FOOTER_BYTES:
         raise TruncatedDataError(f"a segment of {stored.size} bytes is shorter than header and footer")
     footer = bytes(stored.range(stored.size - FOOTER_BYTES, FOOTER_BYTES))
     if footer[4:] != MAGIC_END:
-        raise TruncatedDataError("the segment does not end as segments do", position=stored.size - 4)
+        raise TruncatedDataError("the segment does not end with the footer magic", position=stored.size - 4)
     header = bytes(stored.range(0, HEADER_BYTES))
-    found, wanted = stored.crc32(stored.size - FOOTER_BYTES), int.from_bytes(footer[:4], "little")
-    if found != wanted:
-        raise CorruptDataError(f"the segment's checksum is {found:08x}, not {wanted:08x}")
+    crc, noted = stored.crc32(stored.size - FOOTER_BYTES), int.from_bytes(footer[:4], "little")
+    if crc != noted:
+        raise CorruptDataError(f"the segment's checksum is {crc:08x}, not {noted:08x}")
     return decode_header(header)
 
 
-def _check_promise(header: Header, segment: ForeignSegment) -> None:
-    """The object may have been exchanged for one of another run, whole in itself."""
+def _check_manifest(header: Header, segment: ForeignSegment) -> None:
+    """The object may have been replaced by one of another run, which is sound in itself."""
     if segment.records not in {None, header.records} or header.end_offset + 1 != segment.end_offset:
         raise CorruptDataError(
             f"the segment has {header.records} records up to offset {header.end_offset}, "
@@ -115,16 +125,16 @@ def _records(stored: Stored, header: Header, schema: pa.Schema, body_bytes: int 
             yield batch_of(room.found(data, count, kernels.scan_headers), schema)
         if status != kernels.OK:
             raise CorruptDataError(kernels.MEANING[status], offset=last + 1, position=pieces.done + at)
-        pieces.take(at)
+        pieces.consume(at)
     if rows != header.records or (rows and last != header.end_offset):
         raise CorruptDataError(
-            f"the segment says that it has {header.records} records up to offset {header.end_offset}, and has {rows}",
+            f"the segment claims to have {header.records} records up to offset {header.end_offset}, and has {rows}",
             offset=last + 1,
         )
 
 
 class _Pieces:
-    """A stream of records in pieces of whole ones: what was cut off at a piece's end begins the next."""
+    """A stream of records in pieces of whole ones: a record cut off at the end of a piece begins the next."""
 
     def __init__(self, stream: pa.NativeFile, bytes_max: int | None) -> None:
         self._stream = stream
@@ -139,7 +149,7 @@ class _Pieces:
         return sealed(self._buffer[: self._size])
 
     def fill(self) -> bool:
-        """Read as much as there is room for. False at the end; TruncatedDataError if a record is cut there."""
+        """Reads as much as fits. False at the end; TruncatedDataError if a record is cut there."""
         if self._size == self._buffer.size:
             self._grow()
         held = self._size
@@ -151,24 +161,24 @@ class _Pieces:
             self._ended = count == 0
             self._size += count
         if self._bytes_max is not None and self.done + self._size > self._bytes_max:
-            raise CorruptDataError(f"the records take more than the {self._bytes_max} bytes that the manifest says")
+            raise CorruptDataError(f"the records have more than the {self._bytes_max} bytes that the manifest says")
         if self._size > held:
             return True
         if self._size:
-            raise TruncatedDataError(f"the last record is cut: only {self._size} bytes of it are there")
+            raise TruncatedDataError(f"the last record is cut: only {self._size} bytes of it exist")
         return False
 
-    def take(self, size: int) -> None:
+    def consume(self, size: int) -> None:
         rest = self._size - size
         self._buffer[:rest] = self._buffer[size : self._size].copy()
         self._size = rest
         self.done += size
 
     def _grow(self) -> None:
-        """One record is larger than a piece. Room grows with bytes that are there, not with what a length says."""
+        """One record is larger than a piece. The buffer grows with bytes that exist, not with what a length claims."""
         length = int.from_bytes(self._buffer[:4].tobytes(), "little")
         if length > RECORD_BYTES_MAX:
-            raise CorruptDataError(f"a record says that it has {length} bytes", position=self.done)
+            raise CorruptDataError(f"a record claims to have {length} bytes", position=self.done)
         grown = np.empty(min(2 * self._buffer.size, RECORD_BYTES_MAX + PIECE_BYTES), np.uint8)
         grown[: self._size] = self._buffer[: self._size]
         self._buffer = grown
@@ -177,3 +187,17 @@ class _Pieces:
 def _damaged(error: Exception) -> CorruptDataError | UnsupportedFormatError:
     kind = TruncatedDataError if "runcated" in str(error) else CorruptDataError
     return kind(f"the records cannot be decompressed: {error}")
+
+
+def _marked(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The columns `names` of batches that have _MARKER_COLUMNS and `control`, which is true for each marker."""
+    for batch in batches:
+        index = batch.schema.get_field_index("control")
+        control = _markers(batch.column("key"), batch.column("value"))
+        yield batch.set_column(index, batch.schema.field(index), control).select(list(names))
+
+
+def _markers(key: pa.Array, value: pa.Array) -> pa.Array:
+    sized = pc.equal(pc.binary_length(value), _MARKER_BYTES)
+    found = pc.and_(sized, pc.starts_with(value, pattern=_MARKER_VERSION))
+    return pc.and_(pc.is_in(key, value_set=_MARKER_KEYS), pc.fill_null(found, fill_value=False))

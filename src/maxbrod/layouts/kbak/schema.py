@@ -1,13 +1,19 @@
-"""The fixed parts of a segment as data: header, footer, codecs and limits. Little-endian."""
+"""The names of a backup's objects and the fixed parts of a segment: header, footer, codecs, limits. Little-endian."""
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
+from maxbrod.storage.names import check_name
+
+if TYPE_CHECKING:
+    from maxbrod.layouts.backups import Backup
+    from maxbrod.model import TopicPartition
 
 NAME: Final = "kbak"
 MAGIC: Final = b"KBAK"
@@ -20,16 +26,17 @@ FOOTER_BYTES: Final = 8
 RECORD_BYTES_MIN: Final = 30
 """A record with its length, without key, value and headers."""
 RECORD_BYTES_MAX: Final = 1 << 30
-"""No broker takes as much; what claims more would only make a reader take memory."""
-SEGMENT_BYTES_MAX: Final = 64 << 20
-"""Of a segment's records before compression, where the tool itself has 128 MiB: it is held in memory."""
-SEGMENT_BYTES_LIMIT: Final = 1 << 30
+"""No broker accepts as much. A record that claims more would only make a reader allocate memory."""
 
 _HEADER: Final = struct.Struct("<4sBBHQqq")
+GROUPS: Final = "consumer-groups-snapshot.json"
+POSITIONS: Final = "offsets.db"
+SEGMENT: Final = re.compile(r"topics/([^/]+)/partition=(\d{1,10})/segment-(\d{20})\.bin(?:\.zst|\.lz4)?")
+"""Names below the backup's folder. Groups: topic, partition, offset of the first record."""
 
 
 class SegmentCodec(IntEnum):
-    """The byte in the header decides, whatever the name ends in."""
+    """The byte in the header decides, not the ending of the name."""
 
     NONE = 0
     ZSTD = 1
@@ -46,7 +53,7 @@ class Header:
     records: int
     start_offset: int
     end_offset: int
-    """Of the last record, inclusive."""
+    """The offset of the last record."""
 
 
 def encode_header(header: Header) -> bytes:
@@ -63,5 +70,23 @@ def decode_header(data: bytes) -> Header:
     if codec not in list(SegmentCodec):
         raise UnsupportedFormatError(f"this segment has the codec {codec}", hint="0 none, 1 zstd and 2 lz4 are known")
     if records and not 0 <= start_offset <= end_offset:
-        raise CorruptDataError(f"this segment says that it reaches from offset {start_offset} to {end_offset}")
+        raise CorruptDataError(f"this segment claims to reach from offset {start_offset} to {end_offset}")
     return Header(codec=SegmentCodec(codec), records=records, start_offset=start_offset, end_offset=end_offset)
+
+
+def segment_name(where: TopicPartition, start_offset: int, codec: SegmentCodec) -> str:
+    return f"topics/{where.topic}/partition={where.partition}/segment-{start_offset:020d}.bin{codec.ending}"
+
+
+def path_of(backup: Backup, key: str, object_name: str) -> str:
+    """The path of the object that a key in the manifest names. Keys begin with the backup's id, not with its folder."""
+    prefix = f"{backup.backup_id}/"
+    foreign = CorruptDataError(
+        f"the manifest names a segment {key[:300]!r}, which is not in this backup", object_name=object_name
+    )
+    if not key.startswith(prefix):
+        raise foreign
+    try:
+        return check_name(backup.path(key.removeprefix(prefix)))
+    except UsageError as error:
+        raise foreign from error

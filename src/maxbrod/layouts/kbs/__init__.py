@@ -1,1 +1,1 @@
-"""The storage format that the documentation of osodevops kafka-backup has. `docs/layouts/kbs.md`: byte by byte."""
+"""The storage format in the documentation of osodevops kafka-backup. `docs/layouts/kbs.md` describes every byte."""

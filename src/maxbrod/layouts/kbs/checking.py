@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.errors import MaxbrodError
-from maxbrod.layouts.backups import MANIFEST, Backup
+from maxbrod.layouts.backups import MANIFEST, Backup, list_segments
 from maxbrod.layouts.documents import read_document
 from maxbrod.layouts.foreign import Fault
-from maxbrod.layouts.kbs.listing import read_header
 from maxbrod.layouts.kbs.manifest import parse_partitions
-from maxbrod.layouts.kbs.names import list_segments
 from maxbrod.layouts.kbs.reading import read
+from maxbrod.layouts.kbs.schema import SEGMENT
+from maxbrod.layouts.kbs.survey import read_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
     yield from survey.faults
-    if "folder" not in survey.details:
+    backup = Backup.surveyed(survey)
+    if backup is None:
         return
-    backup = Backup(backup_id=survey.details["backup_id"], folder=survey.details["folder"])
-    sizes = {path: size for _, _, path, size in list_segments(storage, backup)}
+    sizes = {path: size for _, _, path, size in list_segments(storage, backup, SEGMENT)}
     for segment in survey.segments:
         yield from _check_object(storage, segment, sizes)
         if deep and segment.path in sizes:
@@ -56,7 +56,7 @@ def _check_object(storage: Storage, segment: ForeignSegment, sizes: dict[str, in
 
 
 def check_segment(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
-    """Read all of it, which compares every checksum and count."""
+    """Reads all of a segment, which compares every checksum and count."""
     try:
         for _ in read(storage, segment, ["offset"]):
             pass
@@ -65,7 +65,7 @@ def check_segment(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
 
 
 def _check_counts(storage: Storage, backup: Backup, survey: Survey) -> Iterator[Fault]:
-    """The manifest's own sums."""
+    """Compares the manifest's own sums with the segments."""
     path = backup.path(MANIFEST)
     if survey.details.get("rebuilt"):
         return
@@ -74,7 +74,7 @@ def _check_counts(storage: Storage, backup: Backup, survey: Survey) -> Iterator[
         topics = [] if manifest is None else manifest.objects("topics")
         entries = [entry for topic in topics for entry in parse_partitions(topic)]
     except MaxbrodError:
-        return  # the survey has told it
+        return  # a fault of the survey
     for entry in entries:
         held = [segment for segment in survey.segments if segment.where == entry.where]
         records = sum(segment.records or 0 for segment in held)

@@ -18,20 +18,20 @@ _ALL: Final = (1 << 64) - 1
 
 
 def crc64(data: Buffer, value: int = 0) -> int:
-    """Of `data`, or of what had `value` and then `data`, like `zlib.crc32`."""
+    """The checksum of `data`; with `value`, of bytes that have this checksum followed by `data`, like `zlib.crc32`."""
     view = sealed(np.frombuffer(data, np.uint8))
     return int(kernels.update(np.uint64(value ^ _ALL), view)) ^ _ALL
 
 
 def combine(first: int, second: int, second_bytes: int) -> int:
-    """The checksum of two parts, one behind the other, from theirs: the second need not be read again."""
-    # Complements cancel out: those of the first part's end and of the second one's beginning are the same.
+    """The checksum of two parts that follow each other, from their own ones. The second is not read again."""
+    # Complements cancel out: the one at the end of the first part equals the one at the beginning of the second.
     register = kernels.advance(np.uint64(first), second_bytes, _one_zero_byte(), np.empty(64, np.uint64))
     return int(register) ^ second
 
 
 def _one_zero_byte() -> NDArray[np.uint64]:
-    """What each bit of the register becomes when a zero byte goes through it."""
+    """The register that each bit of it becomes after a zero byte."""
     register = np.uint64(1) << np.arange(64, dtype=np.uint64)
     one = np.uint64(1)
     for _ in range(8):

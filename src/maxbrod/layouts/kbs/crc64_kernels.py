@@ -1,4 +1,4 @@
-"""CRC-64 as compiled loops: 16 bytes at a time, and of two parts that follow each other."""
+"""CRC-64 as compiled loops: of bytes, 16 at a time, and of two parts that follow each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SLICES: Final = 16
 
 
 def _tables() -> np.ndarray:
-    """Table k tells what a byte does to the register that k more bytes follow."""
+    """Table k is the effect of a byte on the register if k more bytes follow."""
     tables = np.zeros((_SLICES, 256), np.uint64)
     register = np.arange(256, dtype=np.uint64)
     one = np.uint64(1)
@@ -43,7 +43,7 @@ def _word(data, at):
 
 @njit(cache=True, nogil=True)
 def update(register, data):
-    """The register after these bytes; neither complemented before nor after."""
+    """The register after these bytes, complemented neither before nor after."""
     at = np.int64(0)
     end = np.int64(len(data))
     while end - at >= 16:
@@ -88,7 +88,7 @@ def _times(matrix, vector):
 
 @njit(cache=True, nogil=True)
 def advance(register, zeros, step, squared):
-    """The register after `zeros` zero bytes. `step` comes as the matrix of one zero byte; both are used up."""
+    """The register after `zeros` zero bytes. `step` is the matrix of one zero byte; both are overwritten."""
     while zeros:
         if zeros & 1:
             register = _times(step, register)

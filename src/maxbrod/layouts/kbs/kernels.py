@@ -1,6 +1,6 @@
 """The compiled loops over the records of one batch's block, which begins with its first record: varints, and bytes.
 
-The rules of `maxbrod.batch.kernels`: no position is read that was not compared with its end before, every loop moves
+The rules of `maxbrod.batch.kernels` hold: no position is read before it is compared with its end, every loop moves
 forward, nothing is allocated.
 """
 
@@ -88,7 +88,7 @@ def scan(
         entries, at = read_varint(data, at, end)
         if at < 0:
             return BAD_VARINT, row
-        # A header is two bytes at the least, so this bounds the loop by bytes that are there.
+        # A header has two bytes at least, so this bounds the loop by the bytes that exist.
         if entries < 0 or entries > (end - at) // 2:
             return BAD_HEADER, row
         header_at[row] = at
@@ -158,8 +158,8 @@ def fill(
 ):
     """Add the rows from `row` up to `last` to a block, up to the one that makes it as large as `bytes_max`.
 
-    Returns (status, row, at, bytes needed): the first row that was not added and where the block ends. NO_ROOM: that
-    row needs so many bytes behind `at`.
+    Returns (status, row, at, bytes needed): the first row that was not added, and the end of the block. NO_ROOM: that
+    row needs this number of bytes after `at`.
     """
     while row < last and at < bytes_max:
         key = length_of(key_ends, key_valid, row)

@@ -1,4 +1,4 @@
-"""The format that the documentation of osodevops kafka-backup has."""
+"""The format in the documentation of osodevops kafka-backup."""
 
 from __future__ import annotations
 

@@ -1,45 +1,42 @@
-"""Makes written segments part of a backup: the manifest, then the checkpoint behind it.
+"""Makes written segments part of a backup: first the manifest, then the checkpoint.
 
-A checkpoint that is ahead of the manifest would make a later run skip records that no reader can find.
+A checkpoint ahead of the manifest would make a later run skip records that no reader can find.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import CorruptDataError, RefusedError
-from maxbrod.layouts.backups import MANIFEST, Backup, backup_for
-from maxbrod.layouts.documents import read_document, write_document
-from maxbrod.layouts.kbs.checkpoint import checkpoint_document, parse_checkpoint
-from maxbrod.layouts.kbs.manifest import build
-from maxbrod.layouts.kbs.names import CHECKPOINT
-from maxbrod.layouts.kbs.schema import codec_of
+from maxbrod.layouts.backups import MANIFEST, Backup, backup_for, codec_of, other_writer, refuse_rebuilt
+from maxbrod.layouts.coverage import by_partition
+from maxbrod.layouts.documents import by_topic, read_document, write_document
+from maxbrod.layouts.kbs.manifest import OURS, parse_checkpoint
+from maxbrod.layouts.kbs.schema import CHECKPOINT, SegmentCodec
 from maxbrod.layouts.kbs.survey import survey as survey_again
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Survey, WriteOptions
     from maxbrod.storage.interface import Storage
+
+_VERSION: Final = "1.0"
 
 
 def publish(
     storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
 ) -> None:
     backup = backup_for(survey, options)
-    codec, level = codec_of(options)
+    codec, level = codec_of(options, SegmentCodec)
     now_ms = int(time.time() * 1000)
-    if survey.details.get("rebuilt"):
-        raise RefusedError(
-            "the manifest of this backup is damaged, and a new one would forget what it said",
-            object_name=storage.name_of(backup.path(MANIFEST)),
-            hint="convert the backup into another archive, and go on there",
-        )
+    refuse_rebuilt(storage, backup, survey)
     manifest = read_document(storage, backup.path(MANIFEST))
     held = () if manifest is None else _held(storage, backup, survey, written)
     segments = sorted((*held, *written), key=lambda each: (each.where, each.base_offset))
-    document = build(
+    document = _manifest(
         {} if manifest is None else dict(manifest.values),
         backup,
         segments,
@@ -48,13 +45,14 @@ def publish(
         created_at_ms=facts.taken_at_ms or now_ms,
         completed_at_ms=now_ms,
     )
+    # The commit point: readers see the new segments from here on.
     write_document(storage, backup.path(MANIFEST), document)
     path = backup.path(CHECKPOINT)
-    write_document(storage, path, checkpoint_document(_old(storage, path), backup, segments, now_ms))
+    write_document(storage, path, _checkpoint(_old(storage, path), backup, segments, now_ms))
 
 
 def _old(storage: Storage, path: str) -> dict[str, Any]:
-    """A checkpoint that cannot be read is made anew: the manifest has all that it says."""
+    """The current checkpoint. One that cannot be read is replaced: the manifest has everything that it says."""
     try:
         found = read_document(storage, path)
         if found is None:
@@ -68,11 +66,11 @@ def _old(storage: Storage, path: str) -> dict[str, Any]:
 def _held(
     storage: Storage, backup: Backup, survey: Survey, written: Sequence[ForeignSegment]
 ) -> Sequence[ForeignSegment]:
-    """What the manifest has besides these segments, which an earlier attempt may have published already."""
+    """What the manifest has besides these segments. An earlier attempt may already have published some of them."""
     now = survey_again(storage, None if backup.folder == "" else backup.folder)
     if "folder" not in now.details:
         raise RefusedError(
-            "there is a manifest here that is not of this layout",
+            "the manifest here is not of this layout",
             object_name=storage.name_of(backup.path(MANIFEST)),
             hint="choose another by --layout-option backup_id=ID",
         )
@@ -80,17 +78,152 @@ def _held(
         raise RefusedError(
             f"this backup is damaged, and a new manifest would hide it: {now.faults[0].message}",
             object_name=storage.name_of(now.faults[0].path),
-            hint="convert what is left of it into another archive, and go on there",
+            hint="convert what is left of it into another archive, and continue there",
         )
     paths = {segment.path for segment in written}
     held = [segment for segment in now.segments if segment.path not in paths]
     expected = {segment.where: survey.positions.get(segment.where, 0) for segment in written}
     for segment in held:
         if segment.end_offset > expected.get(segment.where, segment.end_offset):
-            raise RefusedError(
-                f"another writer has added to {segment.where}, up to offset {segment.end_offset}",
-                object_name=storage.name_of(segment.path),
-                offset=expected[segment.where],
-                hint="survey the archive again, and write what is still missing",
+            raise other_writer(
+                segment.where, segment.end_offset, expected[segment.where], storage.name_of(segment.path)
             )
     return held
+
+
+def _manifest(
+    old: dict[str, Any],
+    backup: Backup,
+    segments: Sequence[ForeignSegment],
+    facts: ClusterFacts,
+    *,
+    compression: dict[str, Any],
+    created_at_ms: int,
+    completed_at_ms: int,
+) -> dict[str, Any]:
+    """The manifest of all these segments, with every field of the old one that is unknown here."""
+    cluster = _copied(old, "source_cluster")
+    cluster["cluster_id"] = facts.cluster_id if facts.cluster_id is not None else cluster.get("cluster_id")
+    cluster["bootstrap_servers"] = list(facts.brokers) or cluster.get("bootstrap_servers", [])
+    return {
+        "version": _VERSION,
+        "backup_id": backup.backup_id,
+        "created_at": _iso(created_at_ms),
+        **old,
+        "completed_at": _iso(completed_at_ms),
+        "source_cluster": cluster,
+        "compression": compression,
+        "statistics": _statistics(old, segments),
+        "time_range": _time_range(old, segments),
+        "topics": _topics(old, segments),
+        OURS: _own(old, segments, facts),
+    }
+
+
+def _copied(old: dict[str, Any], name: str) -> dict[str, Any]:
+    value = old.get(name)
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def _statistics(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict[str, Any]:
+    unknown = [each for each in segments if "uncompressed_bytes" not in each.details]
+    # For segments of another tool, only the old sum is known.
+    statistics = _copied(old, "statistics")
+    known = statistics.get("uncompressed_bytes")
+    before = known if unknown and isinstance(known, int) else 0
+    return {
+        **statistics,
+        "topics": len({each.where.topic for each in segments}),
+        "partitions": len({each.where for each in segments}),
+        "segments": len(segments),
+        "records": sum(each.records or 0 for each in segments),
+        "uncompressed_bytes": before + sum(each.details.get("uncompressed_bytes", 0) for each in segments),
+        "compressed_bytes": sum(each.bytes for each in segments),
+    }
+
+
+def _time_range(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict[str, Any]:
+    before = _copied(old, "time_range")
+    earliest = [before.get("earliest_timestamp"), *(each.min_timestamp for each in segments)]
+    latest = [before.get("latest_timestamp"), *(each.max_timestamp for each in segments)]
+    return {
+        **before,
+        "earliest_timestamp": min((each for each in earliest if isinstance(each, int)), default=None),
+        "latest_timestamp": max((each for each in latest if isinstance(each, int)), default=None),
+    }
+
+
+def _topics(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> list[dict[str, Any]]:
+    topics = {each["name"]: {**each, "partitions": []} for each in old.get("topics") or []}
+    for where, held in sorted(by_partition(segments).items()):
+        topic = topics.setdefault(where.topic, {"name": where.topic, "partitions": []})
+        entry = {
+            "partition": where.partition,
+            "first_offset": held[0].base_offset,
+            "last_offset": held[-1].end_offset - 1,
+            "records": sum(each.records or 0 for each in held),
+            "segments": len(held),
+        }
+        topic["partitions"].append(entry)
+    return list(topics.values())
+
+
+def _own(old: dict[str, Any], segments: Sequence[ForeignSegment], facts: ClusterFacts) -> dict[str, Any]:
+    entries = {where: list(map(_segment_entry, held)) for where, held in by_partition(segments).items()}
+    before = _copied(old, OURS)
+    topics = {
+        name: {
+            "partition_count": topic.partition_count,
+            "replication_factor": topic.replication_factor,
+            "configurations": dict(sorted(topic.configs.items())),
+        }
+        for name, topic in sorted(facts.topics.items())
+    }
+    incomplete = {where.topic for where, listed in entries.items() if not _is_complete(listed)}
+    complete = {where: listed for where, listed in entries.items() if where.topic not in incomplete}
+    groups = [
+        {"group_id": group.group_id, "offsets": {str(where): n for where, n in sorted(group.offsets.items())}}
+        for group in facts.groups
+    ]
+    return {
+        **before,
+        "segments": by_topic(complete),
+        "topics": {**_copied(before, "topics"), **topics},
+        "groups": groups or before.get("groups", []),
+    }
+
+
+def _segment_entry(segment: ForeignSegment) -> dict[str, Any]:
+    return {
+        "first_offset": segment.base_offset,
+        "last_offset": segment.end_offset - 1,
+        "records": segment.records,
+        "bytes": segment.bytes,
+        "uncompressed_bytes": segment.details.get("uncompressed_bytes"),
+        "earliest_timestamp": segment.min_timestamp,
+        "latest_timestamp": segment.max_timestamp,
+        "last_timestamp": segment.details.get("last_timestamp"),
+    }
+
+
+def _is_complete(entries: list[dict[str, Any]]) -> bool:
+    """Whether everything is known of these segments. Those of another tool are described by their headers only."""
+    return all(value is not None for entry in entries for value in entry.values())
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _checkpoint(old: dict[str, Any], backup: Backup, segments: Iterable[ForeignSegment], now_ms: int) -> dict[str, Any]:
+    """The position of each partition after its last segment. A partition without segments here keeps its entry."""
+    before = old.get("topics") or {}
+    topics: dict[str, dict[str, Any]] = {name: dict(held) for name, held in before.items() if held}
+    for each in segments:  # in the order of offsets, so that the last one stays
+        topics.setdefault(each.where.topic, {})[str(each.where.partition)] = {
+            "offset": each.end_offset - 1,
+            "timestamp": each.details.get("last_timestamp", each.max_timestamp),
+            "segment": each.path.rsplit("/", 1)[-1],
+            "segment_offset": each.bytes,
+        }
+    return {**old, "backup_id": backup.backup_id, "timestamp": _iso(now_ms), "topics": topics}

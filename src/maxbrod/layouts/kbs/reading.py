@@ -1,4 +1,4 @@
-"""A segment back to records, batch by batch. Each batch's checksum is compared before its records are given."""
+"""Decodes a segment into records, batch by batch, each after its checksum is verified."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from maxbrod.batch.compression import decompress
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, naming
-from maxbrod.layouts.found import Found, Room, batch_of
+from maxbrod.layouts.found import Found, Room, Stored, batch_of
 from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.crc64 import combine, crc64
 from maxbrod.layouts.kbs.schema import (
@@ -25,7 +25,6 @@ from maxbrod.layouts.kbs.schema import (
     decode_header,
     encode_header,
 )
-from maxbrod.layouts.stored import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,7 +81,7 @@ def _records(stored: Stored, header: Header, schema: pa.Schema, end_offset: int)
 
 
 def _batches(stored: Stored) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """Where each batch stands, its header, and all of it."""
+    """The position of each batch, its header, and all of its bytes."""
     end = stored.size - FOOTER_BYTES
     stream, position = stored.stream(HEADER_BYTES, end), HEADER_BYTES
     while position < end:
@@ -111,7 +110,7 @@ def _block(header: Header, batch: BatchHeader, data: bytes, position: int) -> ND
         raise
     if block.size != batch.block_bytes:
         raise CorruptDataError(
-            f"a batch unpacks to {block.size} bytes, not {batch.block_bytes}",
+            f"a batch decompresses to {block.size} bytes, not {batch.block_bytes}",
             offset=batch.base_offset,
             position=position,
         )

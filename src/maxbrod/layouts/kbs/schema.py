@@ -1,17 +1,15 @@
-"""The fixed parts of a segment as data: header, batch header, footer, codecs and limits. Big-endian."""
+"""The names of a backup's objects and the fixed parts of a segment: headers, footer, codecs, limits. Big-endian."""
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
-from maxbrod.model import Codec
-
-if TYPE_CHECKING:
-    from maxbrod.layouts.foreign import WriteOptions
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.model import Codec, TopicPartition
 
 NAME: Final = "kbs"
 MAGIC: Final = b"KBS1"
@@ -22,16 +20,17 @@ FOOTER_BYTES: Final = 16
 RECORD_BYTES_MIN: Final = 5
 """Two deltas, two lengths, a header count: a byte each."""
 BATCH_BYTES_MAX: Final = 1 << 20
-"""After the record that makes a batch as large, before compression, it ends."""
+"""A batch ends after the record that makes it this large, before compression."""
 BLOCK_BYTES_LIMIT: Final = 1 << 30
-SEGMENT_BYTES_MAX: Final = 64 << 20
-SEGMENT_BYTES_LIMIT: Final = 1 << 30
 
 _HEADER: Final = struct.Struct(">4sBBHqQQ")
 _BATCH: Final = struct.Struct(">qIIII")
 _FOOTER: Final = struct.Struct(">QQ")
 _RATIO_MAX: Final = 1000
 _ALWAYS_BYTES: Final = 64 << 20
+CHECKPOINT: Final = "checkpoints/checkpoint.json"
+SEGMENT: Final = re.compile(r"topics/([^/]+)/(\d{1,10})/segment-(\d{8,18})\.kbs")
+"""Names below the backup's folder. Groups: topic, partition, number (from 0)."""
 
 
 class SegmentCodec(IntEnum):
@@ -73,7 +72,7 @@ def decode_header(data: bytes) -> Header:
     """The header of a segment of at least HEADER_BYTES."""
     magic, version, codec, flags, first_offset, records, checksum = _HEADER.unpack(data)
     if magic != MAGIC:
-        raise UnsupportedFormatError(f"this is no segment: it begins with {magic.hex()}", hint="KBS1 is known")
+        raise UnsupportedFormatError(f"this is not a segment: it begins with {magic.hex()}", hint="KBS1 is known")
     if version != VERSION or flags:
         raise UnsupportedFormatError(
             f"this segment has version {version} and flags {flags}", hint="version 1 without flags is known"
@@ -81,7 +80,7 @@ def decode_header(data: bytes) -> Header:
     if codec not in list(SegmentCodec):
         raise UnsupportedFormatError(f"this segment has the codec {codec}", hint="0 none, 1 lz4 and 2 zstd are known")
     if first_offset < 0:
-        raise CorruptDataError(f"this segment says that it begins with offset {first_offset}")
+        raise CorruptDataError(f"this segment claims to begin with offset {first_offset}")
     return Header(codec=SegmentCodec(codec), first_offset=first_offset, records=records, checksum=checksum)
 
 
@@ -95,12 +94,10 @@ def decode_batch_header(data: bytes) -> BatchHeader:
         base_offset=base_offset, records=records, stored_bytes=stored_bytes, block_bytes=block_bytes, crc=crc
     )
     if base_offset < 0 or records > block_bytes // RECORD_BYTES_MIN:
-        raise CorruptDataError(
-            f"a batch of {block_bytes} bytes says that it has {records} records from {base_offset} on"
-        )
-    # What it claims must be near to what is there: memory is taken before it is known to be needed.
+        raise CorruptDataError(f"a batch of {block_bytes} bytes claims to have {records} records from {base_offset} on")
+    # The claimed size is bounded by the stored size, because memory is allocated before anything is unpacked.
     if block_bytes > min(BLOCK_BYTES_LIMIT, max(_ALWAYS_BYTES, _RATIO_MAX * stored_bytes)):
-        raise CorruptDataError(f"a batch of {stored_bytes} bytes says that it unpacks to {block_bytes}")
+        raise CorruptDataError(f"a batch of {stored_bytes} bytes claims to unpack to {block_bytes}")
     return batch
 
 
@@ -114,17 +111,5 @@ def decode_footer(data: bytes) -> tuple[int, int]:
     return records, checksum
 
 
-def codec_of(options: WriteOptions) -> tuple[SegmentCodec, int | None]:
-    """The codec and its level; by default zstd of level 3."""
-    name = (options.codec or "zstd").upper()
-    if name not in SegmentCodec.__members__:
-        raise UsageError(f"there is no codec {options.codec!r}", hint="choose of none, lz4 and zstd")
-    codec = SegmentCodec[name]
-    if codec is not SegmentCodec.ZSTD:
-        if options.level is not None:
-            raise UsageError(f"{name.lower()} has no levels", hint="zstd has the levels 1 to 22")
-        return codec, None
-    level = 3 if options.level is None else options.level
-    if not 1 <= level <= 22:
-        raise UsageError(f"zstd has no level {level}", hint="it has the levels 1 to 22")
-    return codec, level
+def segment_name(where: TopicPartition, index: int) -> str:
+    return f"topics/{where.topic}/{where.partition}/segment-{index:08d}.kbs"

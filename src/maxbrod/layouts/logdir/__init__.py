@@ -1,1 +1,1 @@
-"""A broker's log directories, as they lie on its disks: only ever read."""
+"""The log directories of brokers, as they are on their disks. `layout` only reads; cold restores also write."""

@@ -1,7 +1,7 @@
-"""Copies of one partition on several disks: which of them goes furthest, and up to where the others say the same. Pure.
+"""Copies of one partition on several disks, each loaded as its broker would load it, and how far they agree.
 
-Two copies that hold an offset under the same leader epoch hold the same record there: only one leader writes in an
-epoch. So copies are compared by their epochs alone.
+Two copies that hold an offset under the same leader epoch hold the same record there, because only one leader writes
+in an epoch. Copies are therefore compared by their epochs alone.
 """
 
 from __future__ import annotations
@@ -10,30 +10,43 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from maxbrod.layouts.logdir.checkpoints import (
+    CLEANED,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    read_epochs,
+    read_offsets,
+    read_topic_id,
+)
+from maxbrod.layouts.logdir.names import EPOCHS, METADATA
+from maxbrod.layouts.logdir.scanning import scan
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.layouts.logdir.names import PartitionFolder
+    from maxbrod.layouts.foreign import Fault
+    from maxbrod.layouts.logdir.names import PartitionFolder, Tree
     from maxbrod.layouts.logdir.scanning import ScannedLog
+    from maxbrod.storage.interface import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """What one log directory has of a partition. Logs in order, as a broker would load them."""
+    """A partition in one log directory. Logs are in order, as a broker would load them."""
 
     folder: PartitionFolder
     logs: tuple[ScannedLog, ...]
     topic_id: str | None = None
     epochs: tuple[tuple[int, int], ...] = field(default=())
-    """Epoch and first offset, as the broker has noted them; those of the batches where it has not."""
+    """Epochs and their first offsets, as the broker has recorded them, otherwise as in the batches."""
     high_watermark: int | None = None
     log_start: int = 0
     cleaned: int = 0
-    """Up to where the cleaner had compacted it."""
+    """The offset up to which the cleaner has compacted it."""
 
     @property
     def start(self) -> int:
-        """Where it begins to hold something."""
+        """The first offset that it holds."""
         return max(next((each.base_offset for each in self.logs if not each.empty), self.end), self.log_start)
 
     @property
@@ -46,7 +59,7 @@ class Copy:
 
 
 def lineage(noted: Sequence[tuple[int, int]], logs: Sequence[ScannedLog], end: int) -> tuple[tuple[int, int], ...]:
-    """Epochs and their first offsets. Notes count as well: compaction may have taken an epoch's first batches."""
+    """Epochs and their first offsets. The broker's notes count, too: compaction may have removed the first batches."""
     starts = {epoch: start for epoch, start in noted if start < end}
     for each in logs:
         for epoch, start in each.epochs:
@@ -55,7 +68,7 @@ def lineage(noted: Sequence[tuple[int, int]], logs: Sequence[ScannedLog], end: i
 
 
 def swapped(logs: Sequence[ScannedLog]) -> list[ScannedLog]:
-    """Without the segments whose place a finished cleaning was about to take; as a broker does it when it starts."""
+    """The logs without those that a finished cleaning was about to replace, as a broker starts."""
     swaps = [each for each in logs if each.file.swap]
     if not swaps:
         return list(logs)
@@ -65,12 +78,12 @@ def swapped(logs: Sequence[ScannedLog]) -> list[ScannedLog]:
 
 
 def furthest(copies: Sequence[Copy]) -> Copy:
-    """The copy that an election among all of them must choose: of the latest epoch, and the longest of those."""
+    """The copy that an election among all of them must choose: the longest one of the latest epoch."""
     return max(copies, key=lambda each: (each.last_epoch, each.end, each.high_watermark or 0, -each.start))
 
 
 def agreed_until(copy: Copy, chosen: Copy) -> int:
-    """The first offset that the copy holds under another epoch than the chosen one, or beyond its end; else its end."""
+    """The first offset that the copy holds under another epoch than the chosen one or after its end; else its end."""
     low, high = max(copy.start, chosen.start), min(copy.end, chosen.end)
     edges = {low, *(start for each in (copy, chosen) for _, start in each.epochs if low < start < high)}
     for edge in sorted(edges):
@@ -82,3 +95,40 @@ def agreed_until(copy: Copy, chosen: Copy) -> int:
 def _epoch_at(copy: Copy, offset: int) -> int:
     before = bisect_right(copy.epochs, offset, key=lambda each: each[1])
     return copy.epochs[before - 1][0] if before else -1
+
+
+class Notes:
+    """The checkpoints of brokers: an offset for each partition, by file and log directory."""
+
+    def __init__(self, storage: Storage, tree: Tree, faults: list[Fault]) -> None:
+        self._noted = {
+            name: {
+                root: read_offsets(storage, f"{root}{name}", faults) if name in names else {}
+                for root, names in tree.roots.items()
+            }
+            for name in (HIGH_WATERMARKS, LOG_STARTS, CLEANED)
+        }
+
+    def of(self, name: str, folder: PartitionFolder) -> int | None:
+        return self._noted[name][folder.root].get(folder.where)
+
+
+def load_copy(
+    storage: Storage, folder: PartitionFolder, notes: Notes, *, check_crc: bool = True
+) -> tuple[Copy, list[Fault]]:
+    faults: list[Fault] = []
+    logs = swapped([scan(storage, each, check_crc=check_crc) for each in folder.loaded()])
+    logs.sort(key=lambda each: each.file.base_offset)
+    noted = read_epochs(storage, f"{folder.path}/{EPOCHS}", faults) if EPOCHS in folder.names else []
+    known = read_topic_id(storage, f"{folder.path}/{METADATA}", faults) if METADATA in folder.names else None
+    end = max((each.end_offset for each in logs), default=0)
+    copy = Copy(
+        folder=folder,
+        logs=tuple(logs),
+        topic_id=known,
+        epochs=lineage(noted, logs, end),
+        high_watermark=notes.of(HIGH_WATERMARKS, folder),
+        log_start=notes.of(LOG_STARTS, folder) or 0,
+        cleaned=notes.of(CLEANED, folder) or 0,
+    )
+    return copy, faults

@@ -1,8 +1,8 @@
-"""Puts partitions that were written aside into the places of empty ones.
+"""Replaces empty partitions by partitions that were written aside.
 
-A partition is written into a folder of a name that brokers take for one that waits to be deleted: should a broker start
-on what a killed restore has left, it clears that away, and its directory is as it was. When all are written, a journal
-says so, and then they are renamed. Whoever comes after a crash finds the journal and renames the rest.
+A partition is first written into a folder whose name marks it for deletion by the broker. If a broker starts after a
+killed restore, it deletes such folders, and its directory is as before. When all partitions are written, a journal
+records it, and then they are renamed. After a crash the next restore finds the journal and renames the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.logdir.checkpoint_writing import note_logs, own_like, replace_file
+from maxbrod.layouts.logdir.checkpoints import note_logs, own_like, replace_file
 from maxbrod.layouts.logdir.log_writing import WrittenLog
 from maxbrod.layouts.logdir.names import METADATA, folder_of
 from maxbrod.layouts.logdir.target import held_in
@@ -33,7 +33,7 @@ _NAME_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A partition that is written and not yet in its place."""
+    """A partition that is written and not yet renamed."""
 
     where: TopicPartition
     folder: str
@@ -42,14 +42,14 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """`command` is whose it is: another one does not go on with it."""
+    """The partitions to rename. `command` identifies the restore: another one does not resume it."""
 
     command: str
     staged: tuple[Staged, ...]
 
 
 def stage(directory: Path, where: TopicPartition) -> Path:
-    """A new folder for a partition, with the topic's id as the broker has noted it."""
+    """Makes a new folder for a partition, with the topic id that the broker has recorded."""
     place = directory / str(where)
     folder = directory / _aside(where)
     folder.mkdir(mode=place.stat().st_mode & 0o777)
@@ -67,7 +67,7 @@ def discard_staged(directory: Path) -> None:
 
 
 def staged_bytes(directory: Path) -> int:
-    """What removing it would free."""
+    """The bytes that `discard_staged` would free."""
     return sum(each.stat().st_size for folder in _aside_in(directory) for each in folder.iterdir())
 
 
@@ -94,26 +94,28 @@ def read_journal(directory: Path) -> Journal | None:
 
 
 def write_journal(directory: Path, journal: Journal) -> None:
-    """From here on it is done or will be. Every folder of the journal is on the disk."""
+    """The commit point: from here on the restore is completed, if need be by the next run. All folders are on disk."""
     document = {"format": _FORMAT, "command": journal.command, "staged": [asdict(each) for each in journal.staged]}
     replace_file(directory / JOURNAL, json.dumps(document, sort_keys=True).encode())
 
 
 def finish(directory: Path, journal: Journal) -> tuple[Staged, ...]:
-    """Renames what the journal names, or what is left of it. Those that stand in their places in the end.
+    """Renames the partitions of the journal, or the rest of them, and returns those that are in place.
 
-    One that a broker has cleared away meanwhile is not among them.
+    A partition that a broker has deleted in the meantime is not among them.
     """
     done = []
     for each in journal.staged:
         place, folder = directory / str(each.where), directory / each.folder
-        # A broker may have run in between: then it has begun to clear the folder away, or somebody has produced.
+        # A broker may have run in between. Then it has begun to delete the folder, or the place has new records.
         if _holds(folder, each.log) and held_in(place) is None:
+            # After a crash between the two renames the place is missing, and the next run does the second one only.
             if place.exists():
                 place.rename(directory / _aside(each.where))
             folder.rename(place)
         if _holds(place, each.log):
             done.append(each)
+    # The renames must be durable first: a broker does not read logs up to their recovery point again.
     sync_folder(directory)
     note_logs(directory, {each.where: (each.log.start, each.log.base, each.log.end) for each in done})
     discard_staged(directory)
@@ -121,28 +123,28 @@ def finish(directory: Path, journal: Journal) -> tuple[Staged, ...]:
 
 
 def forget(directories: Sequence[Path]) -> None:
-    """The last step, when all directories are done."""
+    """Removes the journals. The last step, when all directories are done."""
     for directory in directories:
         (directory / JOURNAL).unlink(missing_ok=True)
         sync_folder(directory)
 
 
 def _holds(place: Path, log: WrittenLog) -> bool:
-    """Whether it has what was written, and perhaps more by now."""
+    """Whether a folder has what was written, and perhaps more by now."""
     return (place / f"{log.end:020d}.log").is_file() and sum(
         each.stat().st_size for each in place.glob("*.log")
     ) >= log.bytes
 
 
 def _aside(where: TopicPartition) -> str:
-    """As a broker names what it is about to delete. Ours are told from its own by the first half of the number."""
+    """A name that a broker uses for a folder to delete. The first half of the number marks it as ours."""
     suffix = f"-{where.partition}.{_MARK}{uuid.uuid4().hex[len(_MARK) :]}-delete"
     return f"{where.topic[: _NAME_MAX - len(suffix)]}{suffix}"
 
 
 def _staged(values: dict[str, Any]) -> Staged:
     where, folder = TopicPartition(**values["where"]), str(values["folder"])
-    # Nothing leads out of the directory, whoever has written the journal.
+    # A forged journal must not lead out of the directory.
     if folder_of(str(where)) != where or "/" in folder or not folder.endswith("-delete"):
         raise ValueError(folder)
     return Staged(where=where, folder=folder, log=WrittenLog(**values["log"]))

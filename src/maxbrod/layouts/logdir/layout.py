@@ -1,4 +1,4 @@
-"""The layout `logdir` as everything above knows it: the log directories of one broker, or of several. Never written."""
+"""The layout `logdir`: the log directories of one broker, or of several. They are read, never written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.logdir.names import is_log
+from maxbrod.layouts.modular import ModularLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,50 +17,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignSegment, Loss, Survey, WriteOptions
+    from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignSegment, Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
 TAIL: Final = "uncommitted_tail"
 CHECK_CRC: Final = "check_crc"
 _DEFAULTS: Final = {TAIL: "false", CHECK_CRC: "true"}
-_NAMES_LOOKED_AT: Final = 10_000
+_NAMES_MAX: Final = 10_000
 
 
-class LogdirLayout:
-    name: Final = "logdir"
-    losses: Final[Sequence[Loss]] = ()
-
-    def losses_with(self, options: WriteOptions) -> Sequence[Loss]:
-        del options
-        return self.losses
+class LogdirLayout(ModularLayout):
+    __slots__ = ()
 
     def detect(self, storage: Storage) -> bool:
-        return any(is_log(info.path) for info in islice(storage.list(), _NAMES_LOOKED_AT))
+        # By names alone: the survey's module takes long to load.
+        return any(is_log(info.path) for info in islice(storage.list(), _NAMES_MAX))
 
     def survey(self, storage: Storage, options: Mapping[str, str] | None = None) -> Survey:
-        """The option `uncommitted_tail` takes what stands above the high watermark, too.
+        """The option `uncommitted_tail` includes records above the high watermark.
 
-        `check_crc=false` leaves the checksums to whoever reads the segments: what is damaged is found then.
+        `check_crc=false` leaves the checksums to the reader of the segments, who then finds the damage.
         """
-        from maxbrod.layouts.logdir.survey import survey  # noqa: PLC0415 - not for looking whether it is one
-
         flags = _flags(options or {})
-        return survey(storage, uncommitted_tail=flags[TAIL], check_crc=flags[CHECK_CRC])
-
-    def read(
-        self, storage: Storage, segment: ForeignSegment, *, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        from maxbrod.layouts.logdir.reading import read  # noqa: PLC0415 - as above
-
-        return read(storage, segment, columns)
+        found: Survey = self._part("survey").survey(storage, uncommitted_tail=flags[TAIL], check_crc=flags[CHECK_CRC])
+        return found
 
     def read_batches(
         self, storage: Storage, segment: ForeignSegment, *, check_crc: bool = True
     ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-        from maxbrod.layouts.logdir.reading import read_batches  # noqa: PLC0415 - as above
-
-        return read_batches(storage, segment, check_crc=check_crc)
+        found: Iterator[tuple[NDArray[np.uint8], BatchHeaders]] = self._part("reading").read_batches(
+            storage, segment, check_crc=check_crc
+        )
+        return found
 
     def write(
         self,
@@ -85,9 +75,8 @@ class LogdirLayout:
         _refuse(storage)
 
     def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
-        from maxbrod.layouts.logdir.checking import check  # noqa: PLC0415 - as above
-
-        return check(storage, survey, deep=deep)
+        faults: Iterator[Fault] = self._part("reading").check(storage, survey, deep=deep)
+        return faults
 
 
 def _flags(extra: Mapping[str, str]) -> dict[str, bool]:
@@ -102,10 +91,10 @@ def _flags(extra: Mapping[str, str]) -> dict[str, bool]:
 
 def _refuse(storage: Storage) -> NoReturn:
     raise RefusedError(
-        "a broker's log directory is only read, never written",
+        "a broker's log directory is read, never written",
         object_name=storage.url,
-        hint="name another place, and another layout",
+        hint="choose another place, and another layout",
     )
 
 
-LAYOUT: Final = LogdirLayout()
+LAYOUT: Final = LogdirLayout(name="logdir", losses=())

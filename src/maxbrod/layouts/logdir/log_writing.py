@@ -1,29 +1,31 @@
-"""Writes a partition's log as a broker has it: segments, their indexes, leader epochs. Bytes go as they come.
+"""Writes a partition's log as a broker does: segments, their indexes, leader epochs. Batches are written unchanged.
 
-The last segment is empty and begins where the log ends. So a log may end behind its last batch, and what a broker
-recovers after a crash never reaches back into what was written here.
+The last segment is empty and begins where the log ends. A log may therefore end after its last batch, and a broker's
+recovery after a crash never reaches back into what was written here. A broker that finds the indexes loads a segment
+without reading it, so that it does not rebuild the state of old producers from it.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import NEWEST_MAGIC
+from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.logdir.checkpoint_writing import encode_epochs, own_like, write_file
-from maxbrod.layouts.logdir.log_transactions import LogTransactions
+from maxbrod.layouts.logdir.checkpoints import encode_epochs, own_like, write_file
 from maxbrod.layouts.logdir.names import EPOCHS
-from maxbrod.layouts.logdir.segment_indexes import NO_PRODUCERS, SegmentIndexes
 from maxbrod.model import AbortedTransaction
 from maxbrod.storage.beneath import sync_folder
 from maxbrod.storage.writeback import Writeback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -33,6 +35,15 @@ if TYPE_CHECKING:
 SEGMENT_BYTES: Final = 1 << 30
 """Kafka's default."""
 INT32_MAX: Final = (1 << 31) - 1
+_INTERVAL_BITS: Final = 12
+"""The first batch that begins in each 4 KiB has an entry: Kafka's default of `index.interval.bytes`."""
+_OFFSETS: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
+_TIMES: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+_ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
+_ABORTED_VERSION: Final = 0
+_NO_TIMESTAMP: Final = -1
+NO_PRODUCERS: Final = struct.pack(">hIi", 1, crc32c(np.zeros(4, np.uint8)), 0)
+"""A snapshot without producers: version, checksum of the rest, number of producers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +55,13 @@ class WrittenLog:
     bytes: int
     records: int
     segments: int
-    """The empty one at the end is not counted."""
+    """Without the empty one at the end."""
     last_epoch: int
-    """-1 where no batch has one."""
+    """-1 if no batch has one."""
 
 
 class LogWriter:
-    """One partition's log in one folder or, for several replicas, in each of some; all of them are empty."""
+    """Writes one partition's log into one folder or, for several replicas, into several. All of them are empty."""
 
     def __init__(self, folders: Sequence[Path], *, start: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folders = tuple(folders)
@@ -63,7 +74,7 @@ class LogWriter:
         self._transactions = LogTransactions()
 
     def append(self, data: NDArray[np.uint8], headers: BatchHeaders) -> None:
-        """Whole batches, one after another in `data`, behind all before. CorruptDataError: they are not."""
+        """Appends whole batches, one after another in `data`. CorruptDataError: they do not follow all before."""
         if not len(headers):
             return
         self._refuse_disorder(headers)
@@ -86,12 +97,12 @@ class LogWriter:
         self._records += int(np.clip(headers["count"], 0, None).sum())
 
     def finish(self, end: int, aborted: Iterable[AbortedTransaction] = ()) -> WrittenLog:
-        """Ends the log at `end`, at or behind the last batch. All of it is on the disk when this returns.
+        """Ends the log at `end`, at or after the last batch. All of it is on disk when this returns.
 
-        `aborted` are known to be, though their markers stand behind the end.
+        `aborted` are known to be aborted, although their markers are after the end.
         """
         if end < self._end:
-            raise CorruptDataError(f"the log reaches to {self._end}, behind its end {end}", offset=end)
+            raise CorruptDataError(f"the log reaches to {self._end}, after its end {end}", offset=end)
         self._note_undecided(aborted)
         self._close_segment()
         base = end if self._base is None else self._base
@@ -100,7 +111,7 @@ class LogWriter:
                 write_file(folder / _name(end, suffix), b"", like=folder)
             if end > self._start:
                 write_file(folder / _name(end, "snapshot"), NO_PRODUCERS, like=folder)
-            # A follower says which epoch it has last; without any, it is taken for one of Kafka's early days.
+            # A follower reports its last epoch. Without any, brokers take it for a follower of an early release.
             write_file(folder / EPOCHS, encode_epochs(self._epochs or [(0, self._start)]), like=folder)
             sync_folder(folder)
         return WrittenLog(
@@ -114,32 +125,32 @@ class LogWriter:
         )
 
     def _note_undecided(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """A log ends before the first transaction that was open, and so perhaps before the markers of others."""
+        """Indexes aborted transactions whose markers are after the end: a log ends before the first open one."""
         undecided = self._transactions.undecided
-        told = {each.producer_id for each in aborted if each.last_offset >= self._end - 1}
-        for producer_id in sorted(undecided.keys() & told, key=undecided.__getitem__):
+        known = {each.producer_id for each in aborted if each.last_offset >= self._end - 1}
+        for producer_id in sorted(undecided.keys() & known, key=undecided.__getitem__):
             if self._segment is not None:
                 first, last = undecided[producer_id], self._end - 1
                 transaction = AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=last)
                 self._segment.indexes.add_aborted(transaction, self._end)
 
     def discard(self) -> None:
-        """Closes what is open, and leaves it."""
+        """Closes open files, and leaves them."""
         if self._segment is not None:
             self._segment.discard()
 
     def _refuse_disorder(self, headers: BatchHeaders) -> None:
         first, last = headers["base_offset"], headers.last_offset
         wrong = np.flatnonzero(first <= np.append(np.int64(self._end - 1), last[:-1]))
-        # A log may begin within its first batch: records before its start are not seen.
+        # A log may begin within its first batch: records before its start are not visible.
         if self._base is None and wrong.size and wrong[0] == 0 and int(last[0]) >= self._start:
             wrong = wrong[1:]
         if wrong.size:
             offset = int(first[wrong[0]])
-            raise CorruptDataError("a batch does not stand behind the one before", offset=offset)
+            raise CorruptDataError("a batch does not follow the one before", offset=offset)
 
     def _note_epochs(self, headers: BatchHeaders) -> None:
-        """Where each epoch begins. They rise: one that does not is a follower's of the epoch before."""
+        """Records where each epoch begins. Epochs rise: a lower one counts as part of the epoch before."""
         epochs = headers["leader_epoch"].astype(np.int64)
         known = self._epochs[-1][0] if self._epochs else -1
         highest = np.maximum.accumulate(np.append(np.int64(known), epochs))
@@ -156,12 +167,12 @@ class LogWriter:
         return self._segment
 
     def _segment_base(self, headers: BatchHeaders, row: int) -> int:
-        """As a broker names it: by where the log ended. Behind a hole that 32 bits cannot span, by its first batch."""
+        """The end of the log, as with a broker; after a hole that 32 bits cannot span, that of the first batch."""
         first, last = int(headers["base_offset"][row]), int(headers.last_offset[row])
         base = min(self._end, first)
         if last - base <= INT32_MAX:
             return base
-        # A compressed message of magic 0 or 1 says only where it ends.
+        # A compressed message of magic 0 or 1 has only its last offset.
         return first if int(headers["magic"][row]) == NEWEST_MAGIC else last - INT32_MAX
 
     def _close_segment(self) -> None:
@@ -171,7 +182,7 @@ class LogWriter:
 
 
 class _Segment:
-    """The same file in each folder."""
+    """One segment, as the same file in each folder."""
 
     def __init__(self, folders: Sequence[Path], base_offset: int) -> None:
         self._folders = folders
@@ -186,7 +197,7 @@ class _Segment:
             own_like(descriptor, folder)
 
     def room(self, headers: BatchHeaders, bytes_max: int) -> int:
-        """How many of these batches it takes; the first one in any case, if it is empty."""
+        """The number of these batches that fit; if the segment is empty, at least one."""
         full = self._size + np.cumsum(headers.size) > bytes_max
         full |= headers.last_offset - self._base_offset > INT32_MAX
         count = int(np.argmax(np.append(full, True)))
@@ -205,6 +216,7 @@ class _Segment:
         self._size += stop - first
 
     def close(self) -> None:
+        # The log is durable before its indexes exist, because a broker that finds indexes does not read the log.
         for descriptor, writeback in self._files:
             writeback.settle()
             os.fsync(descriptor)
@@ -224,3 +236,99 @@ class _Segment:
 
 def _name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}.{suffix}"
+
+
+class LogTransactions:
+    """Follows the transactions of a log whose batches are added in order: open ones, and aborts."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}
+
+    @property
+    def undecided(self) -> dict[int, int]:
+        """By producer, the first offset of its transaction without a marker so far."""
+        return dict(self._open)
+
+    def follow(self, data: NDArray[np.uint8], headers: BatchHeaders) -> Iterator[tuple[int, AbortedTransaction, int]]:
+        """For each abort its row, the transaction, and the last stable offset after it.
+
+        A marker without records before it is skipped: nothing of that transaction is in the log.
+        """
+        transactional = headers.transactional & (headers["count"] > 0)
+        if not transactional.any():
+            return
+        aborts = set(abort_markers(data, headers))
+        control = headers.control
+        for row in np.flatnonzero(transactional).tolist():
+            producer_id, offset = int(headers["producer_id"][row]), int(headers["base_offset"][row])
+            if not control[row]:
+                self._open.setdefault(producer_id, offset)
+                continue
+            first = self._open.pop(producer_id, None)
+            if first is not None and (producer_id, offset) in aborts:
+                stable = min(self._open.values(), default=offset + 1)
+                yield row, AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=offset), stable
+
+
+class SegmentIndexes:
+    """The indexes of one segment whose batches are added in order, as a broker would build them."""
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self._offsets: list[NDArray[Any]] = []
+        self._times: list[NDArray[Any]] = []
+        self._aborted: list[bytes] = []
+        self._block = 0
+        self._highest = _NO_TIMESTAMP
+        self._highest_at = base_offset
+        self._noted = _NO_TIMESTAMP
+
+    def add(self, position: NDArray[np.int64], last_offset: NDArray[np.int64], timestamp: NDArray[np.int64]) -> None:
+        """Adds batches, by their positions, last offsets and highest timestamps."""
+        if not len(position):
+            return
+        blocks = position >> _INTERVAL_BITS
+        fresh = np.flatnonzero(blocks != np.append(np.int64(self._block), blocks[:-1]))
+        self._block = int(blocks[-1])
+        entries = np.empty(len(fresh), _OFFSETS)
+        entries["offset"], entries["position"] = last_offset[fresh] - self._base_offset, position[fresh]
+        self._offsets.append(entries)
+        self._add_times(fresh, last_offset, timestamp)
+
+    def _add_times(self, fresh: NDArray[np.intp], last_offset: NDArray[np.int64], timestamp: NDArray[np.int64]) -> None:
+        """Adds, with each entry, the highest timestamp so far if it has risen, and the batch that has it."""
+        before = np.append(np.int64(self._highest), np.maximum.accumulate(timestamp)[:-1])
+        rising = timestamp > np.maximum(before, self._highest)
+        # The row of the batch that last raised it; 0 means one before these.
+        row = np.maximum.accumulate(np.where(rising, np.arange(1, len(timestamp) + 1), 0))
+        highest = np.append(np.int64(self._highest), timestamp)[row]
+        places = np.append(np.int64(self._highest_at), last_offset)[row]
+        entries = np.empty(len(fresh), _TIMES)
+        entries["timestamp"], entries["offset"] = highest[fresh], places[fresh] - self._base_offset
+        kept = highest[fresh] > np.append(np.int64(self._noted), highest[fresh][:-1])
+        self._times.append(entries[kept])
+        if kept.any():
+            self._noted = int(highest[fresh][kept][-1])
+        self._highest, self._highest_at = int(highest[-1]), int(places[-1])
+
+    def add_aborted(self, transaction: AbortedTransaction, last_stable_offset: int) -> None:
+        """Adds a transaction whose marker is in this segment, and the last stable offset after it."""
+        self._aborted.append(
+            _ABORTED_ENTRY.pack(
+                _ABORTED_VERSION,
+                transaction.producer_id,
+                transaction.first_offset,
+                transaction.last_offset,
+                last_stable_offset,
+            )
+        )
+
+    def files(self) -> dict[str, bytes]:
+        """The files by suffix. As with a broker, the index of aborted transactions exists only if there are some."""
+        last = np.empty(0 if self._highest <= self._noted else 1, _TIMES)
+        last["timestamp"], last["offset"] = self._highest, self._highest_at - self._base_offset
+        files = {
+            "index": b"".join(each.tobytes() for each in self._offsets),
+            "timeindex": b"".join(each.tobytes() for each in (*self._times, last)),
+        }
+        return files | ({"txnindex": b"".join(self._aborted)} if self._aborted else {})

@@ -1,70 +1,161 @@
-"""One record of `__cluster_metadata`: what a controller decided. Bytes and values only.
+"""One record of `__cluster_metadata`: a decision of the controllers, as bytes and as a value.
 
 A value is a frame: its version, the type and that type's version, each a varint, then the fields, always flexible.
-Types that say nothing of what an archive keeps are passed over. Of users' secrets nothing is taken out of the bytes.
+Types that an archive keeps nothing of are skipped. The secrets of users are never extracted.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.layouts.fields import Fields
 from maxbrod.layouts.foreign_cluster import ForeignAcl, ForeignBroker, ForeignUser
-from maxbrod.layouts.logdir.metadata_values import (
-    AclAdded,
-    AclRemoved,
-    BrokerChanged,
-    BrokerRegistered,
-    BrokerRemoved,
-    ConfigSet,
-    PartitionAssigned,
-    QuotaSet,
-    TopicAdded,
-    TopicRemoved,
-    TransactionAborted,
-    TransactionBegan,
-    TransactionEnded,
-    Unknown,
-    UserRemoved,
-    UserSet,
-)
 from maxbrod.model import topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
-
-    from maxbrod.layouts.logdir.metadata_values import MetadataRecord
-
 _FRAME_VERSION: Final = 1
 _REPLICAS_TAG: Final = 2
 _LOG_DIRS_TAG: Final = 0
 _CHANGED_LOG_DIRS_TAG: Final = 2
-PASSED_OVER: Final = frozenset({7, 8, 10, 12, 15, 20, 21, 26, 27, 28})
-"""Fencing, tokens, features, producer ids, migration, controllers, eligible leaders: known, and of no use here."""
+SKIPPED: Final = frozenset({7, 8, 10, 12, 15, 20, 21, 26, 27, 28})
+"""Fencing, tokens, features, producer ids, migration, controllers, eligible leaders: known, and not needed here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAdded:
+    name: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRemoved:
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAssigned:
+    topic_id: str
+    partition: int
+    replicas: tuple[int, ...] | None
+    """None if a change did not affect them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSet:
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+    """None removes the setting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSet:
+    entities: tuple[tuple[str, str | None], ...]
+    key: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclAdded:
+    id: UUID
+    acl: ForeignAcl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclRemoved:
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSet:
+    user: ForeignUser
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRemoved:
+    name: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistered:
+    broker: ForeignBroker
+    log_dirs: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerChanged:
+    node_id: int
+    log_dirs: tuple[UUID, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRemoved:
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """A type of a later release than this one."""
+
+    type: int
+
+
+class TransactionBegan:
+    """The following records count together, or not at all."""
+
+
+class TransactionEnded:
+    pass
+
+
+class TransactionAborted:
+    pass
+
+
+Change = (
+    TopicAdded
+    | TopicRemoved
+    | PartitionAssigned
+    | ConfigSet
+    | QuotaSet
+    | AclAdded
+    | AclRemoved
+    | UserSet
+    | UserRemoved
+    | BrokerRegistered
+    | BrokerChanged
+    | BrokerRemoved
+    | Unknown
+)
+MetadataRecord = Change | TransactionBegan | TransactionEnded | TransactionAborted
 
 
 def decode_record(value: bytes) -> MetadataRecord | None:
-    """None: a type of which nothing is kept. UnsupportedFormatError: a version that came after this release."""
+    """None for a type of which nothing is kept. UnsupportedFormatError: the version is newer than this release."""
     fields = Fields(value, flexible=True)
     frame = fields.varint()
     if frame != _FRAME_VERSION:
         raise UnsupportedFormatError(f"a record of the metadata has a frame of version {frame}")
-    kind, version = fields.varint(), fields.varint()
-    if kind in PASSED_OVER:
+    kind, fields.version = fields.varint(), fields.varint()
+    if kind in SKIPPED:
         return None
     if kind not in _DECODERS:
         return Unknown(type=kind)
     newest, decode = _DECODERS[kind]
-    if version > newest:
-        raise UnsupportedFormatError(f"a record of the metadata has the type {kind} in version {version}")
-    return decode(fields, version)
+    if fields.version > newest:
+        raise UnsupportedFormatError(f"a record of the metadata has the type {kind} in version {fields.version}")
+    return decode(fields)
 
 
-def _register_broker(fields: Fields, version: int) -> BrokerRegistered:
+def _register_broker(fields: Fields) -> BrokerRegistered:
     node_id = fields.number("i")
-    if version >= 2:
+    if fields.version >= 2:
         fields.flag()
     fields.uuid()
     fields.number("q")
@@ -73,7 +164,7 @@ def _register_broker(fields: Fields, version: int) -> BrokerRegistered:
         fields.text(), fields.number("h"), fields.number("h"), fields.tags()
     rack = fields.text_or_none()
     fields.flag()
-    if version >= 1:
+    if fields.version >= 1:
         fields.flag()
     host, port = endpoints[0] if endpoints else ("", 0)
     log_dirs = fields.tags().get(_LOG_DIRS_TAG)
@@ -91,8 +182,7 @@ def _endpoint(fields: Fields) -> tuple[str, int]:
     return host, port
 
 
-def _change_broker(fields: Fields, version: int) -> BrokerChanged:
-    del version
+def _change_broker(fields: Fields) -> BrokerChanged:
     node_id = fields.number("i")
     fields.number("q")
     log_dirs = fields.tags().get(_CHANGED_LOG_DIRS_TAG)
@@ -104,19 +194,16 @@ def _uuids(data: bytes) -> tuple[UUID, ...]:
     return tuple(fields.uuid() for _ in range(fields.count()))
 
 
-def _add_topic(fields: Fields, version: int) -> TopicAdded:
-    del version
+def _add_topic(fields: Fields) -> TopicAdded:
     return TopicAdded(name=fields.text(), topic_id=topic_id_text(fields.uuid()))
 
 
-def _assign_partition(fields: Fields, version: int) -> PartitionAssigned:
-    del version
+def _assign_partition(fields: Fields) -> PartitionAssigned:
     partition, topic_id = fields.number("i"), fields.uuid()
     return PartitionAssigned(topic_id=topic_id_text(topic_id), partition=partition, replicas=fields.numbers("i"))
 
 
-def _change_partition(fields: Fields, version: int) -> PartitionAssigned:
-    del version
+def _change_partition(fields: Fields) -> PartitionAssigned:
     partition, topic_id = fields.number("i"), fields.uuid()
     replicas = fields.tags().get(_REPLICAS_TAG)
     return PartitionAssigned(
@@ -126,8 +213,7 @@ def _change_partition(fields: Fields, version: int) -> PartitionAssigned:
     )
 
 
-def _set_config(fields: Fields, version: int) -> ConfigSet:
-    del version
+def _set_config(fields: Fields) -> ConfigSet:
     return ConfigSet(
         resource_type=fields.number("b"),
         resource_name=fields.text(),
@@ -136,8 +222,7 @@ def _set_config(fields: Fields, version: int) -> ConfigSet:
     )
 
 
-def _set_quota(fields: Fields, version: int) -> QuotaSet:
-    del version
+def _set_quota(fields: Fields) -> QuotaSet:
     entities = tuple(_entity(fields) for _ in range(fields.count()))
     key, value, removed = fields.text(), fields.decimal(), fields.flag()
     return QuotaSet(entities=entities, key=key, value=None if removed else value)
@@ -149,16 +234,14 @@ def _entity(fields: Fields) -> tuple[str, str | None]:
     return found
 
 
-def _set_user(fields: Fields, version: int) -> UserSet:
-    del version
+def _set_user(fields: Fields) -> UserSet:
     name, mechanism = fields.text(), fields.number("b")
     for _ in ("salt", "stored key", "server key"):
         fields.blob()
     return UserSet(user=ForeignUser(name=name, mechanism=mechanism, iterations=fields.number("i")))
 
 
-def _add_acl(fields: Fields, version: int) -> AclAdded:
-    del version
+def _add_acl(fields: Fields) -> AclAdded:
     return AclAdded(
         id=fields.uuid(),
         acl=ForeignAcl(
@@ -173,22 +256,22 @@ def _add_acl(fields: Fields, version: int) -> AclAdded:
     )
 
 
-_DECODERS: Final[Mapping[int, tuple[int, Callable[[Fields, int], MetadataRecord]]]] = {
+_DECODERS: Final[Mapping[int, tuple[int, Callable[[Fields], MetadataRecord]]]] = {
     0: (4, _register_broker),
-    1: (0, lambda fields, _: BrokerRemoved(node_id=fields.number("i"))),
+    1: (0, lambda fields: BrokerRemoved(node_id=fields.number("i"))),
     2: (0, _add_topic),
     3: (2, _assign_partition),
     4: (0, _set_config),
     5: (2, _change_partition),
-    9: (0, lambda fields, _: TopicRemoved(topic_id=topic_id_text(fields.uuid()))),
+    9: (0, lambda fields: TopicRemoved(topic_id=topic_id_text(fields.uuid()))),
     11: (0, _set_user),
     14: (0, _set_quota),
     17: (3, _change_broker),
     18: (0, _add_acl),
-    19: (0, lambda fields, _: AclRemoved(id=fields.uuid())),
-    22: (0, lambda fields, _: UserRemoved(name=fields.text(), mechanism=fields.number("b"))),
-    23: (0, lambda *_: TransactionBegan()),
-    24: (0, lambda *_: TransactionEnded()),
-    25: (0, lambda *_: TransactionAborted()),
+    19: (0, lambda fields: AclRemoved(id=fields.uuid())),
+    22: (0, lambda fields: UserRemoved(name=fields.text(), mechanism=fields.number("b"))),
+    23: (0, lambda _: TransactionBegan()),
+    24: (0, lambda _: TransactionEnded()),
+    25: (0, lambda _: TransactionAborted()),
 }
-"""By type: the newest version that is known, and what reads it."""
+"""By type: the newest known version, and the decoder."""

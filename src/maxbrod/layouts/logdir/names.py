@@ -1,4 +1,4 @@
-"""What the names in a broker's log directory mean: partitions, their logs, and files that a broker would not load."""
+"""The names in a broker's log directory: partitions, their logs, and files that a broker would not load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EPOCHS: Final = "leader-epoch-checkpoint"
 METADATA: Final = "partition.metadata"
 CLUSTER_METADATA: Final = "__cluster_metadata"
-"""The log of the controllers. It stands among the topics, and is none."""
+"""The log of the controllers. It is stored like a topic, and is not one."""
 
 _FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _ASIDE: Final = re.compile(r".+-\d+\.[0-9a-f]{32}-(?P<what>delete|future|stray)")
@@ -28,10 +28,10 @@ _LOG: Final = re.compile(r"(?P<base>\d{20})\.log(?:\.(?P<state>swap|cleaned|dele
 class LogFile:
     path: str
     base_offset: int
-    """By its name."""
+    """The offset in its name."""
     size: int
     swap: bool = False
-    """What the cleaner, or a split, had ready to take the place of the segments that it covers."""
+    """A file by which the cleaner, or a split, was about to replace the segments that it covers."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class PartitionFolder:
     """The lowest segment that the cleaner was still writing."""
 
     def loaded(self) -> list[LogFile]:
-        """The logs that a broker would load. What was swapped in from a cleaning that went on is not complete."""
+        """The logs that a broker would load. Swap files of a cleaning that was still running are incomplete."""
         limit = self.cleaned_from
         kept = [each for each in self.files if not each.swap or limit is None or each.base_offset < limit]
         return sorted(kept, key=lambda each: (each.base_offset, each.swap))
@@ -58,15 +58,15 @@ class PartitionFolder:
 class Tree:
     folders: dict[TopicPartition, list[PartitionFolder]]
     aside: dict[str, str]
-    """Folders of partitions that a broker had put aside, and as what: delete, future or stray."""
+    """Folders that a broker has put aside, and why: delete, future or stray."""
     roots: dict[str, set[str]]
-    """By log directory, the names of the files that stand in it itself."""
+    """The names of the files directly in each log directory."""
     metadata: list[PartitionFolder]
-    """Copies of the controllers' log. Those that only controllers have stand in directories of their own."""
+    """Copies of the controllers' log. Those of dedicated controllers are in directories of their own."""
 
 
 def folder_of(name: str) -> TopicPartition | None:
-    """The partition whose folder has this name; None if it is no partition's."""
+    """The partition whose folder has this name; None if it is not the folder of a partition."""
     found = _FOLDER.fullmatch(name)
     return None if found is None else TopicPartition(topic=found["topic"], partition=int(found["partition"]))
 
@@ -96,7 +96,7 @@ def arrange(listed: Iterable[ObjectInfo]) -> Tree:
             loose[f"{parent}/" if parent else ""].add(name)
     copies: dict[TopicPartition, list[PartitionFolder]] = defaultdict(list)
     for copy in folders.values():
-        # Any folder may be named like a partition's; one that is has a log, or at least tells of one.
+        # Any folder may be named like that of a partition. A real one has a log, or files that describe one.
         if copy.files or METADATA in copy.names or EPOCHS in copy.names:
             copies[copy.where].append(copy)
     roots = {copy.root: loose[copy.root] for found in copies.values() for copy in found}

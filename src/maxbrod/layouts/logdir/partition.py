@@ -1,18 +1,17 @@
-"""One partition made of all copies that there are of it: its segments, where they end, and what is wrong. Reads again
-only the files that it has to cut.
+"""One partition from all its copies: its segments, where they end, and faults. Reads only those files again that must
+be cut.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment
 from maxbrod.layouts.logdir.copies import agreed_until, furthest
-from maxbrod.layouts.logdir.decisions import Verdict
 from maxbrod.layouts.logdir.scanning import ABORTED, COMMITTED, OFFSET_MAX, begin_within, scan
-from maxbrod.layouts.logdir.transactions import fold, marker_after, touching
+from maxbrod.layouts.logdir.transactions import Verdict, fold, marker_after, touching
 from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Joined:
     end: int = 0
 
 
-def nobody_knows(transaction: OpenTransaction) -> Verdict:
+def no_decision(transaction: OpenTransaction) -> Verdict:
     del transaction
     return Verdict.UNKNOWN
 
@@ -48,9 +47,9 @@ def join(
     copies: Sequence[Copy],
     *,
     uncommitted_tail: bool,
-    decide: Decide = nobody_knows,
+    decide: Decide = no_decision,
 ) -> Joined:
-    """The furthest copy, holes in it filled from those that agree, up to the high watermark or to the end."""
+    """The copy that reaches furthest, holes filled from copies that agree, up to the high watermark or to the end."""
     joined = Joined()
     chosen = furthest(copies)
     others = _agreeing(chosen, copies, joined)
@@ -58,22 +57,22 @@ def join(
     watermark = max(watermarks, default=None)
     end = chosen.end
     if watermark is not None and watermark < end and not uncommitted_tail:
-        _tell_left_out(joined, chosen, watermark, end)
+        _report_left_out(joined, chosen, watermark, end)
         end = watermark
     joined.end = end
     logs = _filled(storage, joined, _with_beginning(chosen, _cut(storage, chosen, end)), others, end)
-    _tell_torn(joined, chosen, logs, watermark)
+    _report_torn(joined, chosen, logs, watermark)
     if watermark is not None and chosen.end < watermark:
         message = f"the log ends at {chosen.end}, where its broker had committed up to {watermark}"
         joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=chosen.end))
-    _tell_gaps(joined, where, chosen, logs)
+    _report_gaps(joined, where, chosen, logs)
     logs = [each for each in logs if not each.empty]
     _describe(joined, where, logs, _aborted(joined, chosen, logs, decide))
     return joined
 
 
 def _agreeing(chosen: Copy, copies: Sequence[Copy], joined: Joined) -> list[Copy]:
-    """The copies that never say anything else than the chosen one. The others are told."""
+    """The copies that never contradict the chosen one. The others are faults."""
     agreeing = []
     for copy in copies:
         if copy is chosen:
@@ -85,24 +84,24 @@ def _agreeing(chosen: Copy, copies: Sequence[Copy], joined: Joined) -> list[Copy
         lost = copy.high_watermark is not None and copy.high_watermark > until
         message = (
             f"offsets {until} to {copy.end - 1} were written under other leader epochs than in {chosen.folder.path}, "
-            f"which is taken" + (f"; their broker had them as committed up to {copy.high_watermark}" if lost else "")
+            f"which is used" + (f"; their broker had them as committed up to {copy.high_watermark}" if lost else "")
         )
         joined.faults.append(Fault(path=copy.folder.path, message=message, offset=until, fatal=lost))
     return agreeing
 
 
-def _tell_left_out(joined: Joined, chosen: Copy, watermark: int, end: int) -> None:
-    # Brokers note the watermark every five seconds only, so that acknowledged records may stand above it.
+def _report_left_out(joined: Joined, chosen: Copy, watermark: int, end: int) -> None:
+    # Brokers record the watermark only every five seconds, so acknowledged records may be above it.
     message = (
-        f"offsets {watermark} to {end - 1} stand above the noted high watermark and are left out; after a crash "
-        "acknowledged records may be among them: --uncommitted-tail takes them (of convert: --from-option "
+        f"offsets {watermark} to {end - 1} are above the recorded high watermark and are left out; after a crash "
+        "acknowledged records may be among them: --uncommitted-tail includes them (with convert: --from-option "
         "uncommitted_tail=true)"
     )
     joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=watermark))
 
 
 def _cut(storage: Storage, copy: Copy, end: int) -> list[ScannedLog]:
-    """The logs of a copy from its log start up to an offset; files that are only partly meant are read again."""
+    """The logs of a copy from its log start up to an offset. Files that are only partly included are read again."""
     logs = []
     for each in copy.logs:
         if each.empty or each.end_offset <= copy.log_start or each.base_offset >= end:
@@ -118,7 +117,7 @@ def _cut(storage: Storage, copy: Copy, end: int) -> list[ScannedLog]:
 
 
 def _with_beginning(copy: Copy, logs: list[ScannedLog]) -> list[ScannedLog]:
-    """With the first file also where damage has left nothing of it: what it held is then missed."""
+    """The logs with the first file, even if damage has left nothing of it, so that its contents count as missing."""
     first = next(iter(copy.logs), None)
     lost = first is not None and first.empty and first.damage is not None and first.file.base_offset >= copy.log_start
     return [first, *logs] if first is not None and lost and logs else logs
@@ -127,7 +126,7 @@ def _with_beginning(copy: Copy, logs: list[ScannedLog]) -> list[ScannedLog]:
 def _filled(
     storage: Storage, joined: Joined, logs: Sequence[ScannedLog], others: Sequence[Copy], end: int
 ) -> list[ScannedLog]:
-    """With what other copies have where damage, or a file that is gone, has left a hole."""
+    """The logs, with parts of other copies where damage or a missing file has left a hole."""
     found: list[ScannedLog] = []
     for before, after in pairwise((*logs, None)):
         if before is None:
@@ -161,25 +160,25 @@ def _fill(storage: Storage, first: int, end: int, others: Sequence[Copy]) -> lis
 
 
 def _within_file(before: ScannedLog, after: ScannedLog | None) -> bool:
-    """Whether a hole lies in one file, of which the batches on both sides are sound: only compaction makes such."""
+    """Whether a hole is within one file, between sound batches. Only compaction makes such holes."""
     return after is not None and after.file.base_offset <= before.end_offset
 
 
-def _tell_torn(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], watermark: int | None) -> None:
-    """Bytes that a crash left behind the last sound batch. Between segments it is the gap that is told."""
+def _report_torn(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], watermark: int | None) -> None:
+    """Reports bytes that a crash has left after the last sound batch. Between segments, the gap is reported instead."""
     last = next((each for each in reversed(chosen.logs) if each.damage is not None or not each.empty), None)
     if last is None or last.damage is None:
         return
     reached = max((each.end_offset for each in logs), default=last.end_offset)
     message = (
-        f"{last.file.size - last.damage.position} bytes from byte {last.damage.position} on are no sound batches "
-        f"({last.damage.message}) and are passed over; the log ends at offset {reached}"
+        f"{last.file.size - last.damage.position} bytes from byte {last.damage.position} on are not sound batches "
+        f"({last.damage.message}) and are skipped; the log ends at offset {reached}"
     )
     lost = reached < min(joined.end, chosen.end) or (watermark is not None and reached < watermark)
     joined.faults.append(Fault(path=last.file.path, message=message, offset=reached, fatal=lost))
 
 
-def _tell_gaps(joined: Joined, where: TopicPartition, chosen: Copy, logs: Sequence[ScannedLog]) -> None:
+def _report_gaps(joined: Joined, where: TopicPartition, chosen: Copy, logs: Sequence[ScannedLog]) -> None:
     for before, after in pairwise(logs):
         first, end = before.end_offset, after.base_offset
         if first >= end:
@@ -196,22 +195,22 @@ def _tell_gaps(joined: Joined, where: TopicPartition, chosen: Copy, logs: Sequen
 
 
 def _aborted(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], decide: Decide) -> list[AbortedTransaction]:
-    """Those that were, and of those without an end all but the ones that were committed, which are told."""
+    """Transactions with an abort marker, and open ones that were not committed. Every open one is reported."""
     aborted, undecided = fold(logs)
     end = logs[-1].end_offset if logs else 0
     for each in undecided:
         first, who = each.first_offset, f"a transaction of producer {each.producer_id}"
-        # Where the log is cut, its end may stand above.
+        # If the log is cut, the marker may be after the cut.
         marker = marker_after(chosen.logs, each.producer_id, end)
         verdict = decide(each) if marker is None else _MARKED[marker]
         said = "was prepared" if marker is None else "is marked above"
         if verdict is Verdict.COMMITTED:
-            message = f"{who} {said} to commit, and has no end in the log; its records from offset {first} on count"
+            message = f"{who} {said} to commit, and has no marker in the log; its records from offset {first} on count"
         else:
             aborted.append(AbortedTransaction(producer_id=each.producer_id, first_offset=first, last_offset=OFFSET_MAX))
             lost = "" if verdict is Verdict.UNKNOWN else ", as it was not committed"
             message = (
-                f"{who} has no end in the log; its records from offset {first} on count as aborted, up to offset "
+                f"{who} has no marker in the log; its records from offset {first} on count as aborted, up to offset "
                 f"{end - 1}{lost}"
             )
         fatal = verdict is Verdict.UNKNOWN
@@ -232,7 +231,7 @@ def _describe(
                 end_offset=each.end_offset,
                 records=tally.records,
                 bytes=each.stop - each.position,
-                # Without looking at each record, the first one of a batch need not be its oldest.
+                # The first record of a batch need not be its oldest, and single records are not read here.
                 min_timestamp=None,
                 max_timestamp=tally.max_timestamp,
                 codec=tally.codec,
@@ -249,11 +248,4 @@ def _describe(
 
 
 def _bounded(aborted: Sequence[AbortedTransaction], end_offset: int) -> tuple[AbortedTransaction, ...]:
-    return tuple(
-        AbortedTransaction(
-            producer_id=each.producer_id,
-            first_offset=each.first_offset,
-            last_offset=min(each.last_offset, end_offset - 1),
-        )
-        for each in aborted
-    )
+    return tuple(replace(each, last_offset=min(each.last_offset, end_offset - 1)) for each in aborted)

@@ -1,4 +1,4 @@
-"""The batches of a partition's log file, between two bytes of it, in bounded memory; and the records in them."""
+"""The batches of a partition's log file, between two bytes of it, in bounded memory; their records; and the check."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from maxbrod.batch.beginnings import begin_at
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.layouts.decoding import decode_committed
+from maxbrod.layouts.foreign import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.foreign import ForeignSegment
+    from maxbrod.layouts.foreign import ForeignSegment, Survey
     from maxbrod.storage.interface import Storage
 
 CHUNK_BYTES: Final = 4 << 20
-"""Larger buffers are mapped anew each time, which took as long again as everything else that is done with them."""
+"""Larger buffers are mapped anew each time, which took as long as everything else together."""
 _BATCH_BYTES_MAX: Final = (1 << 31) - 1
 
 
@@ -31,21 +32,21 @@ def batches(
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
     """Whole batches of the bytes [start, stop), a chunk at a time.
 
-    CorruptDataError, UnsupportedFormatError: at `position` of the file stands no sound batch. What stands before it has
-    been given by then.
+    CorruptDataError, UnsupportedFormatError: the batch at `position` of the file is not sound. Everything before it has
+    been yielded by then.
     """
-    at, wanted = start, CHUNK_BYTES
+    at, size = start, CHUNK_BYTES
     with naming(storage.name_of(path)):
         while at < stop:
-            data = np.frombuffer(storage.get_range(path, at, min(wanted, stop - at)), np.uint8)
+            data = np.frombuffer(storage.get_range(path, at, min(size, stop - at)), np.uint8)
             headers, error = _sound(data, stop - at, check_crc=check_crc)
             if len(headers):
                 yield data[: headers.end], replace(headers, tail=0)
-                at, wanted = at + headers.end, CHUNK_BYTES
+                at, size = at + headers.end, CHUNK_BYTES
             elif error is None:
                 if at + data.size >= stop:
-                    raise TruncatedDataError(f"the last batch is cut: {data.size} bytes of it are there", position=at)
-                wanted *= 2
+                    raise TruncatedDataError(f"the last batch is cut: {data.size} bytes of it exist", position=at)
+                size *= 2
             if error is not None:
                 error.position = at
                 raise error
@@ -54,9 +55,9 @@ def batches(
 def _sound(
     data: NDArray[np.uint8], rest: int, *, check_crc: bool
 ) -> tuple[BatchHeaders, CorruptDataError | UnsupportedFormatError | None]:
-    """The sound batches at the beginning, and what ends them, if that is not the end of the data.
+    """The sound batches at the beginning, and the error that ends them, if any.
 
-    No batch is longer than the rest of its file, so a length that was damaged does not make all of it be read at once.
+    No batch is longer than the rest of its file, so a damaged length does not make all of it be read at once.
     """
     try:
         return walk(data, check_crc=check_crc, batch_bytes_max=min(rest, _BATCH_BYTES_MAX)), None
@@ -67,9 +68,9 @@ def _sound(
 def read_batches(
     storage: Storage, segment: ForeignSegment, *, check_crc: bool = True
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    """The batches of a segment as the broker stored them: those that the survey has found sound, and no others.
+    """The batches of a segment as the broker stored them, as far as the survey has found them sound.
 
-    Where the log begins within the first one, that is without the records before.
+    If the log begins within the first batch, the records before are removed from it.
     """
     start, log_start = int(segment.details["position"]), segment.details.get("log_start")
     found = batches(storage, segment.path, start, start + segment.bytes, check_crc=check_crc)
@@ -86,3 +87,14 @@ def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | Non
     """The records that an application may see."""
     for data, headers in read_batches(storage, segment):
         yield from decode_committed(data, headers, segment.aborted, columns=columns)
+
+
+def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+    """The survey has verified every batch already. A deep check also decodes the records."""
+    yield from survey.faults
+    for segment in survey.segments if deep else ():
+        try:
+            for _ in read(storage, segment, None):
+                pass
+        except MaxbrodError as error:
+            yield Fault(path=segment.path, message=error.message, offset=error.offset)

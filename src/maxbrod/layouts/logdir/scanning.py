@@ -1,21 +1,24 @@
-"""Goes over one log file once: where its sound batches end, and all that has to be known of them without reading again.
+"""Scans one log file once: where its sound batches end, and all that must be known of them without reading again.
 
-As a broker's recovery does it: a file is good until the first batch that is cut, damaged or out of order.
+As in a broker's recovery, a file is good up to the first batch that is cut, damaged or out of order. Without checksums,
+only the headers of large batches are read, by jumping from one batch to the next; the end of a file, where crashes
+leave their traces, is always read in full.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from maxbrod.batch.beginnings import begin_at
+from maxbrod.batch.headers import ATTRIBUTE_CONTROL, HEADER_BYTES, LOG_OVERHEAD_BYTES, NEWEST_MAGIC, read_headers, walk
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe, header_facts
 from maxbrod.layouts.kafka.tally import Tally
-from maxbrod.layouts.logdir.jumping import jump
 from maxbrod.layouts.logdir.reading import CHUNK_BYTES, batches
 from maxbrod.model import Codec
 
@@ -31,13 +34,20 @@ if TYPE_CHECKING:
 OFFSET_MAX: Final = (1 << 63) - 1
 DATA, ABORTED, COMMITTED = range(3)
 END_BYTES: Final = 4 << 20
-"""So much at the end of every file is read as a whole: there crashes leave their traces."""
+"""Bytes at the end of every file that are always read in full: there crashes leave their traces."""
 _NOTHING: Final = np.empty(0, np.uint8)
+_WINDOW_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 128 << 10
+"""After a batch of this size only the next header is read. Skipping smaller gaps costs as much as reading them."""
+_NARROW_BYTES: Final = 4 << 10
+_CONTROL_BYTES_MAX: Final = 1 << 10
+_GROUP_BATCHES: Final = 1 << 13
+_START: Final = struct.Struct(">8xi4xb4xh")  # length, magic, attributes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Where the sound batches end before the file does."""
+    """The position at which the sound batches end before the file does."""
 
     position: int
     message: str
@@ -48,20 +58,20 @@ class ScannedLog:
     file: LogFile
     tally: Tally = field(default_factory=Tally)
     position: int = 0
-    """Of the first batch that is taken."""
+    """The position of the first batch that is included."""
     stop: int = 0
-    """The byte after the last one."""
+    """The position after the last one."""
     epochs: list[tuple[int, int]] = field(default_factory=list)
-    """Each leader epoch of the batches with the first offset that has it."""
+    """Each leader epoch of the batches with its first offset."""
     holes: list[tuple[int, int]] = field(default_factory=list)
     """Offsets [first, end) between two batches."""
     events: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Producer id and epoch, offset, and what: the beginning of a transaction in this file, or its marker."""
     damage: Damage | None = None
     checked: bool = True
-    """Whether every checksum was looked at."""
+    """Whether every checksum was verified."""
     log_start: int | None = None
-    """Where the log begins within the first batch: the records before are not meant."""
+    """The start of the log, if that is within the first batch: the records before are excluded."""
 
     @property
     def empty(self) -> bool:
@@ -79,21 +89,21 @@ class ScannedLog:
 def scan(
     storage: Storage, file: LogFile, *, first: int = 0, end: int = OFFSET_MAX, check_crc: bool = True
 ) -> ScannedLog:
-    """The batches that lie in [first, end) with all their offsets; one that begins before `first` is taken too.
+    """The batches that end in [first, end); one that begins before `first` is included.
 
-    Without `check_crc` only the end of the file is read as a whole.
+    Without `check_crc` only the end of the file is read in full.
     """
     found = ScannedLog(file=file, checked=check_crc)
     position = 0
-    wanted = _Wanted(first=first, end=end)
+    range_ = _Range(first=first, end=end)
     try:
         for piece, aborts, after in () if check_crc else _jumped(storage, file):
-            if not _absorb(found, piece, 0, wanted, aborts):
+            if not _absorb(found, piece, 0, range_, aborts):
                 return found
             position = after
         for data, headers in batches(storage, file.path, position, file.size):
             piece = describe(data, headers.take(slice(_known(headers))), exact=False)
-            if not _absorb(found, piece, position, wanted):
+            if not _absorb(found, piece, position, range_):
                 return found
             if len(piece) < len(headers):
                 found.damage = _oddity(headers, len(piece), position, "has an unknown codec")
@@ -107,7 +117,7 @@ def scan(
 
 
 def begin_within(storage: Storage, found: ScannedLog, log_start: int) -> None:
-    """Leave out the records of the first batch that stand before the log's start."""
+    """Excludes the records of the first batch before the start of the log."""
     data, headers = next(batches(storage, found.file.path, found.position, found.stop, check_crc=False))
     kept, left = begin_at(data, headers, log_start)
     if kept is data:
@@ -127,15 +137,15 @@ def _tally(data: NDArray[np.uint8], headers: BatchHeaders) -> Tally:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Wanted:
+class _Range:
     first: int
     end: int
     begun: set[int] = field(default_factory=set)
-    """Producers with a transaction that has begun in the file."""
+    """Producers with an open transaction that began in the file."""
 
 
 def _jumped(storage: Storage, file: LogFile) -> Iterator[tuple[DescribedBatches, frozenset[tuple[int, int]], int]]:
-    """Pieces without bytes, their abort markers, and the position after each; up to where all must be read."""
+    """Pieces without bytes, their abort markers, and the position after each, up to the part that is read in full."""
     for group in jump(storage, file, file.size - END_BYTES):
         headers = group.headers
         if _known(headers) < len(headers):
@@ -147,15 +157,15 @@ def _absorb(
     found: ScannedLog,
     piece: DescribedBatches,
     position: int,
-    wanted: _Wanted,
+    range_: _Range,
     aborts: frozenset[tuple[int, int]] | None = None,
 ) -> bool:
-    """Take what is wanted of it; whether there may be more. `aborts` None: its markers are read."""
+    """Adds the part of a piece within the range. Returns whether more may follow. `aborts` None: read the markers."""
     rising = _rising(found, piece)
-    low = int(np.searchsorted(piece.facts.last_offset[:rising], wanted.first))
-    high = int(np.searchsorted(piece.facts.last_offset[:rising], wanted.end))
+    low = int(np.searchsorted(piece.facts.last_offset[:rising], range_.first))
+    high = int(np.searchsorted(piece.facts.last_offset[:rising], range_.end))
     if low < high:
-        _take(found, piece.take(slice(low, high)), position, wanted.begun, aborts)
+        _add(found, piece.take(slice(low, high)), position, range_.begun, aborts)
     if high < rising:
         return False
     if rising < len(piece):
@@ -165,7 +175,7 @@ def _absorb(
 
 
 def _known(headers: BatchHeaders) -> int:
-    """How many batches come before the first one of a codec that nobody has defined."""
+    """The number of batches before the first one with an undefined codec."""
     return int(np.argmax(np.append(headers.codec > max(Codec), True)))
 
 
@@ -175,7 +185,7 @@ def _oddity(headers: BatchHeaders, row: int, position: int, what: str) -> Damage
 
 
 def _rising(found: ScannedLog, piece: DescribedBatches) -> int:
-    """How many batches stand in order, behind what was found before."""
+    """The number of batches that are in order, after those found before."""
     facts = piece.facts
     if not len(piece):
         return 0
@@ -185,7 +195,7 @@ def _rising(found: ScannedLog, piece: DescribedBatches) -> int:
     return int(wrong[0]) if wrong.size else len(piece)
 
 
-def _take(
+def _add(
     found: ScannedLog,
     piece: DescribedBatches,
     position: int,
@@ -216,7 +226,7 @@ def _note_transactions(
 ) -> None:
     headers = piece.headers
     control = headers.control
-    # What compaction has emptied is decided, and holds nothing: the cleaner stops before open transactions.
+    # Batches that compaction has emptied belong to decided transactions: the cleaner stops before open ones.
     for row in np.flatnonzero(headers.transactional & (headers["count"] > 0)).tolist():
         producer_id, offset = int(headers["producer_id"][row]), int(headers["base_offset"][row])
         epoch = int(headers["producer_epoch"][row])
@@ -230,9 +240,77 @@ def _note_transactions(
 
 
 def _is_zero(storage: Storage, file: LogFile, position: int) -> bool:
-    """Whether nothing but zeros follows: a log that its broker had laid out beforehand."""
+    """Whether only zeros follow: a log that its broker has preallocated."""
     for start in range(position, file.size, CHUNK_BYTES):
         part = storage.get_range(file.path, start, min(CHUNK_BYTES, file.size - start))
         if np.frombuffer(part, np.uint8).any():
             return False
     return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jumped:
+    """Headers of successive batches. Positions are those in the file."""
+
+    headers: BatchHeaders
+    aborts: frozenset[tuple[int, int]]
+    """Producer id and offset of each abort marker."""
+
+
+def jump(storage: Storage, file: LogFile, stop: int) -> Iterator[Jumped]:
+    """The batches that begin before `stop`, in groups. Ends early, without an error, at anything unusual."""
+    walker = _Walker(storage, file, stop)
+    while walker.step():
+        try:
+            yield walker.group()
+        except (CorruptDataError, UnsupportedFormatError):
+            return
+
+
+class _Walker:
+    def __init__(self, storage: Storage, file: LogFile, stop: int) -> None:
+        self._storage, self._path, self._size, self._stop = storage, file.path, file.size, stop
+        self._at = 0
+        self._window, self._base = memoryview(b""), 0
+        self._window_bytes = _WINDOW_BYTES
+        self._rows: list[bytes] = []
+        self._positions: list[int] = []
+        self._sizes: list[int] = []
+        self._controls: list[bytes] = []
+
+    def step(self) -> bool:
+        """Reads the next group; returns whether there is one."""
+        self._rows, self._positions, self._sizes, self._controls = [], [], [], []
+        while self._at < self._stop and len(self._rows) < _GROUP_BATCHES:
+            if self._size - self._at < HEADER_BYTES:
+                break
+            header = self._bytes(HEADER_BYTES)
+            length, magic, attributes = _START.unpack_from(header)
+            size = length + LOG_OVERHEAD_BYTES
+            if magic != NEWEST_MAGIC or not HEADER_BYTES <= size <= self._size - self._at:
+                break
+            if attributes & ATTRIBUTE_CONTROL:
+                if size > _CONTROL_BYTES_MAX:
+                    break
+                self._controls.append(bytes(self._bytes(size)))
+            self._rows.append(bytes(header))
+            self._positions.append(self._at)
+            self._sizes.append(size)
+            self._window_bytes = _NARROW_BYTES if size >= _LARGE_BYTES else _WINDOW_BYTES
+            self._at += size
+        return bool(self._rows)
+
+    def group(self) -> Jumped:
+        positions, sizes = np.array(self._positions, np.int64), np.array(self._sizes, np.int64)
+        headers = read_headers(b"".join(self._rows), positions, sizes)
+        controls = np.frombuffer(b"".join(self._controls), np.uint8)
+        aborts = abort_markers(controls, walk(controls, check_crc=False)) if self._controls else ()
+        return Jumped(headers=headers, aborts=frozenset(aborts))
+
+    def _bytes(self, size: int) -> memoryview:
+        """Bytes from the current position on."""
+        start = self._at - self._base
+        if not 0 <= start <= len(self._window) - size:
+            count = min(max(self._window_bytes, size), self._size - self._at)
+            self._window, self._base, start = self._storage.get_range(self._path, self._at, count), self._at, 0
+        return self._window[start : start + size]

@@ -1,48 +1,50 @@
-"""What log directories hold: every log is gone over, because nothing else tells where a crash has left it.
+"""What log directories hold. Every log is scanned, several at a time: nothing else shows where a crash has left it.
 
-Several files at a time.
+Topics follow from the folders and from the cluster's metadata. Faults report where the two disagree: folders of topics
+that were deleted or never known, partitions without a folder.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.foreign import Fault, Survey
+from maxbrod.layouts.foreign import Fault, ForeignTopic, Survey
 from maxbrod.layouts.logdir.checkpoints import META, read_cluster_id, read_directory_id
-from maxbrod.layouts.logdir.decisions import TOPIC as STATES
-from maxbrod.layouts.logdir.decisions import Verdict, read_decisions
-from maxbrod.layouts.logdir.loading import Notes, load_copy
+from maxbrod.layouts.logdir.copies import Notes, load_copy
 from maxbrod.layouts.logdir.metadata_log import read_metadata
 from maxbrod.layouts.logdir.names import CLUSTER_METADATA, arrange
 from maxbrod.layouts.logdir.partition import join
-from maxbrod.layouts.logdir.topics import find_topics
+from maxbrod.layouts.logdir.transactions import TOPIC as STATES
+from maxbrod.layouts.logdir.transactions import Verdict, read_decisions
 from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from maxbrod.layouts.foreign import ForeignGap, ForeignSegment, ForeignTopic
+    from maxbrod.layouts.foreign import ForeignGap, ForeignSegment
     from maxbrod.layouts.logdir.copies import Copy
-    from maxbrod.layouts.logdir.decisions import Decision
+    from maxbrod.layouts.logdir.metadata_log import MetadataImage
     from maxbrod.layouts.logdir.names import Tree
-    from maxbrod.layouts.logdir.transactions import OpenTransaction
-    from maxbrod.model import TopicPartition
+    from maxbrod.layouts.logdir.transactions import Decision, OpenTransaction
     from maxbrod.storage.interface import Storage
 
 NAME: Final = "logdir"
 _FILES_AT_A_TIME: Final = 4
 _SMALL: Final = frozenset({CLUSTER_METADATA, OFFSETS_TOPIC, STATES})
-"""What is read here and now, so that nobody will look at its checksums later."""
+"""Topics that are read during the survey, whose checksums are therefore verified now."""
+_LISTED: Final = 10
 
 
 def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) -> Survey:
     tree = arrange(storage.list())
     faults = [
-        Fault(path=path, message=f"its broker had put it aside ({what}); it is passed over", fatal=False)
+        Fault(path=path, message=f"its broker had put it aside ({what}); it is skipped", fatal=False)
         for path, what in sorted(tree.aside.items())
     ]
     notes = Notes(storage, tree, faults)
@@ -61,7 +63,7 @@ def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) 
                 strict=True,
             )
         )
-    faults += [fault for _, told in read.values() for fault in told]
+    faults += [fault for _, found in read.values() for fault in found]
     copies = {where: [read[each.path][0] for each in found] for where, found in tree.folders.items()}
     image = read_metadata(storage, [read[each.path][0] for each in tree.metadata], faults)
     topics = find_topics(copies, image, _directory_ids(storage, tree), faults)
@@ -93,7 +95,7 @@ def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) 
 
 
 class _Coordinators:
-    """What they had decided of open transactions. Read when the first one is met: most logs have none."""
+    """Decisions of coordinators about open transactions. Read on demand: most logs have no open transaction."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class _Coordinators:
 
     @cached_property
     def _decisions(self) -> dict[int, Decision]:
-        """To the end of the log: a copy that would be elected decides, also by what stands above the watermark."""
+        """Read to the end of the log: records above the watermark count, if an election would choose the copy."""
         partitions = [
             join(self._storage, where, copies, uncommitted_tail=True).segments
             for where, copies in self._copies.items()
@@ -128,9 +130,9 @@ def _cluster_id(storage: Storage, tree: Tree) -> str | None:
     ids = {each for each in found.values() if each is not None}
     if len(ids) > 1:
         raise RefusedError(
-            f"these directories are of several clusters: {', '.join(sorted(ids))}",
+            f"these directories belong to several clusters: {', '.join(sorted(ids))}",
             object_name=storage.url,
-            hint="put those of one cluster under a folder of their own",
+            hint="put those of each cluster into a folder of its own",
         )
     return next(iter(ids), None)
 
@@ -140,3 +142,100 @@ def _directory_ids(storage: Storage, tree: Tree) -> Iterator[UUID]:
         found = read_directory_id(storage, f"{root}{META}") if META in names else None
         if found is not None:
             yield found
+
+
+def find_topics(
+    copies: Mapping[TopicPartition, Sequence[Copy]],
+    image: MetadataImage | None,
+    directories: Iterable[UUID],
+    faults: list[Fault],
+) -> dict[str, ForeignTopic]:
+    """Topics by name. `directories` are the ids of those here: a partition that no other can have is not lost."""
+    names = {} if image is None else image.names()
+    topics = {}
+    for name, group in groupby(sorted(copies), key=lambda where: where.topic):
+        found = list(group)
+        mine = [copy for where in found for copy in copies[where]]
+        topic_id = _choose(mine, names.get(name), faults)
+        topics[name] = _topic(name, topic_id, found[-1].partition + 1, image)
+    if image is not None:
+        faults += _strays(copies, image, topics)
+        here = frozenset(directories)
+        for name, topic_id in sorted(names.items()):
+            topics.setdefault(name, _topic(name, topic_id, 0, image))
+            faults += _missing(name, topic_id, image, copies, here)
+    return topics
+
+
+def _choose(found: Sequence[Copy], known: str | None, faults: list[Fault]) -> str | None:
+    """The id of a topic. Of two topics with one name, that in the metadata, otherwise the one written to last."""
+    named = [each for each in found if each.topic_id is not None]
+    newest = max(named, key=lambda each: each.folder.modified_ms, default=None)
+    chosen = None if newest is None else newest.topic_id
+    if known is not None and any(each.topic_id in {None, known} for each in found):
+        chosen = known
+    for each in named:
+        if each.topic_id != chosen:
+            message = f"belongs to another topic of this name ({each.topic_id}) and is skipped"
+            faults.append(Fault(path=each.folder.path, message=message, fatal=False))
+    return chosen
+
+
+def _topic(name: str, topic_id: str | None, count: int, image: MetadataImage | None) -> ForeignTopic:
+    assigned = {} if image is None or topic_id is None else image.partitions.get(topic_id, {})
+    if image is None or topic_id not in image.topics:
+        return ForeignTopic(name=name, partition_count=count, topic_id=topic_id)
+    replicas = tuple(assigned.get(number, ()) for number in range(max(count, *(each + 1 for each in assigned), 0)))
+    return ForeignTopic(
+        name=name,
+        partition_count=len(replicas),
+        replication_factor=min(map(len, assigned.values()), default=None),
+        configs=image.configs_of(name),
+        topic_id=topic_id,
+        replicas=replicas,
+    )
+
+
+def _strays(
+    copies: Mapping[TopicPartition, Sequence[Copy]], image: MetadataImage, topics: Mapping[str, ForeignTopic]
+) -> Iterator[Fault]:
+    """Faults for folders that a broker would put aside. They are read here, because they may be needed."""
+    for where, found in copies.items():
+        for each in found:
+            topic_id = each.topic_id
+            if topic_id is None or topic_id in image.topics or topic_id != topics[where.topic].topic_id:
+                continue
+            why = "the topic was deleted" if topic_id in image.removed else "the cluster's metadata does not know it"
+            yield Fault(path=each.folder.path, message=f"{why} ({topic_id}); it is read nevertheless", fatal=False)
+
+
+def _missing(
+    name: str,
+    topic_id: str,
+    image: MetadataImage,
+    copies: Mapping[TopicPartition, Sequence[Copy]],
+    here: frozenset[UUID],
+) -> Iterator[Fault]:
+    """Faults for partitions without a folder. A broker makes the folder as soon as it knows the partition."""
+    lost: list[int] = []
+    unwritten: list[int] = []
+    for partition, replicas in sorted(image.partitions.get(topic_id, {}).items()):
+        if TopicPartition(topic=name, partition=partition) not in copies:
+            whole = replicas and all(image.log_dirs.get(each) and image.log_dirs[each] <= here for each in replicas)
+            (unwritten if whole else lost).append(partition)
+    if lost:
+        brokers = sorted({each for partition in lost for each in image.partitions[topic_id][partition]})
+        message = f"no directory has {_named(name, lost)}, which brokers {_listed(brokers)} held"
+        yield Fault(path=f"{CLUSTER_METADATA}-0", message=message)
+    if unwritten:
+        message = f"no directory has {_named(name, unwritten)}, though all of the brokers are here: never written to"
+        yield Fault(path=f"{CLUSTER_METADATA}-0", message=message, fatal=False)
+
+
+def _named(name: str, partitions: Sequence[int]) -> str:
+    return f"partition{'s' * (len(partitions) > 1)} {_listed(partitions)} of {name}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _LISTED} more" if len(numbers) > _LISTED else ""
+    return ", ".join(map(str, numbers[:_LISTED])) + more

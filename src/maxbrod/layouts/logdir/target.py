@@ -1,6 +1,7 @@
-"""A stopped broker's log directory that partitions are to be written into: what stands in it, and its lock. Only looks.
+"""The log directory of a stopped broker as the target of a cold restore: its contents, and its lock. Writes nothing.
 
-A partition's folder has been made by the broker itself. A link is none: nothing is ever written outside the directory.
+The broker itself has made the folders of partitions. A link does not count as one: nothing is ever written outside the
+directory.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ _SETTING: Final = re.compile(r"^(cluster\.id|node\.id|broker\.id|directory\.id)=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFolder:
-    """A partition, as its broker has left it."""
+    """The folder of a partition, as its broker has left it."""
 
     where: TopicPartition
     topic_id: str | None
-    """None where the broker has noted none."""
+    """None if the broker has recorded none."""
     held: str | None
-    """What it holds, in words; None: nothing."""
+    """A description of its contents; None if it is empty."""
     leader_epoch: int
-    """The last that the broker has noted; -1 where it has led no one."""
+    """The last one that the broker has recorded; -1 if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +52,27 @@ class TargetDirectory:
     node_id: int
     folders: Mapping[TopicPartition, TargetFolder]
     device: int
-    """The file system that it stands on, which it may share."""
+    """The file system of the directory, which others may share."""
     free_bytes: int
 
 
 def look_at(path: Path, begun: Mapping[TopicPartition, str] | None = None) -> TargetDirectory:
-    """UsageError: this is no log directory of a broker.
+    """Reads the state of a log directory. UsageError: it is not the log directory of a broker.
 
-    `begun` are folders that are about to take a partition's place, which may be vacant at the moment.
+    `begun` are folders that are about to be renamed to those of partitions, which may be missing at the moment.
     """
     directory = path.resolve()
     if not (directory / META).is_file():
         raise UsageError(
-            f"there is no {META}: this is no log directory of a broker",
+            f"there is no {META}: this is not the log directory of a broker",
             operation=_OPERATION,
             object_name=str(path),
-            hint="name a directory of log.dirs whose broker has run once",
+            hint="use a directory of log.dirs whose broker has run once",
         )
     settings: dict[str, str] = dict(_SETTING.findall((directory / META).read_text(errors="replace")))
     node_id = settings.get("node.id") or settings.get("broker.id") or ""
     if not node_id.isdecimal():
-        raise UsageError(f"{META} names no node", operation=_OPERATION, object_name=str(path))
+        raise UsageError(f"{META} has no node id", operation=_OPERATION, object_name=str(path))
     names = {
         **{where: name for where, name in (begun or {}).items() if (directory / name).is_dir()},
         **{where: str(where) for where in _partitions(directory)},
@@ -90,7 +91,7 @@ def look_at(path: Path, begun: Mapping[TopicPartition, str] | None = None) -> Ta
 
 @contextmanager
 def locked(directories: Sequence[Path]) -> Iterator[None]:
-    """Within the block no broker starts on them. RefusedError: one runs, or another restore does."""
+    """Within the block no broker can start on the directories. RefusedError: a broker or another restore is running."""
     with ExitStack() as undo:
         for directory in directories:
             undo.enter_context(_locked(directory))
@@ -110,19 +111,19 @@ def _locked(directory: Path) -> Iterator[None]:
                 "a broker runs on this directory, or another restore into it",
                 operation=_OPERATION,
                 object_name=str(directory),
-                hint="stop it first: a running broker would not see what is written, and would write over it",
+                hint="stop it first: a running broker would not see what is written, and would overwrite it",
             )
         try:
             yield
         finally:
-            # As a broker does it: the file is there while somebody holds it.
+            # As with a broker, the file exists while the lock is held.
             path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 
 
 def _is_free(descriptor: int) -> bool:
-    """Takes the lock, of the kind that Java takes. A file that its last holder has just removed is no lock any more."""
+    """Acquires a lock of the kind that Java uses. A file that its last holder has just removed does not count."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -155,11 +156,11 @@ def _folder(directory: Path, where: TopicPartition, name: str) -> TargetFolder:
 
 
 def held_in(path: Path) -> str | None:
-    """What a partition's folder holds, in words; None: nothing, as a broker has made it."""
+    """A description of the contents of a partition's folder; None if it is empty, as a broker has made it."""
     logs = sorted(path.glob("*.log"))
     size = sum(each.stat().st_size for each in logs)
     if size:
         return f"{size} bytes of log"
     if logs and logs[-1].name != _EMPTY_LOG:
-        return f"an empty log that goes on at offset {int(logs[-1].stem)}"
+        return f"an empty log that continues at offset {int(logs[-1].stem)}"
     return None

@@ -1,11 +1,11 @@
-"""What the cluster of stopped brokers knows of its topics, out of their own copies of the controllers' log."""
+"""The topics of a cluster of stopped brokers, from their own copies of the controllers' log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.layouts.logdir.loading import Notes, load_copy
+from maxbrod.layouts.logdir.copies import Notes, load_copy
 from maxbrod.layouts.logdir.metadata_log import read_metadata
 from maxbrod.layouts.logdir.names import CLUSTER_METADATA, arrange
 from maxbrod.model import TopicPartition
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.layouts.foreign import Fault
-    from maxbrod.layouts.logdir.metadata_image import MetadataImage
+    from maxbrod.layouts.logdir.metadata_log import MetadataImage
 
 _FOLDER: Final = f"{CLUSTER_METADATA}-0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignments:
-    """Topics by name."""
+    """Facts about topics, by name."""
 
     ids: Mapping[str, str] = field(default_factory=dict)
     replicas: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     """The brokers that hold each partition."""
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What is set on each topic, over what is set for all of them."""
+    """The settings of each topic, and the defaults of all topics."""
     partition_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_assignments(directories: Iterable[Path]) -> Assignments | None:
-    """Of the copy that goes furthest. None: no directory has one that can be read, as where it is kept elsewhere."""
+    """The assignments in the copy that reaches furthest. None: no directory has a readable copy."""
     found = [image for image in map(_read, directories) if image is not None]
     if not found:
         return None
@@ -54,7 +54,7 @@ def read_assignments(directories: Iterable[Path]) -> Assignments | None:
 
 
 def _read(directory: Path) -> tuple[int, MetadataImage] | None:
-    """With the offset that the copy ends at."""
+    """The state of a directory's copy, with the offset at which it ends."""
     storage = LocalStorage(directory)
     faults: list[Fault] = []
     tree = arrange(storage.list(_FOLDER))

@@ -1,22 +1,41 @@
-"""Which transactions of a partition ended in an abort, read off the markers of its logs. Pure."""
+"""Which transactions of a partition were aborted: by the markers in its logs, and by `__transaction_state`.
+
+`__transaction_state` holds what coordinators had decided before they wrote the markers. A key is `version int16 ·
+transactional id`. A value begins with its version; version 1 is flexible. The last record of a producer names the
+partitions of the transaction in progress, and its state.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Final
 
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.fields import Fields
+from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.last_records import COLUMNS, last_records
+from maxbrod.layouts.logdir.reading import read
 from maxbrod.layouts.logdir.scanning import ABORTED, DATA
-from maxbrod.model import AbortedTransaction
+from maxbrod.model import AbortedTransaction, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.layouts.logdir.scanning import ScannedLog
+    from maxbrod.storage.interface import Storage
+TOPIC: Final = "__transaction_state"
+_VALUE_VERSION_MAX: Final = 1
+_CLIENT_VERSION_TAG: Final = 2
+_EPOCH_FOR_EACH: Final = 2
+"""From this version of transactions on, each transaction has its own producer epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """One that no marker in the log ends."""
+    """A transaction without a marker in the log."""
 
     producer_id: int
     producer_epoch: int
@@ -24,9 +43,9 @@ class OpenTransaction:
 
 
 def fold(logs: Sequence[ScannedLog]) -> tuple[list[AbortedTransaction], list[OpenTransaction]]:
-    """Those that were aborted; and those that nothing says the end of, in order.
+    """Aborted transactions, and open ones in order of offsets.
 
-    One that began before the log does counts from the log's first offset on.
+    A transaction that began before the log counts from the log's first offset on.
     """
     first = next((each.base_offset for each in logs), 0)
     open_since: dict[int, OpenTransaction] = {}
@@ -46,7 +65,7 @@ def fold(logs: Sequence[ScannedLog]) -> tuple[list[AbortedTransaction], list[Ope
 
 
 def marker_after(logs: Sequence[ScannedLog], producer_id: int, offset: int) -> int | None:
-    """What a producer's first marker from an offset on says; None: there is none."""
+    """The kind of a producer's first marker from an offset on; None if there is none."""
     events = (event for each in logs if each.end_offset > offset for event in each.events)
     return next((kind for who, _, at, kind in events if who == producer_id and at >= offset and kind != DATA), None)
 
@@ -55,3 +74,94 @@ def touching(
     aborted: Sequence[AbortedTransaction], base_offset: int, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
     return tuple(each for each in aborted if each.first_offset < end_offset and each.last_offset >= base_offset)
+
+
+class Status(IntEnum):
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+
+
+class Verdict(Enum):
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The state of the transaction that a producer had in progress."""
+
+    producer_id: int
+    producer_epoch: int
+    status: int
+    partitions: frozenset[TopicPartition]
+    client_version: int
+
+    def verdict(self, where: TopicPartition, producer_epoch: int, *, all_copies: bool) -> Verdict:
+        """The verdict on an open transaction whose batches have this epoch.
+
+        The decision must be about this very transaction: the copy may lack its end, and the decision may be about the
+        next one. Its own epoch proves it; otherwise, that no other copy of the partition exists.
+        """
+        preparing = self.status in {Status.PREPARE_COMMIT, Status.PREPARE_ABORT}
+        own_epochs = self.client_version >= _EPOCH_FOR_EACH
+        expected_epoch = producer_epoch + 1 if own_epochs and preparing else producer_epoch
+        if where not in self.partitions or self.producer_epoch != expected_epoch or not (own_epochs or all_copies):
+            return Verdict.UNKNOWN
+        if self.status == Status.PREPARE_COMMIT:
+            return Verdict.COMMITTED
+        return Verdict.ABORTED if preparing or self.status == Status.ONGOING else Verdict.UNKNOWN
+
+
+def read_decisions(
+    storage: Storage, partitions: Sequence[Sequence[ForeignSegment]], faults: list[Fault]
+) -> dict[int, Decision]:
+    """Decisions by producer id. `partitions` are the segments of each partition of the topic, in order."""
+    found: dict[int, Decision] = {}
+    for segments in filter(None, partitions):
+        batches = (batch for each in segments for batch in read(storage, each, COLUMNS))
+        records = last_records(batches, committed=True)
+        columns = (records.column(name).to_pylist() for name in ("offset", "key", "value"))
+        for offset, key, value in zip(*columns, strict=True):
+            try:
+                decision = decode_decision(key, value)
+            except (CorruptDataError, UnsupportedFormatError) as error:
+                message = f"{error.message}; this record of a transaction is skipped"
+                faults.append(Fault(path=segments[0].path, message=message, offset=offset, fatal=False))
+                continue
+            if decision is not None:
+                found[decision.producer_id] = decision
+    return found
+
+
+def decode_decision(key: bytes, value: bytes | None) -> Decision | None:
+    """None for an expired producer, or a record of another kind."""
+    if value is None or Fields(key).number("h") != 0:
+        return None
+    fields = Fields(value)
+    version = fields.number("h")
+    if not 0 <= version <= _VALUE_VERSION_MAX:
+        raise UnsupportedFormatError(f"the state of a transaction has the version {version}")
+    fields.flexible = version >= 1
+    producer_id, producer_epoch = fields.number("q"), fields.number("h")
+    fields.number("i")
+    status = fields.number("b")
+    partitions = frozenset(_partitions(fields))
+    fields.number("q"), fields.number("q")
+    client_version = fields.tags().get(_CLIENT_VERSION_TAG, b"\0\0")
+    return Decision(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        status=status,
+        partitions=partitions,
+        client_version=int(struct.unpack(">h", client_version)[0]),
+    )
+
+
+def _partitions(fields: Fields) -> Iterator[TopicPartition]:
+    for _ in range(fields.count_or_none() or 0):
+        topic = fields.text()
+        for partition in fields.numbers("i"):
+            yield TopicPartition(topic=topic, partition=partition)
+        fields.tags()

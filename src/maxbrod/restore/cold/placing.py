@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.errors import RefusedError, naming
-from maxbrod.layouts.logdir.checkpoint_writing import read_all
+from maxbrod.layouts.logdir.checkpoints import read_all
 from maxbrod.layouts.logdir.installing import (
     JOURNAL,
     Journal,
