@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from maxbrod.archive.foreign_target import TargetRequest
+from maxbrod.backup import base as backup_base
 from maxbrod.backup import foreign as backing_up
 from maxbrod.backup.choosing import target_request
 from maxbrod.config import Config, SparkConfig, StorageConfig
@@ -56,9 +57,9 @@ def without_spark(job: Callable[..., list[Transferred]] = run_job_here) -> Itera
         patch.object(backing_up, "run_transfer_job", job),
         patch.object(proving, "run_verify_job", verify_here),
         patch.object(converting, "open_configured", nothing),
-        patch.object(backing_up, "open_configured", nothing),
+        patch.object(backup_base, "open_configured", nothing),
         patch.object(converting, "parallelism_of", lambda *_: 2),
-        patch.object(backing_up, "parallelism_of", lambda *_: 2),
+        patch.object(backup_base, "parallelism_of", lambda *_: 2),
     ):
         yield
 
