@@ -17,7 +17,8 @@ from maxbrod.convert import proof as proving
 from maxbrod.convert import run as converting
 from maxbrod.convert.verify_job import _verified
 from maxbrod.convert.verify_job import _work as verify_work
-from maxbrod.transfer.job import _transferred, _work
+from maxbrod.transfer.items import ITEMS, RESULTS
+from maxbrod.transfer.job import work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +38,8 @@ def run_job_here(
 ) -> list[Transferred]:
     """What Spark does with tasks, one after another: text in, text out."""
     del on_done
-    answers = [_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
-    return [_transferred(values) for answer in answers for values in json.loads(answer)]
+    answers = [work(settings, ITEMS.dump_json(tuple(task)).decode()) for task in tasks]
+    return [done for answer in answers for done in RESULTS.validate_json(answer)]
 
 
 def verify_here(_: object, settings: VerifySettings, tasks: Sequence[Sequence[VerifyItem]]) -> list[Verified]:
