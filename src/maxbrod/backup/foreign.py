@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.recovery import Reach, move_on, oldest
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.backup.base import BackupBase
-from maxbrod.backup.notices import stopped
+from maxbrod.backup.notices import about, stopped
 from maxbrod.backup.observing import choose_topics, observe
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
 from maxbrod.backup.plan.states import plan_partition
@@ -28,8 +28,7 @@ from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
-from maxbrod.model import TopicPartition, now_ms
-from maxbrod.notices import Notice
+from maxbrod.model import now_ms
 from maxbrod.transfer.job import run_transfer_job
 from maxbrod.transfer.task import TransferItem, TransferSettings
 
@@ -45,8 +44,11 @@ if TYPE_CHECKING:
     from maxbrod.engine.session import Session
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
-    from maxbrod.model import PartitionId
+    from maxbrod.model import PartitionId, TopicPartition
+    from maxbrod.notices import Notice
     from maxbrod.transfer.task import Transferred
+
+_ELSEWHERE: Final = "back it up to another place: this layout cannot distinguish two topics of one name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,53 +301,32 @@ def _lags(observed: Observed, ends: Mapping[TopicPartition, int]) -> dict[str, i
 
 
 def _diverged(state: PartitionState, held: int) -> Notice:
-    return Notice(
-        kind="truncated",
-        message=f"the log ends at {state.high_watermark}, the archive at {held}: the topic was created again, or "
-        "its log was truncated; nothing was written",
-        topic=state.topic,
-        partition=state.partition,
-        first_offset=state.high_watermark,
-        end_offset=held,
-        hint="back it up to another place: this layout cannot distinguish two topics of one name",
-        exit_code=EXIT_INCOMPLETE,
+    message = (
+        f"the log ends at {state.high_watermark}, the archive at {held}: the topic was created again, or its log was "
+        "truncated; nothing was written"
     )
+    offsets = state.high_watermark, held
+    return about(state.where, "truncated", message, offsets, hint=_ELSEWHERE, exit_code=EXIT_INCOMPLETE)
 
 
 def _recreated(state: PartitionState) -> Notice:
-    return Notice(
-        kind="truncated",
-        message="the topic was deleted and created again: nothing was written",
-        topic=state.topic,
-        partition=state.partition,
-        first_offset=state.log_start,
-        end_offset=state.end,
-        hint="back it up to another place: this layout cannot distinguish two topics of one name",
-        exit_code=EXIT_INCOMPLETE,
-    )
+    message = "the topic was deleted and created again: nothing was written"
+    offsets = state.log_start, state.end
+    return about(state.where, "truncated", message, offsets, hint=_ELSEWHERE, exit_code=EXIT_INCOMPLETE)
 
 
 def _lost(where: TopicPartition, first: int, end: int) -> Notice:
-    return Notice(
-        kind="retention",
-        message="retention deleted these offsets before they were read",
-        topic=where.topic,
-        partition=where.partition,
-        first_offset=first,
-        end_offset=end,
-        hint="back up more often, or increase the retention time",
-        exit_code=EXIT_INCOMPLETE,
-    )
+    message = "retention deleted these offsets before they were read"
+    hint = "back up more often, or increase the retention time"
+    return about(where, "retention", message, (first, end), hint=hint, exit_code=EXIT_INCOMPLETE)
 
 
-def _failed(where: TopicPartition, offset: int, failure: dict[str, object]) -> Notice:
-    return Notice(
-        kind="failed",
-        message=str(failure.get("message", "it could not be read")),
-        topic=where.topic,
-        partition=where.partition,
-        first_offset=offset,
-        end_offset=offset,
-        hint=None if failure.get("hint") is None else str(failure["hint"]),
-        exit_code=int(str(failure.get("exit_code", EXIT_FAILED))) or EXIT_FAILED,
+def _failed(where: TopicPartition, offset: int, failure: Mapping[str, Any]) -> Notice:
+    return about(
+        where,
+        "failed",
+        failure.get("message", "it could not be read"),
+        (offset, offset),
+        hint=failure.get("hint"),
+        exit_code=failure.get("exit_code") or EXIT_FAILED,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
@@ -15,11 +15,35 @@ if TYPE_CHECKING:
     from maxbrod.catalog.rows import Run
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.kafka.state.open_transactions import OpenTransaction
+    from maxbrod.model import TopicPartition
 
 STOPPED: Final = "stopped"
 STORAGE: Final = "storage"
 _CLOCKS_APART_MS: Final = 1000
 """The clocks of two machines, or one clock that is being adjusted, may differ by this much."""
+
+
+def about(
+    where: TopicPartition,
+    kind: str,
+    message: str,
+    offsets: tuple[int, int] | None = None,
+    *,
+    hint: str | None = None,
+    exit_code: int = EXIT_DONE,
+) -> Notice:
+    """A notice about a partition, and about offsets [first, end) of it."""
+    first, end = offsets or (None, None)
+    return Notice(
+        kind=kind,
+        message=message,
+        topic=where.topic,
+        partition=where.partition,
+        first_offset=first,
+        end_offset=end,
+        hint=hint,
+        exit_code=exit_code,
+    )
 
 
 def stopped() -> Notice:
@@ -46,13 +70,11 @@ def held_back(state: PartitionState, found: OpenTransaction, *, now_ms: int) -> 
     name = "" if found.transactional_id is None else f" ({found.transactional_id})"
     started_ms = found.last_timestamp_ms if found.started_at_ms is None else found.started_at_ms
     age = "" if started_ms < 0 else f", open for {max(0, now_ms - started_ms) // 1000} s"
-    return Notice(
-        kind="open transaction",
-        message=f"a transaction of producer {found.producer_id}{name} holds the rest back{age}",
-        topic=state.topic,
-        partition=state.partition,
-        first_offset=state.end,
-        end_offset=state.high_watermark,
+    return about(
+        state.where,
+        "open transaction",
+        f"a transaction of producer {found.producer_id}{name} holds the rest back{age}",
+        (state.end, state.high_watermark),
         hint="it is archived as soon as it ends; end a hanging transaction with kafka-transactions.sh abort",
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.selection import select_topics
+from maxbrod.backup.notices import about
 from maxbrod.backup.plan.starts import AtTime
 from maxbrod.backup.plan.states import PartitionState
 from maxbrod.backup.truncation import find_truncations
@@ -124,13 +125,17 @@ def observe(
         new = {where: start.timestamp_ms for where, each in states.items() if each.held is None and where not in failed}
         answers = list_offsets(client, new, deadline=Deadline.after(patience_s), failed=failed)
         offsets_for_time = {where: each.offset for where, each in answers.items()}
+    unanswered = (
+        about(where, "failed", error.message, hint=error.hint, exit_code=EXIT_INCOMPLETE)
+        for where, error in sorted(failed.items())
+    )
     return Observed(
         topics=topics,
         present=chosen.present,
         states=tuple(state for where, state in states.items() if where not in failed),
         unanswered={ids[where]: where.topic for where in failed if where in ids},
         offsets_for_time=offsets_for_time,
-        notices=(*chosen.notices, *recreated, *(_unanswered(where, each) for where, each in sorted(failed.items()))),
+        notices=(*chosen.notices, *recreated, *unanswered),
     )
 
 
@@ -167,14 +172,3 @@ def _without_recreated(
 
 def _bytes_per_offset(size: int | None, offsets: int) -> float | None:
     return None if size is None or offsets <= 0 else size / offsets
-
-
-def _unanswered(where: TopicPartition, error: MaxbrodError) -> Notice:
-    return Notice(
-        kind="failed",
-        message=error.message,
-        topic=where.topic,
-        partition=where.partition,
-        hint=error.hint,
-        exit_code=EXIT_INCOMPLETE,
-    )

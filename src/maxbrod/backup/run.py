@@ -31,7 +31,7 @@ from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.backup.archive_state import ArchiveState, read_archive_state
 from maxbrod.backup.base import BackupBase
 from maxbrod.backup.job import run_backup_job
-from maxbrod.backup.notices import clock_behind, held_back, never_still, not_captured, stopped
+from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
 from maxbrod.backup.observing import choose_topics, observe
 from maxbrod.backup.plan.mending import plan_mending
 from maxbrod.backup.plan.states import plan_partitions
@@ -53,7 +53,7 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import MENDABLE, now_ms
-from maxbrod.notices import Notice, worst_exit_code
+from maxbrod.notices import worst_exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from maxbrod.engine.session import Session
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.model import PartitionId
+    from maxbrod.notices import Notice
 
     Plans = Mapping[PartitionId, PartitionBackup]
 
@@ -398,11 +399,7 @@ class Backup(BackupBase):
 
 def _start_notes(plans: Plans) -> list[Notice]:
     """The plans that begin elsewhere than requested."""
-    return [
-        Notice(kind="start", message=plan.note, topic=plan.state.topic, partition=plan.state.partition)
-        for plan in plans.values()
-        if plan.note
-    ]
+    return [about(plan.state.where, "start", plan.note) for plan in plans.values() if plan.note]
 
 
 def _timeless(cluster: Mapping[str, Any]) -> str:

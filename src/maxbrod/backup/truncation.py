@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
+from maxbrod.backup.notices import about
 from maxbrod.backup.plan.items import outcomes_by_partition
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment, decode_rows, slice_of
 from maxbrod.kafka.fetch.offsets import epoch_ends
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.cut import cut_slice
 from maxbrod.layouts.kafka.partition import PartitionName
-from maxbrod.model import TopicPartition, now_ms
-from maxbrod.notices import Notice
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.fetch.offsets import EpochEnd
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.model import PartitionId
+    from maxbrod.model import PartitionId, TopicPartition
+    from maxbrod.notices import Notice
 
 _EVERYTHING: Final = 2**63 - 1
 _OBJECTS_NAMED: Final = 5
@@ -187,15 +188,8 @@ def _notice(state: PartitionState, offset: int, end_offset: int, lost: Sequence[
     """`lost` are the data rows that the archive held beyond the cut."""
     objects = ", ".join(sorted({row.path for row in lost})[:_OBJECTS_NAMED])
     hint = f"the records that the cluster lost are still in {objects}; restore them as of an earlier run (--as-of)"
-    return Notice(
-        kind="truncated",
-        message=f"the log was truncated to offset {offset} after it was archived; it is archived again from there",
-        topic=state.topic,
-        partition=state.partition,
-        first_offset=offset,
-        end_offset=end_offset,
-        hint=hint if lost else None,
-    )
+    message = f"the log was truncated to offset {offset} after it was archived; it is archived again from there"
+    return about(state.where, "truncated", message, (offset, end_offset), hint=hint if lost else None)
 
 
 # Reading: was the log cut while tasks read it?

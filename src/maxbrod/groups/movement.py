@@ -107,15 +107,13 @@ class Movement:
         """The groups that are refused, with the reason, and the current offsets of the others."""
         present = [listed[group_id] for group_id in groups if group_id in listed]
         active = [each for each in present if _is_active(each)]
-        refused = {each.group_id: _STAYING if self._force else _ACTIVE for each in active if not self._may_force(each)}
+        kept = [each for each in active if not self._force or each.type != CLASSIC]
+        refused = {each.group_id: _STAYING if self._force else _ACTIVE for each in kept}
         answers = read_offsets(self._client, present, {}, deadline=self._deadline())
         refused |= {group_id: f"{_UNREADABLE}: {why}" for group_id, why in answers.refused.items()}
         return refused, {
             group_id: {each.where: each for each in answers.found.get(group_id, ())} for group_id in groups
         }
-
-    def _may_force(self, group: ListedGroup) -> bool:
-        return self._force and group.type == CLASSIC
 
     def _put_back(
         self, group_id: str, kind: str, stood: Mapping[TopicPartition, CommittedOffset | None]

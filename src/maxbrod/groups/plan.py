@@ -131,6 +131,16 @@ def _translate(group: Group, committed: CommittedOffset, topic: RestoredTopic) -
     if log is None:
         return _skipped(group, committed, where, "its partition is not restored")
     offset, move = _position(committed.offset, log)
+    return _group_offset(group, committed, where, offset, move)
+
+
+def _skipped(group: Group, committed: CommittedOffset, where: TopicPartition, why: str) -> GroupOffset:
+    return replace(_group_offset(group, committed, where, None, Move.SKIPPED), why=why)
+
+
+def _group_offset(
+    group: Group, committed: CommittedOffset, where: TopicPartition, offset: int | None, move: Move
+) -> GroupOffset:
     return GroupOffset(
         group_id=group.group_id,
         type=group.type,
@@ -170,16 +180,3 @@ def _translate_shared(
             move=Move.EARLIER if found.seen_twice_max else Move.SAME,
             seen_twice_max=found.seen_twice_max,
         )
-
-
-def _skipped(group: Group, committed: CommittedOffset, where: TopicPartition, why: str) -> GroupOffset:
-    return GroupOffset(
-        group_id=group.group_id,
-        type=group.type,
-        where=where,
-        offset=None,
-        metadata=committed.metadata or "",
-        move=Move.SKIPPED,
-        source_offset=committed.offset,
-        why=why,
-    )

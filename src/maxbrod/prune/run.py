@@ -25,7 +25,7 @@ class PruneReport:
 
 
 def prune_archive(archive: Archive, older_than_ms: int, *, delete: bool = False) -> PruneReport:
-    """Find segments in which every record is older, and delete them with `delete`. The last one of a partition stays."""
+    """Find segments with only older records, and delete them with `delete`. The last one of a partition stays."""
     if archive.survey is None:
         raise UsageError(
             "an archive of our own layout keeps everything that was archived",

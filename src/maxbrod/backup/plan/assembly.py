@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from maxbrod.backup.notices import about
 from maxbrod.backup.plan.evidence import collect, impossible
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
 from maxbrod.catalog.schema import Kind
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
-from maxbrod.model import GapReason, PartitionId
-from maxbrod.notices import Notice
+from maxbrod.model import GapReason, PartitionId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.items import Outcome
     from maxbrod.catalog.tiling import Overlap, UncoveredRange
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.notices import Notice
 
 _HINTS: Final = {
     GapReason.CORRUPT: "a later run reads these offsets again, from an intact replica if one leads by then",
@@ -169,18 +170,8 @@ class _Author:
             self._notify_reason(reason, first, end, f"{missing} of these offsets have no record, and nothing says why")
 
     def notify(self, kind: str, first: int, end: int, message: str, hint: str | None, exit_code: int) -> None:
-        self.notices.append(
-            Notice(
-                kind=kind,
-                message=message,
-                topic=self.topic,
-                partition=self.partition.partition,
-                first_offset=first,
-                end_offset=end,
-                hint=hint,
-                exit_code=exit_code,
-            )
-        )
+        where = TopicPartition(topic=self.topic, partition=self.partition.partition)
+        self.notices.append(about(where, kind, message, (first, end), hint=hint, exit_code=exit_code))
 
     def _notify_reason(self, reason: GapReason, first: int, end: int, message: str) -> None:
         self.notify(str(reason), first, end, message, _HINTS.get(reason), _exit_code(reason))
