@@ -23,7 +23,7 @@ LOOKED_AT = 1_700_000_000_001
 
 
 def remembered(place: Place, **changes: Any) -> ArchiveState:
-    """Of an archive whose last snapshot knows a broker, and these points."""
+    """The state of an archive whose last snapshot has a broker, and these recovery points."""
     archive = fill(place)
     broker = Broker(node_id=1, host="broker1", port=9092, rack=None)
     points = {part(0): 2000, part(1): None, part(0, EMPTY_ID): 3000}

@@ -47,7 +47,7 @@ class ArchiveState:
     """As recorded in the archive, and advanced since by runs of this process."""
     behind: Mapping[PartitionId, int | None] = field(default_factory=dict)
     """As recorded in the last snapshot."""
-    looked_at_ms: int | None = None
+    confirmed_at_ms: int | None = None
     """When `cluster` was last confirmed."""
 
     @property
@@ -97,7 +97,7 @@ class ArchiveState:
             return known
         existed = _partition_counts(self.cluster)
         new = [each for each in chosen if each not in known and each.partition >= existed.get(each.topic_id, 0)]
-        return {**known, **dict.fromkeys(new, self.looked_at_ms)}
+        return {**known, **dict.fromkeys(new, self.confirmed_at_ms)}
 
     def recovery_points_of(self, choose: Callable[[Mapping[str, bool]], Collection[str]]) -> list[int | None]:
         """The recovery points of the topics that `choose` picks from all known names; True marks internal topics."""
@@ -138,17 +138,17 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
             )
             for partition, end in snapshot.ends.items()
         }
-        looked_at_ms = state.looked_at_ms
-        if looked_at_ms is None:
+        confirmed_at_ms = state.confirmed_at_ms
+        if confirmed_at_ms is None:
             # A DataFrame that was written since has recorded a snapshot too, without looking at a cluster.
-            looked_at_ms = min(snapshot.taken_at_ms, snapshot.cluster.get("taken_at_ms", 0))
+            confirmed_at_ms = min(snapshot.taken_at_ms, snapshot.cluster.get("taken_at_ms", 0))
         state = replace(
             state,
             cluster=snapshot.cluster,
             compacted=state.compacted | _compacted_topics(snapshot.cluster),
             behind=snapshot.behind,
             recovery_points={**snapshot.recovery_points, **state.recovery_points},
-            looked_at_ms=looked_at_ms,
+            confirmed_at_ms=confirmed_at_ms,
         )
     found = archive.catalog.positions()
     return replace(

@@ -119,7 +119,7 @@ def observe(
         if where in ids
     }
     cuts = find_truncations(client, catalog, states.values(), failed=failed, patience_s=patience_s)
-    states = {where: replace(each, truncated_at=cuts.get(where)) for where, each in states.items()}
+    states |= {where: replace(states[where], truncated_at=offset) for where, offset in cuts.items()}
     offsets_for_time: dict[TopicPartition, int] = {}
     if isinstance(start, AtTime):
         new = {where: start.timestamp_ms for where, each in states.items() if each.held is None and where not in failed}

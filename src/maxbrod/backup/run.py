@@ -332,7 +332,7 @@ class Backup(BackupBase):
                 self._forget(error)
                 self._run = self._run.without_uncommitted()
         points = self._run.recovery_points(before)
-        self._known = replace(self._known, recovery_points=points, looked_at_ms=self._run.started_at_ms)
+        self._known = replace(self._known, recovery_points=points, confirmed_at_ms=self._run.started_at_ms)
         self.recovery_point_ms = self._run.recovery_point(points)
         return self._run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
 

@@ -67,7 +67,7 @@ class Movement:
         for document in read_positions(self._storage, self._restore_id):
             for group, where, committed in decode_positions(document):
                 before.setdefault(group, {}).setdefault(where, committed)
-        return tuple(each for group, stood in sorted(before.items()) for each in self._put_back(*group, stood))
+        return tuple(each for group, previous in sorted(before.items()) for each in self._put_back(*group, previous))
 
     def _apply(self, moves: Iterable[GroupOffset], *, dry: bool) -> tuple[GroupPosition, ...]:
         groups: dict[str, list[GroupOffset]] = {}
@@ -116,10 +116,10 @@ class Movement:
         }
 
     def _put_back(
-        self, group_id: str, kind: str, stood: Mapping[TopicPartition, CommittedOffset | None]
+        self, group_id: str, kind: str, previous: Mapping[TopicPartition, CommittedOffset | None]
     ) -> Iterator[GroupPosition]:
-        outcomes = self._mover(group_id, kind, forced=self._force).put_back(stood)
-        for where, committed in stood.items():
+        outcomes = self._mover(group_id, kind, forced=self._force).put_back(previous)
+        for where, committed in previous.items():
             outcome = outcomes[where]
             # A group that no longer exists has no offsets, as before.
             gone = committed is None and outcome.code == Code.GROUP_ID_NOT_FOUND
@@ -153,11 +153,11 @@ class _GroupMover:
         ]
         return self._change([each.where for each in offsets], lambda: self._commit(offsets))
 
-    def put_back(self, stood: Mapping[TopicPartition, CommittedOffset | None]) -> Outcomes:
-        known = [each for each in stood.values() if each is not None]
-        unknown = [where for where, each in stood.items() if each is None]
+    def put_back(self, previous: Mapping[TopicPartition, CommittedOffset | None]) -> Outcomes:
+        known = [each for each in previous.values() if each is not None]
+        unknown = [where for where, each in previous.items() if each is None]
         # Delete first: a share group deletes the offsets of whole topics, including those to be committed here.
-        return self._change(stood, lambda: {**self._delete(unknown), **self._commit(known)})
+        return self._change(previous, lambda: {**self._delete(unknown), **self._commit(known)})
 
     def _change(self, partitions: Iterable[TopicPartition], change: Callable[[], Outcomes]) -> Outcomes:
         """With force, remove the members first, and again if they rejoin too early."""
@@ -244,15 +244,15 @@ def encode_positions(
     ]
 
 
-def _stored(group_id: str, move: GroupOffset, stood: CommittedOffset | None) -> _StoredPosition:
+def _stored(group_id: str, move: GroupOffset, previous: CommittedOffset | None) -> _StoredPosition:
     return _StoredPosition(
         group=group_id,
         type=move.type,
         topic=move.where.topic,
         partition=move.where.partition,
-        offset=None if stood is None else stood.offset,
-        leader_epoch=-1 if stood is None else stood.leader_epoch,
-        metadata=None if stood is None else stood.metadata,
+        offset=None if previous is None else previous.offset,
+        leader_epoch=-1 if previous is None else previous.leader_epoch,
+        metadata=None if previous is None else previous.metadata,
     )
 
 
@@ -267,10 +267,10 @@ def decode_positions(
         raise CorruptDataError(what, operation="put groups back") from error
     for each in stored:
         where = TopicPartition(topic=each.topic, partition=each.partition)
-        stood = None
+        previous = None
         if each.offset is not None:
-            stood = _committed_at(where, each.offset, leader_epoch=each.leader_epoch, metadata=each.metadata)
-        yield (each.group, each.type), where, stood
+            previous = _committed_at(where, each.offset, leader_epoch=each.leader_epoch, metadata=each.metadata)
+        yield (each.group, each.type), where, previous
 
 
 def _committed_at(
