@@ -14,8 +14,8 @@ from fixtures_archives import commit_run
 from maxbrod.archive.carried import NOTHING, encode_carried
 from maxbrod.archive.foreign_target import _with_lost, facts_of
 from maxbrod.archive.snapshots import find_moment
+from maxbrod.backup.archive_state import read_archive_state
 from maxbrod.backup.notices import clock_behind
-from maxbrod.backup.positions import Positions
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run
 from maxbrod.convert.targets import NativeTarget
@@ -74,9 +74,7 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over_on_the_way_back(local_pla
 
 def test_the_first_run_of_a_newer_release_carries_on_what_older_ones_knew(local_place: Place) -> None:
     archive = archive_of(local_place, BOTH, ONE)
-    positions = Positions()
-    positions.remember(archive)
-    carried = positions.carried_beside(cluster())
+    carried = read_archive_state(archive).carried_beside(cluster())
     assert [(each.topic.topic_id, each.run_id) for each in carried.topics] == [("A", "run-0"), ("B", "run-1")]
     assert [each.run_id for each in carried.offsets] == ["run-0"]
 
@@ -99,9 +97,7 @@ def test_a_conversion_into_an_archive_keeps_what_that_knew_and_the_source_has_lo
 
 def test_a_data_frame_that_is_written_keeps_what_is_carried_on(local_place: Place) -> None:
     archive = archive_of(local_place, BOTH, ONE)
-    positions = Positions()
-    positions.remember(archive)
-    carried = encode_carried(positions.carried_beside(ONE))
+    carried = encode_carried(read_archive_state(archive).carried_beside(ONE))
     commit_run(archive, "run-2", [], topics=TOPICS, ends=ENDS, cluster=ONE, carried=carried)
     assert isinstance(archive.catalog, Catalog)
     known = look(archive.storage, archive.catalog)

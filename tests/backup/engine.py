@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from maxbrod.backup import run as engine
 from maxbrod.backup import task as task_module
-from maxbrod.backup.job import _work, decode_outcomes, encode_task
+from maxbrod.backup.job import OUTCOMES, TASK, work
 from maxbrod.config import Config, StorageConfig
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def run_job_here(
     _: object, settings: TaskSettings, tasks: Sequence[Task], *, on_done: Callable[[int], None] | None = None
 ) -> list[Outcome]:
     """What Spark does with tasks, one after another: text in, text out."""
-    return [outcome for task in tasks for outcome in decode_outcomes(_work(settings, encode_task(task)))]
+    return [
+        outcome for task in tasks for outcome in OUTCOMES.validate_json(work(settings, TASK.dump_json(task).decode()))
+    ]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from backup.engine import back_up_on
 from maxbrod.backup import run as engine
-from maxbrod.backup.job import decode_outcomes, encode_task, run_backup_job
+from maxbrod.backup.job import OUTCOMES, TASK, run_backup_job
 from maxbrod.config import Config
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.engine.session import open_session
@@ -42,9 +42,9 @@ def fateful_job(fate: Fate, marks: Path) -> Callable[..., list[Outcome]]:
     """`run_backup_job` in which the first attempt of the first task meets a fate; attempts leave marks in a folder."""
 
     def job(session: Any, settings: TaskSettings, tasks: Sequence[Task], **_: Any) -> list[Outcome]:
-        payloads = [encode_task(task) for task in one_item_each(tasks)]
+        payloads = [TASK.dump_json(task).decode() for task in one_item_each(tasks)]
         answers = run_tasks(session, partial(_fateful(fate, str(marks)), settings), payloads, name=settings.run_id)
-        return [outcome for answer in answers for outcome in decode_outcomes(answer)]
+        return [outcome for answer in answers for outcome in OUTCOMES.validate_json(answer)]
 
     return job
 
@@ -62,7 +62,7 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
         from pyspark import TaskContext  # noqa: PLC0415
 
         from maxbrod.backup import task as backup_task  # noqa: PLC0415
-        from maxbrod.backup.job import _work  # noqa: PLC0415
+        from maxbrod.backup.job import work as read_task  # noqa: PLC0415
 
         context = TaskContext.get()
         number, attempt = context.partitionId(), context.attemptNumber()
@@ -83,7 +83,7 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
         mark("began")
         if doomed and fate == "in the middle":
             backup_task.read_range = dying_range  # type: ignore[attr-defined]
-        answer = _work(settings, payload)
+        answer = read_task(settings, payload)
         mark("wrote")
         if doomed and fate == "at the end":
             os.kill(os.getpid(), signal.SIGKILL)

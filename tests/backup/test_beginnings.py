@@ -27,7 +27,7 @@ KEEP = {"retention.ms": "-1"}
 
 def fail_job(_: object, __: object, tasks: Sequence[Task], **___: Any) -> list[Outcome]:
     """No leader answers."""
-    failure = Failure(trouble=FailureKind.UNAVAILABLE, message="nobody answers")
+    failure = Failure(kind=FailureKind.UNAVAILABLE, message="nobody answers")
     return [
         Outcome(item=item, slices=(), reached=item.start, log_start_offset=0, failure=failure)
         for task in tasks

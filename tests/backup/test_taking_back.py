@@ -11,8 +11,8 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.backup import observing
 from maxbrod.backup import run as engine
+from maxbrod.backup import truncation
 from maxbrod.kafka.fetch.offsets import EpochEnd
 from maxbrod.sandbox.topics import create_topic
 
@@ -40,7 +40,7 @@ def test_a_run_killed_after_it_found_a_log_emptied_never_leaves_offsets_out(
     config = config_of(cluster, tmp_path / "archive", topic)
     assert back_up(config).records == 100
     with monkeypatch.context() as patched:
-        patched.setattr(observing, "epoch_ends", everything_lost)
+        patched.setattr(truncation, "epoch_ends", everything_lost)
         with without_spark(die), engine.Backup(config) as backup, pytest.raises(KeyboardInterrupt):
             backup.run()
     assert back_up(config).exit_code == 0
@@ -57,7 +57,7 @@ def test_what_a_log_lost_is_replaced_by_what_it_has_now_in_one_commit(
     first = back_up(config)
     before, left = first.version, open_archive(str(config.archive)).catalog.rows()
     with monkeypatch.context() as patched:
-        patched.setattr(observing, "epoch_ends", everything_lost)
+        patched.setattr(truncation, "epoch_ends", everything_lost)
         report = back_up(config)
     assert (report.exit_code, report.records, report.version) == (0, 100, before + 1)
     assert kinds(report).count("truncated") == 1

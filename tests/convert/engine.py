@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from maxbrod.archive.foreign_target import TargetRequest
+from maxbrod.backup import base as backup_base
 from maxbrod.backup import foreign as backing_up
 from maxbrod.backup.choosing import target_request
 from maxbrod.config import Config, SparkConfig, StorageConfig
@@ -16,7 +17,8 @@ from maxbrod.convert import proof as proving
 from maxbrod.convert import run as converting
 from maxbrod.convert.verify_job import _verified
 from maxbrod.convert.verify_job import _work as verify_work
-from maxbrod.transfer.job import _transferred, _work
+from maxbrod.transfer.items import ITEMS, RESULTS
+from maxbrod.transfer.job import work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,8 +38,8 @@ def run_job_here(
 ) -> list[Transferred]:
     """What Spark does with tasks, one after another: text in, text out."""
     del on_done
-    answers = [_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
-    return [_transferred(values) for answer in answers for values in json.loads(answer)]
+    answers = [work(settings, ITEMS.dump_json(tuple(task)).decode()) for task in tasks]
+    return [done for answer in answers for done in RESULTS.validate_json(answer)]
 
 
 def verify_here(_: object, settings: VerifySettings, tasks: Sequence[Sequence[VerifyItem]]) -> list[Verified]:
@@ -56,9 +58,9 @@ def without_spark(job: Callable[..., list[Transferred]] = run_job_here) -> Itera
         patch.object(backing_up, "run_transfer_job", job),
         patch.object(proving, "run_verify_job", verify_here),
         patch.object(converting, "open_configured", nothing),
-        patch.object(backing_up, "open_configured", nothing),
+        patch.object(backup_base, "open_configured", nothing),
         patch.object(converting, "parallelism_of", lambda *_: 2),
-        patch.object(backing_up, "parallelism_of", lambda *_: 2),
+        patch.object(backup_base, "parallelism_of", lambda *_: 2),
     ):
         yield
 

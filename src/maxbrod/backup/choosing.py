@@ -1,4 +1,4 @@
-"""Which backup a configuration means: into an archive of our own, or into one in another tool's layout."""
+"""Opens the backup for a configuration: into an archive of our own layout, or of another tool's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_backup(
     on_progress: OnProgress = silent,
     stop: threading.Event | None = None,
 ) -> AnyBackup:
-    """For a `with`. UsageError where options do not go with the layout."""
+    """Use it in a `with`. UsageError if options do not fit the layout."""
     request = config.backup
     given = [
         flag
@@ -41,15 +41,15 @@ def open_backup(
     ]
     if config.layout in {None, NATIVE}:
         if given:
-            raise UsageError(f"{given[0]} is for other layouts than our own", hint="name one with --layout")
+            raise UsageError(f"{given[0]} is only for the layouts of other tools", hint="choose one with --layout")
         return Backup(config, session=session, on_progress=on_progress, stop=stop)
     if request.roll_age:
-        raise UsageError("--roll-age is for our own layout", hint="choose the interval by --every instead")
+        raise UsageError("--roll-age is only for our own layout", hint="set the interval with --every instead")
     return ForeignBackup(config, target_request(config), session=session, on_progress=on_progress, stop=stop)
 
 
 def target_request(config: Config) -> TargetRequest:
-    """How a backup in another layout is written. Sizes of segments are that layout's own, where nobody gave one."""
+    """How to write a backup in another layout. Segment sizes default to that layout's own."""
     request = config.backup
     given = request.model_fields_set
     return TargetRequest(

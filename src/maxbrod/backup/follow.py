@@ -1,7 +1,7 @@
-"""Backs up again and again on one Spark session: one run per interval, until it is told to stop.
+"""Backs up repeatedly on one Spark session: one run per interval, until it is stopped.
 
-A run that cannot reach the cluster or the store is told and tried again; one that is refused, or asked for nonsense,
-ends it. The clock is steady: a run that takes longer than its interval is followed by the next one at the next tick.
+If a run cannot reach the cluster or the store, that is reported and the next interval tries again. A refusal or a usage
+error ends it. Intervals have fixed start times: after a run that takes longer, the next one starts at the next tick.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.backup.choosing import open_backup
 from maxbrod.backup.notices import STOPPED
-from maxbrod.backup.plan.rolling import RollLimits
+from maxbrod.backup.plan.rolling import RollLimits, Waiting
 from maxbrod.backup.report import add_up
-from maxbrod.backup.waiting import Waiting
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError
 from maxbrod.model import now_ms
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
 
-_LOOK_UP_S: Final = 0.2
+_POLL_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 300.0
 
 
@@ -44,15 +43,15 @@ class Interval:
     report: BackupReport | None
     error: MaxbrodError | None
     recovery_point_ms: int | None
-    """What was written before this to the topics that are followed can be brought back; None: there is none yet."""
+    """Everything written before this to the followed topics can be restored; None: there is none yet."""
     failures: int
-    """How many have failed in a row, with this one: ended by an error, or with an archive that could not be written."""
+    """Failures in a row, including this one: the run ended with an error, or could not write the archive."""
     lags: Mapping[str, int | None] | None = None
-    """Of each topic, what the cluster had when the run was planned and the archive has not; None: unknown."""
+    """For each topic, how many offsets the cluster had at planning and the archive lacks; None if unknown."""
 
     @property
     def lag_offsets(self) -> int | None:
-        """Of all topics; None where not everything could be asked."""
+        """The lag of all topics together; None if not every partition answered."""
         return None if self.lags is None else add_up(self.lags.values())
 
     @property
@@ -61,12 +60,12 @@ class Interval:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was ended before it had read everything."""
+        """Whether a stop ended it before it had read everything."""
         return self.report is not None and any(each.kind == STOPPED for each in self.report.notices)
 
     @property
     def exit_code(self) -> int:
-        """What it would end a command with; a stop that was asked for is none of the reasons."""
+        """The exit code of a command that ends with this interval; a requested stop is not a failure."""
         if self.error is not None:
             return self.error.exit_code
         notices = () if self.report is None else self.report.notices
@@ -100,9 +99,9 @@ def follow(
     on_progress: OnProgress = silent,
     session: Session | None = None,
 ) -> Interval:
-    """Run until `stop` is set, or an error that no retry can help, which is raised. The last interval is returned.
+    """Run until `stop` is set, and return the last interval. Errors that a retry cannot fix are raised.
 
-    A stop finishes and commits what is being read, and then takes what thresholds have put off.
+    A stop finishes and commits the current wave, and then reads the partitions that thresholds have deferred.
     """
     waiting = _waiting(config.backup)
     ticks = _Ticks(config.backup.every)
@@ -134,7 +133,7 @@ def _attempt(backup: AnyBackup, last: Interval | None, waiting: Waiting | None) 
     try:
         report = backup.run(demand_topics=False, waiting=waiting)
     except MaxbrodError as error:
-        # Somebody may make room; nobody mends a configuration from outside.
+        # Someone may free space meanwhile; a wrong configuration stays wrong.
         if not error.retryable and not isinstance(error, StorageFullError):
             raise
         failed = error
@@ -152,14 +151,14 @@ def _attempt(backup: AnyBackup, last: Interval | None, waiting: Waiting | None) 
 
 
 class _Ticks:
-    """Moments that are `every_s` apart, whatever happens between them."""
+    """Times that are `every_s` apart, however long the runs take."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._next = time.monotonic()
 
     def next_in_s(self, failures: int) -> float:
-        """Until the next tick that has not passed; later after each failure in a row."""
+        """The time until the next tick, longer after each failure in a row."""
         now = time.monotonic()
         missed = max(0.0, now - self._next) // self._every_s if self._every_s else 0.0
         self._next = max(self._next + (missed + 1) * self._every_s, now)
@@ -168,12 +167,12 @@ class _Ticks:
 
 
 def _wait(seconds: float, stop: threading.Event, on_progress: OnProgress) -> bool:
-    """False if `stop` came. Looks up now and then: waiting on the event would hold its lock when a signal sets it."""
+    """False if `stop` was set. It polls: waiting on the event would hold its lock when a signal handler sets it."""
     on_progress(Progress(phase="waiting for the next interval"))
     until = time.monotonic() + seconds
     while not stop.is_set():
         rest_s = until - time.monotonic()
         if rest_s <= 0:
             return True
-        time.sleep(min(rest_s, _LOOK_UP_S))
+        time.sleep(min(rest_s, _POLL_S))
     return False

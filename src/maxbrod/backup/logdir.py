@@ -1,4 +1,4 @@
-"""A backup of brokers' log directories: a conversion like any other, which knows that logs are read but once."""
+"""A backup of brokers' log directories: a conversion that reads each log once."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def logdir_request(
     topics: tuple[str, ...] = (),
     uncommitted_tail: bool = False,
 ) -> ConvertRequest:
-    """`directory` is a broker's log directory, or a folder that has several of them."""
+    """`directory` is a broker's log directory, or a folder with several of them."""
     return ConvertRequest(
         source_url=directory,
         source=storage,
         target_url=archive,
         target=storage,
         source_layout="logdir",
-        # Checksums are looked at when the batches are copied, which reads every byte anyway.
+        # Copying checks the checksums, and reads every byte anyway.
         source_extra={CHECK_CRC: "false", "uncommitted_tail": str(uncommitted_tail).lower()},
         topics=topics,
         to=to,
-        # As any backup: every batch is checked when it is read. To prove what was written there is `check --deep`.
+        # As in any backup, every batch is checked when it is read. `check --deep` proves what was written.
         verify=False,
     )

@@ -1,6 +1,6 @@
-"""What a backup that follows tells Prometheus. A registry of its own: nothing of the process, nothing of others.
+"""Prometheus metrics of a backup that follows. They have a registry of their own, without metrics of the process.
 
-The names are documented in docs/operations.md, and people's alerts rest on them.
+The names are documented in docs/operations.md, and users' alerts depend on them.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _DURATIONS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 class BackupMetrics:
-    """Give it every interval. Times are seconds since 1970, as Prometheus has them."""
+    """Call `observe` with every interval. Times are seconds since 1970, as usual in Prometheus."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         here = self.registry
-        self._intervals = Counter("maxbrod_backup_intervals", "Runs by how they ended.", ["result"], registry=here)
-        self._failures = Gauge("maxbrod_backup_failures", "Runs that have failed in a row.", registry=here)
+        self._intervals = Counter("maxbrod_backup_intervals", "Runs by result.", ["result"], registry=here)
+        self._failures = Gauge("maxbrod_backup_failures", "Failed runs in a row.", registry=here)
         self._success = Gauge(
             "maxbrod_backup_last_success_timestamp_seconds", "When the last complete run ended.", registry=here
         )
         self._point = Gauge(
             "maxbrod_backup_recovery_point_timestamp_seconds",
-            "What was written before this can be brought back; 0 while there is none.",
+            "Everything written before this can be restored; 0 while there is none.",
             registry=here,
         )
         self._lag = Gauge(
             "maxbrod_backup_lag_offsets",
-            "Offsets that the cluster has and the archive has not; NaN while nobody knows.",
+            "Offsets that the cluster has and the archive lacks; NaN while unknown.",
             ["topic"],
             registry=here,
         )
@@ -50,7 +50,7 @@ class BackupMetrics:
         self._duration = Histogram(
             "maxbrod_backup_duration_seconds", "How long runs took.", buckets=_DURATIONS_S, registry=here
         )
-        self._notices = Counter("maxbrod_backup_notices", "What runs had to say.", ["kind"], registry=here)
+        self._notices = Counter("maxbrod_backup_notices", "Notices of runs.", ["kind"], registry=here)
         self._topics: tuple[str, ...] = ()
         for result in ("complete", "incomplete", "failed"):
             self._intervals.labels(result)
@@ -68,7 +68,7 @@ class BackupMetrics:
             self._observe_report(interval.report)
 
     def _observe_lags(self, lags: Mapping[str, int | None] | None) -> None:
-        # A topic that is gone has no lag, rather than its last one for ever. One of which nothing could be asked has.
+        # A deleted topic has no lag, instead of its last one for ever. A topic that did not answer has an unknown one.
         known = dict.fromkeys(self._topics) if lags is None else lags
         self._lag.clear()
         for topic, lag in known.items():
@@ -85,7 +85,7 @@ class BackupMetrics:
 
 @contextmanager
 def serving(metrics: BackupMetrics, port: int, host: str) -> Iterator[int]:
-    """Serve them for the length of the block; the port, which matters where 0 was asked for."""
+    """Serve the metrics within the block; yields the port, which differs from `port` if that is 0."""
     try:
         server, thread = start_http_server(port, addr=host, registry=metrics.registry)
     except (OSError, OverflowError) as error:

@@ -1,9 +1,10 @@
-"""The report of one run of a backup: frozen values that print as JSON."""
+"""The report of one run of a backup, as values that print as JSON."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import EXIT_DONE
 from maxbrod.notices import Notice, verdict_of, worst_exit_code
@@ -11,35 +12,37 @@ from maxbrod.notices import Notice, verdict_of, worst_exit_code
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+_FINDINGS_MAX: Final = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReport:
-    """What a run has archived of one incarnation of a topic."""
+    """The figures of one incarnation of a topic in one run."""
 
     topic: str
     topic_id: str
     partitions: int
     records: int
     bytes: int
-    """As stored."""
+    """Bytes stored."""
     raw_bytes: int
-    """As read."""
+    """Bytes read."""
     gaps: Mapping[str, int] = field(default_factory=dict)
     """Offsets without data, by reason."""
     waiting: int | None = 0
     """Offsets that are in the log and not in the archive: not read, of open transactions, or written since the run
-    began. None where not every partition could be asked."""
+    began. None if not every partition answered."""
 
 
 def add_up(counts: Iterable[int | None]) -> int | None:
-    """The sum; None where one of them is unknown."""
+    """The sum; None if one of them is unknown."""
     known = list(counts)
     return None if None in known else sum(each or 0 for each in known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupReport:
-    """One run of a backup. `complete`: every offset up to the planned end is archived or explained."""
+    """One run of a backup. It is `complete` if every offset up to the planned end is archived or explained."""
 
     run_id: str
     archive: str
@@ -49,13 +52,13 @@ class BackupReport:
     notices: tuple[Notice, ...]
     objects: int
     version: int
-    """Of the catalog, which has everything that is reported here."""
+    """The version of the catalog that contains everything reported here."""
     committed: bool
-    """False if nothing was: there was nothing new, or it could not be stored."""
+    """False if there was nothing new, or if it could not be stored."""
     recovery_point_ms: int | None
-    """What was written before this moment to the topics of this run can be brought back; None: there is none yet."""
+    """Everything written before this moment to the topics of this run can be restored; None: there is none yet."""
     planned: bool = True
-    """False if the run ended before the cluster was asked what it has."""
+    """False if the run ended before it knew what the cluster has."""
 
     @property
     def complete(self) -> bool:
@@ -63,12 +66,12 @@ class BackupReport:
 
     @property
     def exit_code(self) -> int:
-        """Of the gravest notice: the archive could not be written, then damage, then what is missing."""
+        """The code of the most severe notice: archive not written, then damage, then missing records."""
         return worst_exit_code(self.notices)
 
     @property
     def verdict(self) -> str:
-        """In a word, from the exit code: whoever prints one prints the other."""
+        """The exit code in a word."""
         return verdict_of(self.exit_code)
 
     @property
@@ -85,11 +88,31 @@ class BackupReport:
 
     @property
     def waiting(self) -> int | None:
-        """Offsets that the cluster has and the archive has not; None where not everything could be asked."""
+        """Offsets that the cluster has and the archive lacks; None if not every partition answered."""
         return add_up(topic.waiting for topic in self.topics) if self.planned else None
 
+    def statistics(self) -> dict[str, Any]:
+        """The details of the run's row in the catalog."""
+        return {
+            "command": "backup",
+            "topics": len(self.topics),
+            "partitions": sum(topic.partitions for topic in self.topics),
+            "records": self.records,
+            "bytes": self.bytes,
+            "raw_bytes": self.raw_bytes,
+            "objects": self.objects,
+            "recovery_point_ms": self.recovery_point_ms,
+            "complete": self.complete,
+            "exit_code": self.exit_code,
+            "notices": dict(Counter(notice.kind for notice in self.notices)),
+            # Few, and worth keeping: each names offsets that need attention.
+            "findings": [str(notice) for notice in self.notices if notice.exit_code or notice.kind == "truncated"][
+                :_FINDINGS_MAX
+            ],
+        }
+
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`, and for the run's row in the catalog."""
+        """For `--json`."""
         totals = {"records": self.records, "bytes": self.bytes, "raw_bytes": self.raw_bytes}
         verdict = {"complete": self.complete, "verdict": self.verdict, "exit_code": self.exit_code}
         return {**asdict(self), **totals, "waiting": self.waiting, **verdict}

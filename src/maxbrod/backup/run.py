@@ -1,75 +1,84 @@
-"""Backs a cluster up into an archive: plans, lets Spark read, proves that nothing is missing, commits.
+"""Backs up a cluster into an archive: observe, plan, read on Spark, prove that nothing is missing, commit.
 
-Nothing is remembered outside the archive. A run commits all or nothing of each wave of tasks; killed at any instant, it
-leaves objects that no row names, and the next run begins where the catalog ends.
+All state is in the archive. A run commits each wave of tasks as a whole or not at all. If it is killed, it leaves
+objects that no row names, and the next run starts where the catalog ends.
+
+Each step is a function over frozen values, and every step has its own module:
+
+    observing.observe      the cluster and the archive's end  → Observed: the state of every partition
+    plan/                  Observed                           → plans, ranges, tasks, waves
+    truncation             what the archive holds of a log that was cut is replaced
+    job, task              a wave of tasks                    → Outcome for each range, from Spark's workers
+    proving                Outcomes                           → Proved: rows that cover every offset once, and notices
+    Backup._commit         Proved rows                        → the catalog
+
+`Backup` only connects them. It keeps two values, which each step replaces: `ArchiveState` (what the archive knows, for
+any number of runs) and `BackupRun` (what this run has done). An error leaves both at the last step that succeeded.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.carried import RunKnowledge, encode_carried
 from maxbrod.archive.opening import Archive, open_for_writing
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshot_document import Snapshot, encode
-from maxbrod.backup.accounting import explain_unread, still_to_read, take, take_mended
-from maxbrod.backup.broker_watch import BrokerWatch
-from maxbrod.backup.histories import find_mixed
+from maxbrod.backup.archive_state import ArchiveState, read_archive_state
+from maxbrod.backup.base import BackupBase
 from maxbrod.backup.job import run_backup_job
-from maxbrod.backup.meter import Meter
-from maxbrod.backup.notices import clock_behind, held_back, never_still, not_captured, stopped, truncated
-from maxbrod.backup.observing import Observation, choose_topics, observe
+from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
+from maxbrod.backup.observing import choose_topics, observe
 from maxbrod.backup.plan.mending import plan_mending
-from maxbrod.backup.plan.starts import AtOffsets, Earliest, Latest, parse_start
-from maxbrod.backup.plan.states import plan_partition
-from maxbrod.backup.plan.tasks import PartitionRange, plan_tasks
-from maxbrod.backup.positions import Positions
+from maxbrod.backup.plan.states import plan_partitions
+from maxbrod.backup.plan.tasks import plan_tasks
+from maxbrod.backup.proving import prove, prove_mended, prove_unread, still_to_read
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.backup.task import TaskSettings
-from maxbrod.backup.truncation import cut_back, held_rows
+from maxbrod.backup.truncation import apply_truncation, find_mixed
+from maxbrod.backup.watching import BrokerWatch, Meter
 from maxbrod.catalog.replaced import after_replacing
-from maxbrod.catalog.rows import Run, Segment
+from maxbrod.catalog.rows import Run
 from maxbrod.engine.jobs import ON_SPARK
 from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError, UnavailableError, UsageError
+from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError, UnavailableError
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import encode_state
 from maxbrod.kafka.state.open_transactions import open_transactions
-from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.model import MENDABLE, PartitionId, TopicPartition, now_ms
-from maxbrod.notices import Notice, worst_exit_code
+from maxbrod.model import MENDABLE, now_ms
+from maxbrod.notices import worst_exit_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Mapping, Sequence
 
-    from maxbrod.backup.plan.items import Outcome
+    from maxbrod.backup.observing import ChosenTopics
+    from maxbrod.backup.plan.rolling import Waiting
     from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.plan.tasks import Wave
+    from maxbrod.backup.proving import Proved
     from maxbrod.backup.report import BackupReport
-    from maxbrod.backup.waiting import Waiting
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
     from maxbrod.kafka.state.cluster_state import ClusterState
+    from maxbrod.model import PartitionId
+    from maxbrod.notices import Notice
+
+    Plans = Mapping[PartitionId, PartitionBackup]
 
 _ROUNDS_MAX: Final = 3
-"""A topic that is recreated, or a log that is cut, while it is read is planned afresh in the same run; not forever."""
+"""A topic that is recreated, or truncated, while it is read is planned again in the same run, this often at most."""
 
 
-class Backup:
-    """One archive and one cluster, for any number of runs. Spark starts when there is something to read, and stays.
-
-    Use it in a `with`. `stop` may be set from anywhere: the run under way then ends at its next commit.
-    """
+class Backup(BackupBase):
+    """A backup into an archive of our own layout."""
 
     def __init__(
         self,
@@ -79,95 +88,95 @@ class Backup:
         on_progress: OnProgress = silent,
         stop: threading.Event | None = None,
     ) -> None:
-        if config.kafka is None:
-            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
-        if config.archive is None:
-            raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
-        self._config = config
-        self._kafka = config.kafka
-        self._request = config.backup
-        self._start = parse_start(self._request.start)
-        select_topics({}, self._request.topics, self._request.exclude, internal=True)  # refuses a pattern that is none
+        super().__init__(config, session=session, on_progress=on_progress, stop=stop)
+        select_topics({}, self._request.topics, self._request.exclude, internal=True)  # refuses an invalid pattern
         self._compression = Compression.parse(self._request.compression)
-        self._on_progress = on_progress
-        self.stop = stop or threading.Event()
-        self._given_session = session
-        self._session: Session | None = None
-        self._undo = ExitStack()
-        self._close_session = self._undo.enter_context(ExitStack())
-        self._archive_url = config.archive
         self._opened: Archive | None = None
-        self._positions = Positions()
-        self.recovery_point_ms: int | None = None
-        """Of the topics that are chosen, as far as the archive tells, whatever became of the last run."""
-        self.lags: Mapping[str, int | None] | None = None
-        """Of each topic, what the cluster had at the last run and the archive has not; None: unknown."""
-        self._client = self._undo.enter_context(KafkaClient(self._kafka, stop=self.stop))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._undo.close()
+        self._known = ArchiveState()
+        self._run = BackupRun()
 
     def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
-        """Bring the archive up to the present, but for what `waiting` puts off.
+        """Bring the archive up to date, except for partitions that `waiting` defers.
 
-        UsageError where a topic that is named does not exist, unless `demand_topics` is false. After an error the next
-        run begins afresh, from what the catalog says.
+        UsageError if a named topic does not exist, unless `demand_topics` is false. After an error the next run reads
+        the catalog again.
         """
-        run = BackupRun()
+        self._run = BackupRun()
         try:
-            return self._run(run, demand_topics=demand_topics, waiting=waiting)
+            return self._run_rounds(demand_topics=demand_topics, waiting=waiting)
         except BaseException as error:
             self._forget(error)
             if isinstance(error, UnavailableError) and self.stop.is_set():
-                # It was waited for when the stop came, and no longer then.
-                run.interrupted = True
-                run.notices.append(stopped())
-                run.drop_uncommitted()
-                return run.report(self._archive_url, -1, self.recovery_point_ms)
+                # The run was waiting for something when the stop came, and gave up waiting.
+                self._run = self._run.without_uncommitted().with_notices([stopped()])
+                return self._run.report(self._archive_url, -1, self.recovery_point_ms)
             raise
         finally:
-            self.lags = run.lags()
+            self.lags = self._run.lags()
 
     def hurry(self) -> None:
-        """A run after a stop, to the end of what is there."""
+        """Allow one more run after a stop, which reads everything to the end."""
         self.stop = self._client.stop = threading.Event()
 
-    def _run(self, run: BackupRun, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
+    def _run_rounds(self, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
+        """One round for all chosen topics, and further ones for topics that changed while they were read."""
         self._on_progress(Progress(phase="planning"))
         archive = self._archive()
-        run.notices.extend(clock_behind(self._positions.newest_run, run.started_at_ms))
-        only: set[str] | None = None
+        self._note(*clock_behind(self._known.newest_run, self._run.started_at_ms))
         cluster = capture(self._client, deadline=Deadline.after(self._request.patience))
+        compacted = {topic.topic_id for topic in cluster.topics if topic.compacted}
+        self._known = replace(self._known, compacted=self._known.compacted | compacted)
+        again: frozenset[str] | None = None
         for _ in range(_ROUNDS_MAX):
-            demand = demand_topics and only is None
-            found = choose_topics(self._client, self._request, patience_s=self._request.patience, demand=demand)
-            if only is None:
-                run.present = found.present
+            demand = demand_topics and again is None
+            chosen = choose_topics(self._client, self._request, patience_s=self._request.patience, demand=demand)
+            if again is None:
+                self._run = replace(self._run, present=chosen.present)
+                again = self._round(archive, chosen, waiting)
+                self._mend(archive)
             else:
-                found.topics = {name: topic for name, topic in found.topics.items() if name in only}
-            self._round(run, archive, found, cluster, waiting if only is None else None)
-            if only is None:
-                self._mend(run, archive)
-            if not run.again or run.interrupted:
+                topics = {name: topic for name, topic in chosen.topics.items() if name in again}
+                again = self._round(archive, replace(chosen, topics=topics), None)
+            if not again or self._run.interrupted:
                 break
-            self._commit(run, archive)
-            only, run.again, run.stopped = run.again, set(), set()
+            self._commit(archive)
         else:
-            run.notices.extend(map(never_still, sorted(only or ())))
-        return self._finish(run, archive, cluster)
+            self._note(*map(never_still, sorted(again or ())))
+        return self._finish(archive, cluster)
 
-    def _forget(self, error: BaseException) -> None:
-        """What is remembered may be ahead of the catalog: rows that were never committed, or a commit unheard of."""
-        self._opened = None
-        if isinstance(error, UnavailableError) and error.operation == ON_SPARK:
-            # Its JVM may be gone; the next run starts another.
-            self._session = None
-            self._close_session.close()
+    def _round(self, archive: Archive, chosen: ChosenTopics, waiting: Waiting | None) -> frozenset[str]:
+        """Observe, plan, read, prove and commit the chosen topics; the last wave is left to the caller to commit.
+
+        Returns the topics to plan again.
+        """
+        observed = observe(
+            self._client,
+            archive.catalog,
+            chosen,
+            held=self._known.held,
+            compacted=self._known.compacted,
+            start=self._start,
+            patience_s=self._request.patience,
+        )
+        self._note(*observed.notices)
+        appeared = self._known.appeared(observed.states)
+        plans = plan_partitions(
+            observed.states, self._start, appeared=appeared, offsets_for_time=observed.offsets_for_time
+        )
+        self._note(*_start_notes(plans))
+        self._apply_truncations(archive, plans)
+        self._known = self._known.with_partitions(plans)
+        self._run = self._run.with_plans(observed, plans, self._known.ends)
+        due = self._defer(plans, waiting)
+        self._note_open_transactions(due)
+        self._accept(prove_unread(due, self._known.held, run_id=self._run.run_id))
+        waves = plan_tasks(
+            [plan.range for plan in due], parallelism=self._parallelism(), wave_bytes=self._request.commit_bytes
+        )
+        return self._read_waves(archive, waves)
+
+    def _note(self, *notices: Notice) -> None:
+        self._run = self._run.with_notices(notices)
 
     # Planning
 
@@ -175,153 +184,116 @@ class Backup:
         if self._opened is None:
             options = self._config.storage
             opened = open_for_writing(self._archive_url, options, single_writer=self._request.single_writer)
-            self._positions.remember(opened)
+            self._known = read_archive_state(opened, before=self._known)
             self._opened = opened
             if self.recovery_point_ms is None:
-                self.recovery_point_ms = oldest(self._positions.recovery_points_of(self._meant))
+                self.recovery_point_ms = oldest(self._known.recovery_points_of(self._choose_names))
         return self._opened
 
-    def _round(
-        self,
-        run: BackupRun,
-        archive: Archive,
-        found: Observation,
-        cluster: ClusterState,
-        waiting: Waiting | None,
-    ) -> None:
-        self._positions.compacted |= {topic.topic_id for topic in cluster.topics if topic.compacted}
-        observe(
-            self._client,
-            archive.catalog,
-            found,
-            positions=self._positions.held,
-            compacted=self._positions.compacted,
-            start=self._start,
-            patience_s=self._request.patience,
-        )
-        run.notices.extend(found.notices)
-        run.could_not_ask(found.unasked)
-        fresh = self._put_off(run, self._plan(run, archive, found), waiting)
-        self._tell_open_transactions(run, fresh)
-        waves = plan_tasks(
-            [_range(plan) for plan in fresh],
-            parallelism=self._parallelism(),
-            wave_bytes=self._request.commit_bytes,
-        )
-        explain_unread(run, self._positions, fresh)
-        self._run_waves(run, archive, waves)
+    def _forget(self, error: BaseException) -> None:
+        """`_known` may be ahead of the catalog by uncommitted rows, or behind a commit whose answer was lost."""
+        self._opened = None
+        if isinstance(error, UnavailableError) and error.operation == ON_SPARK:
+            # Its JVM may have died.
+            self._close_spark()
 
-    def _plan(self, run: BackupRun, archive: Archive, found: Observation) -> list[PartitionBackup]:
-        plans = []
-        # Latest, and given offsets, are for what is there when a first run comes: of what came later nothing was
-        # skipped on purpose, and a topic that was created again has offsets of its own.
-        at_first = isinstance(self._start, Latest | AtOffsets)
-        appeared = self._positions.appeared(found.states) if at_first else ()
-        for state in found.states:
-            where = TopicPartition(topic=state.topic, partition=state.partition)
-            partition = state.id
-            start = Earliest() if partition in appeared else self._start
-            plan = plan_partition(state, start, offset_for_time=found.offsets_for_time.get(where, -1))
-            run.plan(partition, plan)
-            if plan.note:
-                run.notices.append(
-                    Notice(kind="start", message=plan.note, topic=state.topic, partition=state.partition)
-                )
+    def _choose_names(self, names: Mapping[str, bool]) -> tuple[str, ...]:
+        return select_topics(names, self._request.topics, self._request.exclude, internal=self._request.internal).chosen
+
+    def _apply_truncations(self, archive: Archive, plans: Plans) -> None:
+        """Replace rows of logs that were cut. This must come before reading: new rows begin where the old ones end."""
+        cuts = {}
+        for partition, plan in plans.items():
             if plan.truncated_at is not None:
-                self._cut_back(run, archive, partition, plan, plan.truncated_at)
-            self._positions.meet(partition, state.topic, plan.first)
-            run.ends[partition] = self._positions.end_of(partition)
-            plans.append(plan)
-        run.planned = True
-        return plans
+                cut = cuts[partition] = apply_truncation(archive, plan, plan.truncated_at, run_id=self._run.run_id)
+                self._run = replace(self._run, committed=self._run.committed or cut.superseded is None)
+        if not cuts:
+            return
+        self._known = replace(
+            self._known.with_held({partition: cut.held for partition, cut in cuts.items()}),
+            revisions=archive.catalog.revisions(),
+        )
+        superseded = {partition: cut.superseded for partition, cut in cuts.items() if cut.superseded is not None}
+        self._run = replace(self._run, superseded={**self._run.superseded, **superseded})
+        self._note(*(cut.notice for cut in cuts.values()))
 
-    def _put_off(self, run: BackupRun, plans: list[PartitionBackup], waiting: Waiting | None) -> list[PartitionBackup]:
-        """The plans without those that wait for more."""
+    def _defer(self, plans: Plans, waiting: Waiting | None) -> list[PartitionBackup]:
+        """The plans to carry out now; the others wait until more has been written."""
         if waiting is None:
-            return plans
-        chosen, put_off = waiting.choose(plans, now_ms=run.started_at_ms)
-        run.put_off.update(plan.state.id for plan in put_off)
-        return chosen
+            return list(plans.values())
+        due, deferred = waiting.choose(list(plans.values()), now_ms=self._run.started_at_ms)
+        self._run = replace(self._run, deferred=self._run.deferred | {plan.state.id for plan in deferred})
+        return due
 
-    def _cut_back(
-        self, run: BackupRun, archive: Archive, partition: PartitionId, plan: PartitionBackup, at: int
-    ) -> None:
-        held = self._positions.held[partition]
-        if at <= held.first_offset:
-            # Without any row only the last snapshot would tell how far the archive is, and it tells of what is no more.
-            rows = run.taken_back[partition] = held_rows(archive, partition)
-            lost = [row for row in rows if isinstance(row, Segment)]
-            self._positions.take_back(partition, at)
-        else:
-            lost = cut_back(archive, partition, at, run_id=run.run_id, now_ms=now_ms())
-            run.committed = True
-            self._positions.cut(archive, partition, at)
-        run.notices.append(truncated(plan.state, at, held.end_offset, lost))
+    def _note_open_transactions(self, plans: Sequence[PartitionBackup]) -> None:
+        """Open transactions hold the last stable offset back: name them, because the archive waits for them.
 
-    def _tell_open_transactions(self, run: BackupRun, plans: Iterable[PartitionBackup]) -> None:
-        """They hold the last stable offset back; whoever waits for the archive should know for whom."""
-        waiting = {
-            TopicPartition(topic=plan.state.topic, partition=plan.state.partition): plan.state
-            for plan in plans
-            if plan.state.end < plan.state.high_watermark
-        }
+        Records beyond the last stable offset without an open transaction were only written since.
+        """
+        waiting = {plan.state.where: plan.state for plan in plans if plan.state.end < plan.state.high_watermark}
         found = open_transactions(self._client, sorted(waiting)) if waiting else {}
-        for where, state in sorted(waiting.items()):
-            run.hold_back(state.id, found.get(where, ()))
-            run.notices.extend(held_back(state, each, now_ms=now_ms()) for each in found.get(where, ()))
+        open_by_partition = {where: found[where] for where in sorted(waiting) if found.get(where)}
+        since = {
+            waiting[where].id: oldest(each.started_at_ms for each in transactions)
+            for where, transactions in open_by_partition.items()
+        }
+        self._run = replace(self._run, held_since_ms={**self._run.held_since_ms, **since})
+        self._note(
+            *(
+                held_back(waiting[where], each, now_ms=now_ms())
+                for where, transactions in open_by_partition.items()
+                for each in transactions
+            )
+        )
 
-    def _parallelism(self) -> int:
-        return parallelism_of(self._config.spark.master, self._session or self._given_session)
+    # Reading and proving
 
-    # Reading
-
-    def _run_waves(self, run: BackupRun, archive: Archive, waves: Sequence[Wave]) -> None:
+    def _read_waves(self, archive: Archive, waves: Sequence[Wave]) -> frozenset[str]:
+        """Read, prove and commit wave by wave; the last one is not committed. Returns the topics to plan again."""
         meter = Meter(self._on_progress, waves)
+        unreadable: frozenset[PartitionId] = frozenset()
+        again: frozenset[str] = frozenset()
         for number, planned in enumerate(waves):
             if number:
-                self._commit(run, archive)
+                self._commit(archive)
             if self.stop.is_set():
-                run.interrupted = True
+                self._run = replace(self._run, interrupted=True)
                 break
-            wave = still_to_read(run, self._positions, planned)
+            wave = still_to_read(planned, self._known.held, unreadable)
             if not wave:
                 meter.wave_done()
                 continue
             watch = BrokerWatch(self._kafka, self._client.brokers, then=meter.tasks_done)
-            outcomes = run_backup_job(self._spark(), self._settings(run), wave, on_done=watch.tasks_done)
-            outcomes = self._of_one_history(run, outcomes)
-            take(run, self._positions, outcomes)
+            outcomes = run_backup_job(self._spark(), self._settings(), wave, on_done=watch.tasks_done)
+            # A log that was cut while it was read must not become one history: it is planned again.
+            mixed = find_mixed(self._client, self._known.held, outcomes, patience_s=self._request.patience)
+            outcomes = [outcome for outcome in outcomes if outcome.item.id not in mixed]
+            proved = prove(outcomes, self._run.plans, self._known.held, run_id=self._run.run_id)
+            self._accept(proved)
+            unreadable = unreadable.union(proved.stopped, mixed)
+            again = again.union(proved.again, (self._run.plans[each].state.topic for each in mixed))
             meter.wave_done(outcomes)
+        return again
 
-    def _of_one_history(self, run: BackupRun, outcomes: list[Outcome]) -> list[Outcome]:
-        """Without partitions whose log was cut while it was read: those are planned afresh."""
-        mixed = find_mixed(self._client, self._positions.held, outcomes, patience_s=self._request.patience)
-        for partition in mixed:
-            run.stopped.add(partition)
-            run.again.add(run.plans[partition].state.topic)
-        return [outcome for outcome in outcomes if outcome.item.id not in mixed]
-
-    def _mend(self, run: BackupRun, archive: Archive) -> None:
-        """Read once more what could not be read, or not be explained, before: another replica may lead today."""
-        mending = plan_mending(archive.catalog.gaps(MENDABLE), run.plans)
-        if run.interrupted:
-            run.suspect.update(retry.partition for retry in mending.retries)
+    def _mend(self, archive: Archive) -> None:
+        """Read offsets again that were damaged or unexplained in earlier runs: another replica may lead today."""
+        retries = plan_mending(archive.catalog.gaps(MENDABLE), self._run.plans)
+        if self._run.interrupted:
+            self._run = replace(self._run, suspect=self._run.suspect.union(retry.partition for retry in retries))
             return
-        waves = plan_tasks([retry.range for retry in mending.retries], parallelism=self._parallelism())
-        outcomes = [outcome for wave in waves for outcome in run_backup_job(self._spark(), self._settings(run), wave)]
-        take_mended(run, mending, outcomes)
+        waves = plan_tasks([retry.range for retry in retries], parallelism=self._parallelism())
+        outcomes = [outcome for wave in waves for outcome in run_backup_job(self._spark(), self._settings(), wave)]
+        self._accept(prove_mended(outcomes, retries, self._run.plans, run_id=self._run.run_id))
 
-    def _spark(self) -> Session:
-        if self._session is None:
-            self._on_progress(Progress(phase="starting Spark"))
-            opening = open_configured(self._config.spark, self._given_session)
-            self._session = self._close_session.enter_context(opening)
-        return self._session
+    def _accept(self, proved: Proved) -> None:
+        """Keep proved rows for the next commit."""
+        self._known = self._known.with_held(proved.held)
+        self._run = self._run.with_proved(proved)
 
-    def _settings(self, run: BackupRun) -> TaskSettings:
+    def _settings(self) -> TaskSettings:
         request = self._request
         return TaskSettings(
-            run_id=run.run_id,
+            run_id=self._run.run_id,
             archive_url=self._archive_url,
             kafka=self._kafka,
             storage=self._config.storage,
@@ -333,105 +305,103 @@ class Backup:
 
     # Committing
 
-    def _commit(self, run: BackupRun, archive: Archive, more: Sequence[Run] = ()) -> None:
-        if run.rows or run.replaced or more:
-            # The run's own row names the snapshot: with it everything may go that the snapshot does not speak of.
-            gone = [*run.replaced, *run.take_back(everything=bool(more))]
-            archive.catalog.commit([*run.rows, *more], retired=gone)
-            self._positions.revisions = after_replacing(self._positions.revisions, gone)
-            run.has_committed(self._positions.ends)
+    def _commit(self, archive: Archive, row: Run | None = None) -> None:
+        """Commit all proved rows; with the run's own row at the end of the run."""
+        run, everything = self._run, row is not None
+        if not run.rows and not run.replaced and row is None:
+            return
+        retired = run.to_retire(everything=everything)
+        archive.catalog.commit([*run.rows, *(() if row is None else (row,))], retired=retired)
+        self._known = replace(self._known, revisions=after_replacing(self._known.revisions, retired))
+        self._run = run.after_commit(self._known.ends, everything=everything)
 
-    def _finish(self, run: BackupRun, archive: Archive, cluster: ClusterState) -> BackupReport:
-        if run.interrupted:
-            run.notices.append(stopped())
-        run.notices.extend(not_captured(cluster))
-        # As JSON would have it, where a tuple is a list: it is compared with what was read from a snapshot.
+    def _finish(self, archive: Archive, cluster: ClusterState) -> BackupReport:
+        if self._run.interrupted:
+            self._note(stopped())
+        self._note(*not_captured(cluster))
+        # As it is after a round trip through JSON, which makes lists of tuples: it is compared with a snapshot.
         document = json.loads(json.dumps(encode_state(cluster)))
-        before = self._positions.recovery_points_before((*run.plans, *run.unasked))
-        news = self._has_news(run, document)
-        if news or run.behind(self._positions.behind).keys() != self._positions.behind.keys():
+        before = self._known.recovery_points_before((*self._run.plans, *self._run.unanswered))
+        news = self._has_news(document)
+        if news or self._run.behind(self._known.behind).keys() != self._known.behind.keys():
             try:
-                self._record(run, archive, cluster, document, before)
+                self._record(archive, cluster, document, before)
             except MaxbrodError as error:
-                if news and not _is_told(run, error):
+                if news and not self._reports(error):
                     raise
                 self._forget(error)
-                run.drop_uncommitted()
-        self._positions.recovery_points = run.recovery_points(before)
-        self._positions.looked_at_ms = run.started_at_ms
-        self.recovery_point_ms = run.recovery_point(self._positions.recovery_points)
-        return run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
+                self._run = self._run.without_uncommitted()
+        points = self._run.recovery_points(before)
+        self._known = replace(self._known, recovery_points=points, confirmed_at_ms=self._run.started_at_ms)
+        self.recovery_point_ms = self._run.recovery_point(points)
+        return self._run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
 
     def _record(
         self,
-        run: BackupRun,
         archive: Archive,
         cluster: ClusterState,
         document: Mapping[str, Any],
         before: Mapping[PartitionId, int | None],
     ) -> None:
-        """Commit what is left to commit, with a snapshot and the run's own row, which tell how far it has come."""
+        """Commit the remaining rows together with the run's own row, which names a snapshot of the cluster."""
         self._on_progress(Progress(phase="committing"))
+        run, known = self._run, self._known
         path = f"snapshots/{run.run_id}.json.zst"
-        # Both tell what is true with the commit that names them; whoever sees them sees that commit.
-        with run.as_committed(self._positions.ends):
-            points, behind = run.recovery_points(before), run.behind(self._positions.behind)
-            report = run.report(self._archive_url, archive.catalog.version + 1, run.recovery_point(points))
-        carried = self._positions.carried_beside(cluster)
+        # Snapshot and row describe the state after the commit that names them: only readers of that commit see them.
+        done = run.after_commit(known.ends, everything=True)
+        points, behind = done.recovery_points(before), done.behind(known.behind)
+        report = done.report(self._archive_url, archive.catalog.version + 1, done.recovery_point(points))
+        carried = known.carried_beside(cluster)
         snapshot = Snapshot(
             run_id=run.run_id,
             taken_at_ms=run.started_at_ms,
             cluster=document,
-            ends=self._positions.ends,
-            topics=self._positions.topics,
+            ends=known.ends,
+            topics=known.topics,
             recovery_points=points,
             behind=behind,
             carried=encode_carried(carried),
-            revisions=after_replacing(self._positions.revisions, run.going),
+            revisions=after_replacing(known.revisions, run.to_retire(everything=True)),
             log_starts={partition: plan.state.log_start for partition, plan in run.plans.items()},
         )
+        # The snapshot is durable before the row that names it.
         archive.storage.put(path, encode(snapshot))
         row = Run(
             run_id=run.run_id,
             started_at=run.started_at_ms,
             finished_at=report.finished_at_ms,
             snapshot=path,
-            statistics=run.statistics(report),
+            statistics=report.statistics(),
             written_at=now_ms(),
         )
-        self._commit(run, archive, [row])
-        told = RunKnowledge(run_id=run.run_id, cluster=cluster, carried=carried)
-        self._positions.recorded(row, document, told, behind)
+        self._commit(archive, row)
+        self._known = replace(
+            self._known,
+            newest_run=row,
+            knowledge=RunKnowledge(run_id=run.run_id, cluster=cluster, carried=carried),
+            cluster=document,
+            unrecorded=False,
+            behind=behind,
+        )
 
-    def _meant(self, names: Mapping[str, bool]) -> tuple[str, ...]:
-        return select_topics(names, self._request.topics, self._request.exclude, internal=self._request.internal).chosen
-
-    def _has_news(self, run: BackupRun, cluster: Mapping[str, Any]) -> bool:
-        """An interval in which nothing happened leaves no trace in the archive."""
-        if run.rows or run.taken_back or run.committed or self._positions.unrecorded:
+    def _has_news(self, cluster: Mapping[str, Any]) -> bool:
+        """A run in which nothing changed writes nothing to the archive."""
+        run = self._run
+        if run.rows or run.superseded or run.committed or self._known.unrecorded:
             return True
-        return _timeless(cluster) != _timeless(self._positions.cluster or {})
+        return _timeless(cluster) != _timeless(self._known.cluster or {})
+
+    def _reports(self, error: MaxbrodError) -> bool:
+        """Whether the report says already that the archive cannot be written: that says more than the error."""
+        failed = worst_exit_code(self._run.notices) == EXIT_FAILED
+        return failed and isinstance(error, StorageFullError | UnavailableError)
 
 
-def _is_told(run: BackupRun, error: MaxbrodError) -> bool:
-    """Whether the run reports anyway that its archive cannot be written to: that says more than the error."""
-    return isinstance(error, StorageFullError | UnavailableError) and worst_exit_code(run.notices) == EXIT_FAILED
-
-
-def _range(plan: PartitionBackup) -> PartitionRange:
-    state = plan.state
-    return PartitionRange(
-        topic=state.topic,
-        topic_id=state.topic_id,
-        partition=state.partition,
-        start=plan.start,
-        end=plan.end,
-        bytes_per_offset=state.bytes_per_offset,
-        compacted=state.compacted,
-        floor=0 if plan.first_time else plan.first,
-    )
+def _start_notes(plans: Plans) -> list[Notice]:
+    """The plans that begin elsewhere than requested."""
+    return [about(plan.state.where, "start", plan.note) for plan in plans.values() if plan.note]
 
 
 def _timeless(cluster: Mapping[str, Any]) -> str:
-    """As text: what comes back from an archive has lists where the cluster's own state has tuples."""
+    """The cluster's state without the time, as text: a snapshot has lists where the state has tuples."""
     return json.dumps({name: value for name, value in cluster.items() if name != "taken_at_ms"}, sort_keys=True)

@@ -1,167 +1,172 @@
-"""One run of a backup while it is under way: what it has found, what waits to be committed, what it will report."""
+"""One run of a backup as a frozen value: what it has planned, proved and committed so far.
+
+Each step of the run returns a newer value. Recovery points, lags and the report come from here. They count only what is
+committed.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from maxbrod.archive.recovery import Reach, behind, move_on, oldest
+from maxbrod.backup.notices import STORAGE
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
-from maxbrod.catalog.rows import Gap, Row, Run, Segment
+from maxbrod.catalog.rows import Gap, Row, Segment
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.model import PartitionId, now_ms
-from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from maxbrod.backup.plan.findings import Finding
+    from maxbrod.backup.observing import Observed
     from maxbrod.backup.plan.states import PartitionBackup
-    from maxbrod.kafka.state.open_transactions import OpenTransaction
+    from maxbrod.backup.proving import Proved
+    from maxbrod.notices import Notice
 
 
-@dataclass(slots=True)
-class _TopicTotals:
-    topic: str
-    topic_id: str
-    partitions: set[int] = field(default_factory=set)
-    records: int = 0
-    bytes: int = 0
-    raw_bytes: int = 0
-    gaps: Counter[str] = field(default_factory=Counter)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """The figures of rows, by topic id."""
+
+    records: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+    raw_bytes: Counter[str] = field(default_factory=Counter)
+    gaps: Mapping[str, Counter[str]] = field(default_factory=dict)
+    objects: frozenset[str] = frozenset()
+
+    def plus(self, rows: Iterable[Segment | Gap]) -> Tally:
+        records, stored, raw = Counter(self.records), Counter(self.bytes), Counter(self.raw_bytes)
+        gaps = {topic_id: Counter(counts) for topic_id, counts in self.gaps.items()}
+        paths = set()
+        for row in rows:
+            if isinstance(row, Gap):
+                gaps.setdefault(row.topic_id, Counter())[row.reason] += row.end_offset - row.base_offset
+                continue
+            records[row.topic_id] += row.records
+            stored[row.topic_id] += row.bytes
+            raw[row.topic_id] += row.raw_bytes
+            paths.add(row.path)
+        return Tally(records=records, bytes=stored, raw_bytes=raw, gaps=gaps, objects=self.objects | paths)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackupRun:
-    """Not yet in the catalog, unless `committed` says so."""
+    """A run under way, or done."""
 
     run_id: str = field(default_factory=new_run_id)
     started_at_ms: int = field(default_factory=now_ms)
-    rows: list[Row] = field(default_factory=list)
-    """To be committed next."""
-    replaced: list[Row] = field(default_factory=list)
-    taken_back: dict[PartitionId, list[Row]] = field(default_factory=dict)
-    """Of partitions of which nothing stays: all their rows. They go with the commit that has something new of them."""
-    notices: list[Notice] = field(default_factory=list)
-    plans: dict[PartitionId, PartitionBackup] = field(default_factory=dict)
-    stopped: set[PartitionId] = field(default_factory=set)
-    """Partitions that could not be read on; later waves leave them out."""
-    again: set[str] = field(default_factory=set)
-    """Topics that are to be planned afresh."""
     present: frozenset[str] = frozenset()
     """The ids of all topics that the cluster has."""
-    planned: bool = False
-    """Whether the cluster was asked what it has."""
-    unasked: dict[PartitionId, str] = field(default_factory=dict)
-    """Chosen partitions whose offsets nobody would tell, and their topics' names."""
-    ends: dict[PartitionId, int] = field(default_factory=dict)
-    """How far the catalog has each planned partition: committed, nothing else."""
-    put_off: set[PartitionId] = field(default_factory=set)
-    """Partitions that wait for more."""
-    suspect: set[PartitionId] = field(default_factory=set)
-    """Partitions with damaged or unexplained offsets that the run was to read again."""
-    held_since_ms: dict[PartitionId, int | None] = field(default_factory=dict)
-    """Partitions that open transactions hold back: when the oldest began, None where nobody knows."""
+    notices: tuple[Notice, ...] = ()
     interrupted: bool = False
+
+    # Observed and planned
+    planned: bool = False
+    """Whether the run knows what the cluster has."""
+    plans: Mapping[PartitionId, PartitionBackup] = field(default_factory=dict)
+    unanswered: Mapping[PartitionId, str] = field(default_factory=dict)
+    """Chosen partitions whose leader did not report offsets, with the topic's name."""
+    deferred: frozenset[PartitionId] = frozenset()
+    """Partitions that are left in the log until more has been written."""
+    held_since_ms: Mapping[PartitionId, int | None] = field(default_factory=dict)
+    """Partitions that open transactions hold back: when the oldest one began, None if unknown."""
+    suspect: frozenset[PartitionId] = frozenset()
+    """Partitions with damaged or unexplained offsets that the run should have read again, and did not."""
+
+    # Proved, not committed
+    rows: tuple[Segment | Gap, ...] = ()
+    replaced: tuple[Gap, ...] = ()
+    """Gaps that `rows` replace."""
+    superseded: Mapping[PartitionId, tuple[Row, ...]] = field(default_factory=dict)
+    """All rows of partitions whose log lost everything: a commit with new rows of the partition retires them."""
+
+    # Committed
+    ends: Mapping[PartitionId, int] = field(default_factory=dict)
+    """How far the catalog reaches for each planned partition."""
+    archived: Tally = field(default_factory=Tally)
     committed: bool = False
-    objects: set[str] = field(default_factory=set)
-    totals: dict[str, _TopicTotals] = field(default_factory=dict)
+    """Whether anything is."""
 
-    def add(self, rows: Iterable[Segment | Gap]) -> None:
-        for row in rows:
-            self.rows.append(row)
-            totals = self._of(row.topic, row.topic_id)
-            totals.partitions.add(row.partition)
-            if isinstance(row, Gap):
-                totals.gaps[row.reason] += row.end_offset - row.base_offset
-                continue
-            totals.records += row.records
-            totals.bytes += row.bytes
-            totals.raw_bytes += row.raw_bytes
-            self.objects.add(row.path)
+    def with_notices(self, notices: Iterable[Notice]) -> BackupRun:
+        return replace(self, notices=(*self.notices, *notices))
 
-    def take_back(self, *, everything: bool) -> list[Row]:
-        """The rows that go with the next commit: of partitions that it has rows of, or of all."""
-        new = {
-            PartitionId(topic_id=row.topic_id, partition=row.partition)
-            for row in (self.rows if self.taken_back else ())
-            if isinstance(row, Segment | Gap)
-        }
-        going = [partition for partition in self.taken_back if everything or partition in new]
-        return [row for partition in going for row in self.taken_back.pop(partition)]
+    def with_plans(
+        self, observed: Observed, plans: Mapping[PartitionId, PartitionBackup], ends: Mapping[PartitionId, int]
+    ) -> BackupRun:
+        """`ends` is how far the catalog reaches."""
+        unanswered = {each: topic for each, topic in self.unanswered.items() if each not in plans}
+        return replace(
+            self,
+            planned=True,
+            plans={**self.plans, **plans},
+            unanswered={**unanswered, **observed.unanswered},
+            ends={**self.ends, **{partition: ends[partition] for partition in plans}},
+        )
 
-    @property
-    def going(self) -> list[Row]:
-        """All rows that go with the run's last commit."""
-        return [*self.replaced, *(row for rows in self.taken_back.values() for row in rows)]
+    def with_proved(self, proved: Proved) -> BackupRun:
+        # Waves that meet the same error of the store report it once.
+        new = (each for each in proved.notices if each.kind != STORAGE or each not in self.notices)
+        return replace(
+            self,
+            rows=(*self.rows, *proved.rows),
+            replaced=(*self.replaced, *proved.replaced),
+            notices=(*self.notices, *new),
+        )
 
-    def plan(self, partition: PartitionId, plan: PartitionBackup) -> None:
-        self.plans[partition] = plan
-        self.unasked.pop(partition, None)
-        self._of(plan.state.topic, plan.state.topic_id).partitions.add(partition.partition)
+    def to_supersede(self, *, everything: bool) -> set[PartitionId]:
+        """The partitions whose old rows the next commit retires: those that it has new rows of, or all.
 
-    def could_not_ask(self, partitions: Mapping[PartitionId, str]) -> None:
-        self.unasked.update(partitions)
-        for partition, topic in partitions.items():
-            self._of(topic, partition.topic_id).partitions.add(partition.partition)
+        The commit of the run's own row retires all of them: its snapshot says how far the archive reaches.
+        """
+        new = {PartitionId(topic_id=row.topic_id, partition=row.partition) for row in self.rows if self.superseded}
+        return {partition for partition in self.superseded if everything or partition in new}
 
-    def hold_back(self, partition: PartitionId, found: Sequence[OpenTransaction]) -> None:
-        """By transactions that are open. What has none waits only because it was written since."""
-        if found:
-            began = [each.started_at_ms for each in found]
-            self.held_since_ms[partition] = oldest(began)
+    def to_retire(self, *, everything: bool) -> list[Row]:
+        """The rows that the next commit retires."""
+        partitions = self.to_supersede(everything=everything)
+        return [
+            *self.replaced,
+            *(row for each in self.superseded if each in partitions for row in self.superseded[each]),
+        ]
 
-    @contextmanager
-    def as_committed(self, ends: Mapping[PartitionId, int]) -> Iterator[None]:
-        """Within the block it tells what it will be true to tell once its rows are committed."""
-        before, self.ends = self.ends, {partition: ends[partition] for partition in self.plans}
-        before_committed, self.committed = self.committed, True
-        try:
-            yield
-        finally:
-            self.ends, self.committed = before, before_committed
+    def after_commit(self, ends: Mapping[PartitionId, int], *, everything: bool) -> BackupRun:
+        """The run once its rows are committed and the catalog reaches to these ends."""
+        retired = self.to_supersede(everything=everything)
+        return replace(
+            self,
+            rows=(),
+            replaced=(),
+            superseded={each: rows for each, rows in self.superseded.items() if each not in retired},
+            ends={**self.ends, **{partition: ends[partition] for partition in self.plans}},
+            archived=self.archived.plus(self.rows),
+            committed=True,
+        )
 
-    def has_committed(self, ends: Mapping[PartitionId, int]) -> None:
-        """All rows so far, with which the catalog reaches to these ends."""
-        self.rows, self.replaced, self.committed = [], [], True
-        self.ends.update({partition: ends[partition] for partition in self.plans})
-
-    def drop_uncommitted(self) -> None:
-        """Report nothing of rows that the catalog may not have."""
-        for row in self.rows:
-            if isinstance(row, Run):
-                continue
-            totals = self._of(row.topic, row.topic_id)
-            if isinstance(row, Gap):
-                totals.gaps[row.reason] -= row.end_offset - row.base_offset
-                continue
-            totals.records -= row.records
-            totals.bytes -= row.bytes
-            totals.raw_bytes -= row.raw_bytes
-            self.objects.discard(row.path)
-        self.rows, self.replaced = [], []
+    def without_uncommitted(self) -> BackupRun:
+        """The run without rows that the catalog may not have."""
+        return replace(self, rows=(), replaced=())
 
     def reaches(self) -> dict[PartitionId, Reach]:
-        """How far it has come with every partition that it chose."""
+        """How far the run has come with every partition that it chose."""
         grave = {(each.topic, each.partition) for each in self.notices if each.exit_code and each.topic is not None}
-        asked = {
+        answered = {
             partition: Reach(
                 end=plan.end,
                 archived=self.ends.get(partition, plan.first),
                 sound=not grave & {(plan.state.topic, partition.partition), (plan.state.topic, None)}
                 and partition not in self.suspect,
-                put_off=partition in self.put_off,
+                put_off=partition in self.deferred,
                 held_back=partition in self.held_since_ms,
                 held_since_ms=self.held_since_ms.get(partition),
             )
             for partition, plan in self.plans.items()
         }
-        return {**asked, **{each: Reach(end=None, archived=0) for each in self.unasked}}
+        return {**answered, **{each: Reach(end=None, archived=0) for each in self.unanswered}}
 
     def recovery_points(self, before: Mapping[PartitionId, int | None]) -> dict[PartitionId, int | None]:
-        """Of every partition that it chose, and of others that it did not, as they were, while the cluster has them."""
+        """The recovery points after the run. Other partitions keep theirs while the cluster has them."""
         kept = {partition: point for partition, point in before.items() if partition.topic_id in self.present}
         mine = {
             partition: move_on(before.get(partition), reach, began_at_ms=self.started_at_ms)
@@ -170,62 +175,42 @@ class BackupRun:
         return {**kept, **mine}
 
     def recovery_point(self, points: Mapping[PartitionId, int | None]) -> int | None:
-        """Of the partitions that it chose; where there are none, nothing has been missed."""
-        chosen = {*self.plans, *self.unasked}
+        """The recovery point of the chosen partitions; if there are none, nothing has been missed."""
+        chosen = {*self.plans, *self.unanswered}
         return oldest(points.get(each) for each in chosen) if chosen else self.started_at_ms
 
     def behind(self, before: Mapping[PartitionId, int | None]) -> dict[PartitionId, int | None]:
-        """Partitions that are not archived as far as they were to be; those that it did not choose as they were."""
+        """Partitions that are archived less far than planned. Those that the run did not choose stay as they were."""
         reaches = self.reaches()
         kept = {each: end for each, end in before.items() if each not in reaches and each.topic_id in self.present}
         return {**kept, **behind(reaches)}
 
     def lags(self) -> dict[str, int | None] | None:
-        """Of each topic, how many offsets the cluster has and the archive has not; None: unknown."""
+        """For each topic, how many offsets the cluster has and the archive lacks; None if unknown."""
         if not self.planned:
             return None
+        names = self._names()
         found: dict[str, int | None] = {}
         for topic_id, lag in self._lags_by_id().items():
-            topic = self.totals[topic_id].topic
+            topic = names[topic_id]
             found[topic] = add_up((found.get(topic, 0), lag))
         return found
 
-    def _lags_by_id(self) -> dict[str, int | None]:
-        found: dict[str, int | None] = dict.fromkeys(self.totals, 0)
-        for partition, plan in self.plans.items():
-            lag = max(plan.state.high_watermark - self.ends.get(partition, plan.first), 0)
-            found[partition.topic_id] = add_up((found[partition.topic_id], lag))
-        unknown = {each.topic_id for each in self.unasked} if self.planned else self.totals
-        return {**found, **dict.fromkeys(unknown)}
-
-    def note(self, finding: Finding) -> None:
-        self.notices.append(
-            Notice(
-                kind=str(finding.kind),
-                message=finding.message,
-                topic=finding.topic,
-                partition=finding.partition,
-                first_offset=finding.first,
-                end_offset=finding.end,
-                hint=finding.hint,
-                exit_code=finding.exit_code,
-            )
-        )
-
     def report(self, archive: str, version: int, recovery_point_ms: int | None) -> BackupReport:
-        lags = self._lags_by_id()
+        lags, archived = self._lags_by_id(), self.archived
+        partitions = Counter(each.topic_id for each in {*self.plans, *self.unanswered})
         topics = tuple(
             TopicReport(
-                topic=each.topic,
-                topic_id=each.topic_id,
-                partitions=len(each.partitions),
-                records=each.records,
-                bytes=each.bytes,
-                raw_bytes=each.raw_bytes,
-                gaps=dict(+each.gaps),
-                waiting=lags[each.topic_id],
+                topic=topic,
+                topic_id=topic_id,
+                partitions=partitions[topic_id],
+                records=archived.records[topic_id],
+                bytes=archived.bytes[topic_id],
+                raw_bytes=archived.raw_bytes[topic_id],
+                gaps=dict(archived.gaps.get(topic_id, {})),
+                waiting=lags[topic_id],
             )
-            for each in sorted(self.totals.values(), key=lambda each: (each.topic, each.topic_id))
+            for topic, topic_id in sorted((topic, topic_id) for topic_id, topic in self._names().items())
         )
         return BackupReport(
             run_id=self.run_id,
@@ -233,36 +218,22 @@ class BackupRun:
             started_at_ms=self.started_at_ms,
             finished_at_ms=now_ms(),
             topics=topics,
-            notices=tuple(self.notices),
-            objects=len(self.objects),
+            notices=self.notices,
+            objects=len(archived.objects),
             version=version,
             committed=self.committed,
             recovery_point_ms=recovery_point_ms,
             planned=self.planned,
         )
 
-    def statistics(self, report: BackupReport) -> dict[str, Any]:
-        """What the catalog remembers of the run."""
-        notices: dict[str, int] = defaultdict(int)
-        for notice in self.notices:
-            notices[notice.kind] += 1
-        return {
-            "command": "backup",
-            "topics": len(report.topics),
-            "partitions": sum(topic.partitions for topic in report.topics),
-            "records": report.records,
-            "bytes": report.bytes,
-            "raw_bytes": report.raw_bytes,
-            "objects": report.objects,
-            "recovery_point_ms": report.recovery_point_ms,
-            "complete": report.complete,
-            "exit_code": report.exit_code,
-            "notices": dict(notices),
-            # Few, and worth keeping: each names offsets that want looking at.
-            "findings": [str(notice) for notice in self.notices if notice.exit_code or notice.kind == "truncated"][
-                :1000
-            ],
-        }
+    def _names(self) -> dict[str, str]:
+        """The name of each topic id of the run."""
+        planned = {each.topic_id: plan.state.topic for each, plan in self.plans.items()}
+        return {**planned, **{each.topic_id: topic for each, topic in self.unanswered.items()}}
 
-    def _of(self, topic: str, topic_id: str) -> _TopicTotals:
-        return self.totals.setdefault(topic_id, _TopicTotals(topic, topic_id))
+    def _lags_by_id(self) -> dict[str, int | None]:
+        lags: dict[str, int | None] = dict.fromkeys(self._names(), 0)
+        for partition, plan in self.plans.items():
+            lag = max(plan.state.high_watermark - self.ends.get(partition, plan.first), 0)
+            lags[partition.topic_id] = add_up((lags[partition.topic_id], lag))
+        return {**lags, **dict.fromkeys(each.topic_id for each in self.unanswered)}

@@ -1,6 +1,6 @@
-"""What a backup has done, for a person: a table of topics, what wants looking at, and the verdict.
+"""The report of a backup for people: a table of topics, the notices, and the verdict.
 
-Bounded, however many partitions a cluster has: all of it is in `--json`.
+Its length is bounded, however many partitions a cluster has. `--json` has everything.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 TOPICS_SHOWN_MAX: Final = 60
 NOTICES_SHOWN_MAX: Final = 10
-"""Of each kind."""
+"""For each kind."""
 
 
 def print_summary(report: BackupReport) -> None:
-    """Everything; see `print_notices` for those who want to hear of trouble only."""
+    """Print everything; `print_notices` prints only the notices."""
     _print_topics(report)
     print_notices(report, out)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
@@ -47,22 +47,22 @@ def _committed(report: BackupReport) -> str:
 
 
 def _print_topics(report: BackupReport) -> None:
-    # A topic of which not every partition could be asked may have something new.
-    told = [topic for topic in report.topics if topic.records or topic.gaps or topic.waiting != 0]
-    quiet = len(report.topics) - len(told)
-    if told:
+    # A topic with partitions that did not answer may have something new.
+    changed = [topic for topic in report.topics if topic.records or topic.gaps or topic.waiting != 0]
+    quiet = len(report.topics) - len(changed)
+    if changed:
         headings = ["topic", ">parts", ">records", ">read", ">stored"]
-        headings += ["gaps"] if any(topic.gaps for topic in told) else []
-        headings += [">waiting"] if any(topic.waiting != 0 for topic in told) else []
+        headings += ["gaps"] if any(topic.gaps for topic in changed) else []
+        headings += [">waiting"] if any(topic.waiting != 0 for topic in changed) else []
         shown = table("", *headings)
         shown.title = None
         for column in shown.columns[:1]:
             column.no_wrap, column.overflow = False, "fold"
-        for topic in told[:TOPICS_SHOWN_MAX]:
+        for topic in changed[:TOPICS_SHOWN_MAX]:
             shown.add_row(*_cells(topic, headings))
         out.print(shown)
-    if len(told) > TOPICS_SHOWN_MAX:
-        print_line(f"and {len(told) - TOPICS_SHOWN_MAX:,} topics more")
+    if len(changed) > TOPICS_SHOWN_MAX:
+        print_line(f"and {len(changed) - TOPICS_SHOWN_MAX:,} topics more")
     if quiet:
         print_line(f"{quiet:,} topic{'s'[: quiet != 1]} without anything new")
 
@@ -81,10 +81,10 @@ def _cells(topic: TopicReport, headings: Iterable[str]) -> list[str]:
 
 
 def print_notices(report: BackupReport, console: Console, *, grave_only: bool = False) -> None:
-    """The gravest last, next to the verdict, where the eye falls first."""
+    """The most severe notices come last, next to the verdict."""
     shown: Counter[str] = Counter()
-    told = [notice for notice in report.notices if notice.exit_code or not grave_only]
-    for notice in sorted(told, key=lambda each: each.exit_code):
+    chosen = [notice for notice in report.notices if notice.exit_code or not grave_only]
+    for notice in sorted(chosen, key=lambda each: each.exit_code):
         shown[notice.kind] += 1
         if shown[notice.kind] <= NOTICES_SHOWN_MAX:
             print_notice(notice, console)
@@ -95,7 +95,7 @@ def print_notices(report: BackupReport, console: Console, *, grave_only: bool = 
 
 def print_notice(notice: Notice, console: Console) -> None:
     style = "bold red" if notice.exit_code else "yellow"
-    # Text, not markup: a message may quote names with brackets in them.
+    # Text, not markup: a message may contain names with brackets.
     console.print(Text.assemble((f"{notice.kind}: ", style), str(notice)), soft_wrap=True)
     if notice.hint:
         console.print(Text(f"  {notice.hint}", style="dim"), soft_wrap=True)

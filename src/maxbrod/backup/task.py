@@ -1,7 +1,7 @@
-"""What one task of a backup does, in a Python worker of Spark or anywhere else: fetch, check, write, tell.
+"""One task of a backup, in a Python worker of Spark or anywhere else: fetch, check, write, report.
 
-A task may be run twice at once (speculation) or again (retry): every attempt writes objects under names of its own, and
-only what the winner tells is ever committed. Clients are opened here, never brought along.
+A task may run twice at once (speculation) or again (retry). Every attempt writes objects under names of its own, and
+the driver commits only the outcomes of the attempt that wins. Clients are opened here and do not travel with the task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
 from maxbrod.kafka.fetch.small_ranges import SmallRange, read_small_ranges
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.layouts.kafka.writing import ArchiveWriter
-from maxbrod.model import TopicPartition, topic_id_of
+from maxbrod.model import topic_id_of
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -38,16 +38,15 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.partition import PartitionWriter
     from maxbrod.layouts.kafka.slices import SegmentLimits
 
-_TROUBLES: Final[tuple[tuple[type[MaxbrodError], FailureKind], ...]] = (
+_FAILURE_KINDS: Final[tuple[tuple[type[MaxbrodError], FailureKind], ...]] = (
     (TopicGoneError, FailureKind.DELETED),
     (LogTruncatedError, FailureKind.TRUNCATED),
     (UnsupportedFormatError, FailureKind.UNSUPPORTED),
     (AccessDeniedError, FailureKind.DENIED),
-    # What a broker answers to a user who may see a topic and not read it.
+    # A broker answers so to a user who may describe a topic and not read it.
     (UsageError, FailureKind.DENIED),
 )
-"""All others mean that it is not available."""
-
+"""All other errors mean UNAVAILABLE."""
 
 _GATHER_BYTES: Final = 16 << 20
 _GATHER_RANGES: Final = 500
@@ -55,7 +54,7 @@ _GATHER_RANGES: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """What every task of a run needs to know besides its items. Holds secrets."""
+    """What every task of a run needs besides its items. Contains secrets."""
 
     run_id: str
     archive_url: str
@@ -64,14 +63,14 @@ class TaskSettings:
     compression: Compression
     limits: SegmentLimits
     exact_timestamps: bool = False
-    """Whether every record is looked into for the lowest time; else only as far as that costs next to nothing."""
+    """Whether every record is examined for the lowest timestamp; otherwise only those that cost almost nothing."""
     fetch_bytes: int = FETCH_BYTES
     patience_s: float = PATIENCE_S
 
 
 @dataclass(slots=True)
 class _Reading:
-    """An item while it is read; its slices count only when the task's objects are all durable."""
+    """An item while it is read. Its slices count only when all objects of the task are durable."""
 
     item: RangeItem
     part: PartitionWriter
@@ -92,7 +91,7 @@ class _Reading:
 
 
 def run_backup_task(settings: TaskSettings, task: Task) -> tuple[Outcome, ...]:
-    """Archive the items of a task. What goes wrong is told, not raised: other partitions have nothing to do with it."""
+    """Archive the items of a task. Errors are reported, not raised: they must not affect other partitions."""
     try:
         storage = open_storage(settings.archive_url, settings.storage)
         writer = ArchiveWriter(
@@ -115,7 +114,7 @@ def run_backup_task(settings: TaskSettings, task: Task) -> tuple[Outcome, ...]:
 
 
 def _groups(items: Sequence[RangeItem]) -> Iterator[list[RangeItem]]:
-    """Neighbours that are read together: many small ones, up to what may be held in memory, or one large one."""
+    """Items that are read together: many small ones, as far as memory allows, or one large one."""
     group: list[RangeItem] = []
     room = _GATHER_BYTES
     for item in items:
@@ -130,10 +129,10 @@ def _groups(items: Sequence[RangeItem]) -> Iterator[list[RangeItem]]:
 
 
 def _gathered(client: KafkaClient, group: Sequence[RangeItem]) -> Iterator[tuple[RangeItem, Chunk | None]]:
-    """Each item, with all there is of it if it came at once."""
+    """Each item, with its whole range if one fetch returned all of it."""
     small = {
         SmallRange(
-            where=TopicPartition(topic=item.topic, partition=item.partition),
+            where=item.where,
             topic_id=topic_id_of(item.topic_id),
             start=item.start,
             end=item.end,
@@ -142,9 +141,9 @@ def _gathered(client: KafkaClient, group: Sequence[RangeItem]) -> Iterator[tuple
         ): item
         for item in group
     }
-    came = {small[each]: chunk for each, chunk in read_small_ranges(client, list(small))} if len(group) > 1 else {}
+    whole = {small[each]: chunk for each, chunk in read_small_ranges(client, list(small))} if len(group) > 1 else {}
     for item in group:
-        yield item, came.pop(item, None)
+        yield item, whole.pop(item, None)
 
 
 def _archive(
@@ -160,20 +159,19 @@ def _archive(
     reading = _Reading(item, part, item.start)
     if chunk is not None:
         _append(reading, chunk)
-    where = TopicPartition(topic=item.topic, partition=item.partition)
-    with naming(str(where)):
+    with naming(str(item.where)):
         while reading.reached < item.end and reading.failure is None:
-            _read_on(client, where, reading, settings)
+            _read_on(client, reading, settings)
         part.close()
     return reading
 
 
-def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, settings: TaskSettings) -> None:
-    """To the end of the range, or behind the next damaged batch, or to where it cannot go on."""
+def _read_on(client: KafkaClient, reading: _Reading, settings: TaskSettings) -> None:
+    """Read to the end of the range, past the next damaged batch, or until an error."""
     item = reading.item
     chunks = read_range(
         client,
-        where,
+        item.where,
         reading.reached,
         item.end,
         topic_id=topic_id_of(item.topic_id),
@@ -187,17 +185,17 @@ def _read_on(client: KafkaClient, where: TopicPartition, reading: _Reading, sett
         except CorruptDataError as error:
             offset = reading.reached if error.offset is None else max(error.offset, reading.reached)
             reading.damages.append(Damage(offset=offset, message=error.message))
-            # A row of its own, also in a compacted topic: a later run may read it from a sound replica.
+            # The damage gets its own row, even in a compacted topic: a later run may read it from an intact replica.
             reading.part.close()
             reading.reached = offset + 1
             return
         except MaxbrodError as error:
-            # Whatever a broker answers for one partition, the others of the task have nothing to do with it.
+            # An error of one partition must not affect the others of the task.
             reading.failure = _failure(error)
             return
         if chunk is None:
             return
-        # An error from here on is the storage's, and ends the task.
+        # Errors from here on come from the storage, and end the task.
         _append(reading, chunk)
 
 
@@ -205,25 +203,27 @@ def _append(reading: _Reading, chunk: Chunk) -> None:
     if len(chunk.headers):
         reading.part.append(chunk.data, chunk.headers, chunk.aborted)
     elif chunk.start < chunk.log_start_offset:
-        # What retention took is a row of its own, however little it is: no slice may reach over it.
+        # Offsets that retention deleted get a row of their own, however few they are: no slice may span them.
         reading.part.close()
     reading.reached = chunk.end
     reading.log_start_offset = max(reading.log_start_offset, chunk.log_start_offset)
 
 
 def _fetch_bytes(item: RangeItem) -> int:
-    """No more than a small range needs, with room for a wrong estimate: a broker sends all it is allowed to."""
+    """No more than a small range needs, with room for a wrong estimate: a broker sends as much as it may."""
     return max(4 * item.bytes_estimate, 1 << 20)
 
 
 def _failure(error: MaxbrodError) -> Failure:
-    trouble = next((trouble for kind, trouble in _TROUBLES if isinstance(error, kind)), FailureKind.UNAVAILABLE)
-    return Failure(trouble=trouble, message=error.message, offset=error.offset, hint=error.hint)
+    kind = next(
+        (kind for error_class, kind in _FAILURE_KINDS if isinstance(error, error_class)), FailureKind.UNAVAILABLE
+    )
+    return Failure(kind=kind, message=error.message, offset=error.offset, hint=error.hint)
 
 
 def _nothing_written(items: Sequence[RangeItem], error: MaxbrodError) -> tuple[Outcome, ...]:
-    """The objects of the task are not all there, so none of its items has been archived."""
-    failure = replace(_failure(error), trouble=FailureKind.STORAGE, message=str(error))
+    """Not all objects of the task are durable, so none of its items is archived."""
+    failure = replace(_failure(error), kind=FailureKind.STORAGE, message=str(error))
     return tuple(
         Outcome(item=item, slices=(), reached=item.start, log_start_offset=0, failure=failure) for item in items
     )

@@ -7,14 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from maxbrod.backup.plan.starts import Earliest
-from maxbrod.backup.plan.states import Held, PartitionBackup, PartitionState, plan_partition
-from maxbrod.backup.plan.tasks import PartitionRange, Wave, plan_tasks
+from maxbrod.backup.plan.states import PartitionState, plan_partition
+from maxbrod.backup.plan.tasks import Wave, plan_tasks
 from maxbrod.bench.figures import Figure
 from maxbrod.bench.processes import peak_bytes
 from maxbrod.catalog.catalog import Catalog
@@ -22,6 +22,9 @@ from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.errors import MaxbrodError
 from maxbrod.model import PartitionId
 from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from maxbrod.catalog.queries import ArchivedRange
 
 PARTITIONS: Final = 100_000
 SEGMENTS: Final = 1_000_000
@@ -87,17 +90,11 @@ def plan(url: str, partitions: int) -> tuple[Wave, ...]:
     for number in range(partitions):
         topic, partition = _name(number)
         found = positions[PartitionId(topic_id=topic, partition=partition)]
-        held = Held(
-            first_offset=found.first_offset,
-            end_offset=found.end_offset,
-            last_leader_epoch=found.last_leader_epoch,
-            epoch_end_offset=found.end_offset + _FRESH_OFFSETS,
-        )
-        plans.append(plan_partition(_state(number, held), Earliest()))
-    return plan_tasks([_range(each) for each in plans], parallelism=_PARALLELISM)
+        plans.append(plan_partition(_state(number, found), Earliest()))
+    return plan_tasks([each.range for each in plans], parallelism=_PARALLELISM)
 
 
-def _state(number: int, held: Held) -> PartitionState:
+def _state(number: int, held: ArchivedRange) -> PartitionState:
     topic, partition = _name(number)
     end = held.end_offset + _FRESH_OFFSETS
     return PartitionState(
@@ -110,18 +107,6 @@ def _state(number: int, held: Held) -> PartitionState:
         held=held,
         bytes_per_offset=100.0,
         compacted=False,
-    )
-
-
-def _range(plan: PartitionBackup) -> PartitionRange:
-    state = plan.state
-    return PartitionRange(
-        topic=state.topic,
-        topic_id=state.topic_id,
-        partition=state.partition,
-        start=plan.start,
-        end=plan.end,
-        bytes_per_offset=state.bytes_per_offset,
     )
 
 

@@ -1,4 +1,4 @@
-"""Where groups go at the target of a restore, and what stands in their way. To put them there: `group_movement`."""
+"""Plans the offsets of groups at the target of a restore, and the obstacles. `movement.py` commits the offsets."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from maxbrod.restore.report import PartitionReport
 
 WITHOUT_MEMBERS: Final = frozenset({"empty", "dead"})
-"""The states, in small letters, of groups that take offsets from outside."""
+"""The states, in lower case, of groups whose offsets can be set from outside."""
 _STOP: Final = "stop them before the restore ends"
-_FORCE: Final = "say --force-groups to have them removed for a moment"
+_FORCE: Final = "give --force-groups to remove them for a moment"
 _HINT: Final = "see the groups of a run with 'maxbrod show'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """Of one group in one partition of the target. `refused` says why it was not put there."""
+    """The offset of one group in one partition of the target. `refused` is the reason if it was not committed."""
 
     group: str
     topic: str
@@ -45,16 +45,16 @@ class GroupPosition:
     why: str | None = None
     refused: str | None = None
     seen_twice_max: int = 0
-    """Records from there on that the group had processed before: they have changed their partition."""
+    """Records from there on that the group has processed before: they have changed their partition."""
     forced: bool = False
-    """Its members were removed for it. They come back by themselves, and go on from here."""
+    """Its members were removed. They rejoin by themselves, and continue from here."""
     run_id: str | None = None
-    """The run that last knew where it stood; None: nobody asked an archive."""
+    """The run that last recorded the offset; None if no archive was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingGroup:
-    """A group that was asked for and cannot be put anywhere."""
+    """A requested group for which no offset can be committed."""
 
     group: str
     why: str
@@ -67,7 +67,7 @@ class PlannedMoves:
 
 
 def missing_groups(patterns: Sequence[str], snapshot: ClusterState | None) -> Iterator[Obstacle]:
-    """Groups that are named, and patterns, of which the archive knows none."""
+    """Requested names and patterns that match no group of the archive."""
     known = () if snapshot is None else snapshot.groups or ()
     for name in choose_groups(patterns, known)[1]:
         error = matches_nothing(name, [group.group_id for group in known], what="group")
@@ -78,14 +78,14 @@ def missing_groups(patterns: Sequence[str], snapshot: ClusterState | None) -> It
 def active_groups(
     patterns: Sequence[str], snapshot: ClusterState | None, target: ClusterState, *, forced: bool
 ) -> Iterator[Obstacle]:
-    """Groups that have members at the target now."""
+    """Requested groups that have members at the target."""
     known = () if snapshot is None else snapshot.groups or ()
     for name in (group.group_id for group in choose_groups(patterns, known)[0]):
         group = target.group(name)
         if group is None or group.state.lower() in WITHOUT_MEMBERS:
             continue
         removable = forced and group.type == CLASSIC
-        what = "it has members, which are removed for a moment" if removable else "it has members: it is left alone"
+        what = "it has members, which are removed for a moment" if removable else "it has members: its offsets stay"
         hint = _STOP if forced or group.type != CLASSIC else f"{_STOP}, or {_FORCE}"
         yield Obstacle(kind=ObstacleKind.GROUPS, where=name, what=what, hint=None if removable else hint, fatal=False)
 
@@ -93,7 +93,7 @@ def active_groups(
 def unplaced_groups(
     patterns: Sequence[str], snapshot: ClusterState | None, plan: RestorePlan, *, strict: bool
 ) -> Iterator[Obstacle]:
-    """Groups that are asked for, and of which it is clear already that they will stand nowhere."""
+    """Requested groups for which the plan already shows that no offset will be committed."""
     chosen = choose_groups(patterns, () if snapshot is None else snapshot.groups)[0]
     restored = {
         (each.source.topic, each.source.topic_id, each.source.partition)
@@ -112,34 +112,34 @@ def unplaced_groups(
 
 
 def _missing(patterns: Sequence[str], chosen: Iterable[Group], placed: Container[str]) -> Iterator[MissingGroup]:
-    """Whoever names a group counts on it; a pattern is about whatever there is, as far as it can be read."""
+    """A group that is named must be found; a pattern is about all groups whose offsets can be read."""
     for group in chosen:
         if group.group_id in placed:
             continue
         if group.offsets is None:
-            yield MissingGroup(group=group.group_id, why="nobody could read where it stood when it was backed up")
+            yield MissingGroup(group=group.group_id, why="its offsets could not be read when it was backed up")
         elif group.group_id in patterns:
-            yield MissingGroup(group=group.group_id, why="the archive knows no position of it in what is restored")
+            yield MissingGroup(group=group.group_id, why="the archive has no offset of it in the restored topics")
 
 
 def plan_moves(
     archive: Archive, plan: RestorePlan, partitions: Iterable[PartitionReport], patterns: Sequence[str]
 ) -> PlannedMoves:
-    """Where groups go, as the run knew them that the restore was made from."""
+    """The offsets of groups, as recorded by the run that the restore was made from."""
     moment = _moment_of(archive, plan)
     known = () if moment.cluster is None else moment.cluster.groups
     chosen, missing = choose_groups(patterns, known)
     for name in missing:
         raise matches_nothing(name, [group.group_id for group in known], what="group")
     runs = {} if moment.known is None else moment.known.offset_runs
-    found = translate_groups(chosen, restored_topics(plan, partitions), runs).offsets
+    found = translate_groups(chosen, restored_topics(plan, partitions), runs)
     offsets = tuple(each if each.run_id else replace(each, run_id=plan.archive.run_id) for each in found)
     placed = {each.group_id for each in offsets if each.offset is not None}
     return PlannedMoves(offsets=offsets, missing=tuple(_missing(patterns, chosen, placed)))
 
 
 def archived_groups(archive: Archive, plan: RestorePlan) -> Sequence[Group]:
-    """As the run knew them that the restore was made from."""
+    """The groups as recorded by the run that the restore was made from."""
     cluster = _moment_of(archive, plan).cluster
     return () if cluster is None else cluster.groups
 
@@ -149,18 +149,18 @@ def _moment_of(archive: Archive, plan: RestorePlan) -> Moment:
 
 
 def restored_topics(plan: RestorePlan, partitions: Iterable[PartitionReport]) -> dict[str, RestoredTopic]:
-    """By the source's name: what became of each of its partitions."""
-    told = {(each.target, each.partition): each for each in partitions}
+    """Each topic as restored, by the source's name."""
+    reports = {(each.target, each.partition): each for each in partitions}
     found = {}
     for topic in plan.topics:
         target = topic.target
         if target.repartitioned:
-            shares = {each: decode_shares(told[target.name, each].map) for each in range(target.partition_count)}
+            shares = {each: decode_shares(reports[target.name, each].map) for each in range(target.partition_count)}
             found[target.source_topic] = RestoredTopic(topic_id=target.topic_id, target=target.name, shares=shares)
             continue
         logs: dict[int, ExactLog | MovedLog] = {}
         for each in topic.partitions:
-            report = told[target.name, each.source.partition]
+            report = reports[target.name, each.source.partition]
             exact = each.offsets.mode is OffsetsMode.EXACT
             logs[each.source.partition] = (
                 ExactLog(start=each.source.first_offset, end=report.end)

@@ -1,6 +1,6 @@
-"""Committed offsets at the target: where each group goes on, so that it skips nothing, and sees twice as little.
+"""Translates committed offsets to the target, so that a group skips no record and sees as few as possible twice.
 
-Pure: whether a group is active, and what it has committed at the target already, is asked by whoever applies this.
+Pure: `movement.py` checks whether a group is active and what it has committed at the target.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class Move(StrEnum):
-    """How a group's position was found."""
+    """How a group's offset was translated."""
 
     SAME = "same"
-    """The very record, or the end."""
+    """The same record, or the end."""
     NEXT = "next"
-    """Its record was not restored, so the next one."""
+    """Its record was not restored: the next one."""
     END = "end"
-    """Beyond all that was restored: what comes next at the target."""
+    """Beyond everything restored: the next record that is written to the target."""
     EARLIER = "earlier"
-    """Records changed their partition: nothing is skipped, some may be seen twice."""
+    """Records changed their partition: no record is skipped, some may be seen twice."""
     SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactLog:
-    """A target partition whose records stand at their own offsets, from `start` to `end` as it was restored."""
+    """A target partition whose records keep their offsets, from `start` to `end` as restored."""
 
     start: int
     end: int
@@ -44,34 +44,34 @@ class ExactLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedLog:
-    """A target partition that was appended to."""
+    """A target partition to which records were appended at new offsets."""
 
     map: OffsetMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredTopic:
-    """What became of a source topic: `logs` by partition, or `shares` by target partition if that was repartitioned."""
+    """A source topic as restored: `logs` by partition, or `shares` by target partition if it was repartitioned."""
 
     topic_id: str
     target: str
     logs: Mapping[int, ExactLog | MovedLog] = field(default_factory=dict)
     shares: Mapping[int, tuple[int, Sequence[Share]]] = field(default_factory=dict)
-    """Of each target partition where its log stood before, and what was added."""
+    """For each target partition, the end of its log before the restore, and the shares that were added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """What to commit; `offset` is None where nothing is, and `why` says why.
+    """An offset to commit. If `offset` is None nothing is committed, and `why` is the reason.
 
-    A leader epoch of the source means nothing at the target, so none is committed.
+    A leader epoch of the source has no meaning at the target, so none is committed.
     """
 
     group_id: str
     type: str
-    """Of the group: a share group's position is not set as the others' are."""
+    """The type of the group: a share group's offsets are set by another request."""
     where: TopicPartition
-    """At the target."""
+    """The partition at the target."""
     offset: int | None
     metadata: str
     move: Move
@@ -79,30 +79,18 @@ class GroupOffset:
     seen_twice_max: int = 0
     why: str | None = None
     run_id: str | None = None
-    """The run that last knew where it stood, if that is not the one that the restore was planned from."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMoves:
-    offsets: tuple[GroupOffset, ...]
-    unreadable: tuple[str, ...]
-    """Groups whose offsets nobody could read when they were backed up."""
+    """The run that last recorded the offset, if it is not the run that the restore was planned from."""
 
 
 def translate_groups(
     groups: Iterable[Group], topics: Mapping[str, RestoredTopic], runs: Mapping[Place, str] | None = None
-) -> GroupMoves:
-    """`topics` by the source's name. What is not restored, or belongs to another incarnation, is skipped and told.
+) -> tuple[GroupOffset, ...]:
+    """The offsets to commit. `topics` is keyed by the source's name; `runs` is `Known.offset_runs`.
 
-    `runs` says of positions which run knew them last, as `Known.offset_runs` has it.
+    An offset of a topic that is not restored, or of another incarnation, is skipped with the reason. A group whose
+    offsets could not be read when it was backed up has none here.
     """
-    offsets: list[GroupOffset] = []
-    unreadable: list[str] = []
-    for group in groups:
-        if group.offsets is None:
-            unreadable.append(group.group_id)
-        offsets += _translate_group(group, topics, runs or {})
-    return GroupMoves(offsets=tuple(offsets), unreadable=tuple(unreadable))
+    return tuple(each for group in groups for each in _translate_group(group, topics, runs or {}))
 
 
 def _translate_group(
@@ -132,7 +120,7 @@ def _is_of(committed: CommittedOffset, topic: RestoredTopic | None) -> bool:
 
 
 def _run_of(group: Group, offsets: Iterable[CommittedOffset], runs: Mapping[Place, str]) -> str | None:
-    """Where several positions become one, all their runs."""
+    """The run that recorded the offsets; all runs if several offsets become one."""
     known = {runs.get((group.group_id, each.topic_id or "", each.partition)) for each in offsets}
     return ", ".join(sorted(each for each in known if each is not None)) or None
 
@@ -143,6 +131,16 @@ def _translate(group: Group, committed: CommittedOffset, topic: RestoredTopic) -
     if log is None:
         return _skipped(group, committed, where, "its partition is not restored")
     offset, move = _position(committed.offset, log)
+    return _group_offset(group, committed, where, offset, move)
+
+
+def _skipped(group: Group, committed: CommittedOffset, where: TopicPartition, why: str) -> GroupOffset:
+    return replace(_group_offset(group, committed, where, None, Move.SKIPPED), why=why)
+
+
+def _group_offset(
+    group: Group, committed: CommittedOffset, where: TopicPartition, offset: int | None, move: Move
+) -> GroupOffset:
     return GroupOffset(
         group_id=group.group_id,
         type=group.type,
@@ -169,7 +167,7 @@ def _position(offset: int, log: ExactLog | MovedLog) -> tuple[int, Move]:
 def _translate_shared(
     group: Group, topic: RestoredTopic, offsets: Mapping[int, CommittedOffset]
 ) -> Iterator[GroupOffset]:
-    """Metadata is somebody's note about one partition, of which nothing is left."""
+    """Metadata is dropped: it is a note about one source partition, and these offsets combine several."""
     committed = {partition: each.offset for partition, each in offsets.items()}
     for partition, (base, shares) in sorted(topic.shares.items()):
         found = find_position(shares, committed, base=base)
@@ -182,16 +180,3 @@ def _translate_shared(
             move=Move.EARLIER if found.seen_twice_max else Move.SAME,
             seen_twice_max=found.seen_twice_max,
         )
-
-
-def _skipped(group: Group, committed: CommittedOffset, where: TopicPartition, why: str) -> GroupOffset:
-    return GroupOffset(
-        group_id=group.group_id,
-        type=group.type,
-        where=where,
-        offset=None,
-        metadata=committed.metadata or "",
-        move=Move.SKIPPED,
-        source_offset=committed.offset,
-        why=why,
-    )

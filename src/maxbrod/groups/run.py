@@ -1,4 +1,4 @@
-"""The groups of a restore that is done: where they would go, put them there, put them back."""
+"""The groups of a finished restore: plan their offsets, commit them, or roll them back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RestoredGroups:
     """One finished restore and its target. Use it in a `with`."""
 
     def __init__(self, config: Config, restore: str | None = None, *, force: bool = False) -> None:
-        """`force`: move groups that have members, too, where Kafka lets these be removed."""
+        """`force`: also move groups that have members, if Kafka allows to remove them."""
         if config.kafka is None:
             raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
         if config.archive is None:
@@ -44,7 +44,7 @@ class RestoredGroups:
         self._refuse_other_cluster(client, patience_s)
         self._movement = Movement(client, storage, self._plan, patience_s=patience_s, force=force)
         self.missing: tuple[MissingGroup, ...] = ()
-        """Of the last plan, or what was applied last: groups that were asked for and stand nowhere."""
+        """Requested groups without an offset to commit, in the last `plan` or `apply`."""
 
     def __enter__(self) -> Self:
         return self
@@ -60,14 +60,14 @@ class RestoredGroups:
         return self._plan.archive.run_id
 
     def plan(self, patterns: Sequence[str]) -> tuple[GroupPosition, ...]:
-        """Where the groups would go, and which would be left alone. Changes nothing."""
+        """The offsets that `apply` would commit, and the groups that it would refuse. Changes nothing."""
         return self._movement.look(self._moves(patterns))
 
     def apply(self, patterns: Sequence[str]) -> tuple[GroupPosition, ...]:
         return self._movement.apply(self._moves(patterns))
 
     def roll_back(self) -> tuple[GroupPosition, ...]:
-        """Where the groups stood before."""
+        """Restore the offsets from before the restore."""
         return self._movement.roll_back()
 
     def _moves(self, patterns: Sequence[str]) -> tuple[GroupOffset, ...]:
@@ -80,18 +80,18 @@ class RestoredGroups:
         found = client.metadata([], deadline=Deadline.after(patience_s)).cluster_id
         if found != self._plan.cluster_id:
             raise RefusedError(
-                f"it went into the cluster {self._plan.cluster_id}, and this is {found}",
+                f"the restore went into cluster {self._plan.cluster_id}, and this is cluster {found}",
                 operation=_OPERATION,
                 object_name=self.restore_id,
-                hint="name the cluster that was restored into",
+                hint="give the cluster that was restored into",
             )
 
 
-def find_restore(known: Sequence[str], wanted: str | None) -> str:
-    """By its id or the beginning of it; without one, the only one."""
-    matching = [each for each in known if each == wanted] or [each for each in known if each.startswith(wanted or "")]
+def find_restore(known: Sequence[str], given: str | None) -> str:
+    """The restore with this id or prefix of an id; without one, the only restore."""
+    matching = [each for each in known if each == given] or [each for each in known if each.startswith(given or "")]
     if len(matching) == 1:
         return matching[0]
-    named = "restores were made from this archive" if wanted is None else f"restores are called {wanted!r}"
+    named = "restores were made from this archive" if given is None else f"restores have the id {given!r}"
     hint = f"give --restore with one of {', '.join(sorted(matching)[:10])}" if matching else "run 'maxbrod restore'"
     raise UsageError(f"{len(matching) or 'no'} {named}", operation=_OPERATION, hint=hint)

@@ -1,4 +1,4 @@
-"""Deletes the oldest segments of an archive in another tool's layout, where that layout is made for it."""
+"""Deletes the oldest segments of an archive in another tool's layout, if that layout supports it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class PruneReport:
 
 
 def prune_archive(archive: Archive, older_than_ms: int, *, delete: bool = False) -> PruneReport:
-    """Segments in which every record is older; with `delete` they are gone. The last one of a partition stays."""
+    """Find segments with only older records, and delete them with `delete`. The last one of a partition stays."""
     if archive.survey is None:
         raise UsageError(
             "an archive of our own layout keeps everything that was archived",
             object_name=archive.url,
-            hint="only archives in other layouts are pruned; 'maxbrod gc' removes what no run has committed",
+            hint="only archives in other layouts can be pruned; 'maxbrod gc' removes uncommitted objects",
         )
     prune = prune_of(archive.survey.layout)
     storage = open_storage(archive.url, archive.options)

@@ -1,17 +1,21 @@
-"""The items of a transfer as JSON has made values of them. Loads nothing that reads or writes."""
+"""The items and results of a transfer as JSON, to travel to the workers and back."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.layouts.travelling import decode_slice
-from maxbrod.model import TopicPartition
-from maxbrod.transfer.task import TransferItem
+from pydantic import TypeAdapter
+
+from maxbrod.transfer.task import TransferItem, Transferred
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+ITEMS: Final = TypeAdapter(tuple[TransferItem, ...])
+RESULTS: Final = TypeAdapter(tuple[Transferred, ...])
+_ITEM: Final = TypeAdapter(TransferItem)
+
 
 def decode_item(values: Mapping[str, Any]) -> TransferItem:
-    slices = tuple(decode_slice(each) for each in values["slices"])
-    return TransferItem(**{**values, "where": TopicPartition(**values["where"]), "slices": slices})
+    """An item from the values that JSON has."""
+    return _ITEM.validate_python(values)

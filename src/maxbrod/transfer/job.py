@@ -1,18 +1,14 @@
-"""The job that writes archives in other layouts: partitions out to the workers, what they wrote back, as JSON."""
+"""The job that writes archives: partitions go to Spark's workers, and what they wrote comes back, as JSON."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.layouts.registry import NATIVE
-from maxbrod.model import TopicPartition
-from maxbrod.transfer.copy_task import run_copy_task
-from maxbrod.transfer.items import decode_item
-from maxbrod.transfer.task import Transferred, TransferSettings, run_transfer_task
+from maxbrod.transfer.items import ITEMS, RESULTS
+from maxbrod.transfer.task import Transferred, TransferSettings, run_copy_task, run_transfer_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,17 +25,13 @@ def run_transfer_job(
     *,
     on_done: Callable[[int], None] | None = None,
 ) -> list[Transferred]:
-    """What became of every item of every task."""
-    payloads = [json.dumps([asdict(item) for item in task]) for task in tasks]
-    answers = run_tasks(session, partial(_work, settings), payloads, name=settings.run_id, on_done=on_done)
-    return [_transferred(values) for answer in answers for values in json.loads(answer)]
+    """The result of every item of every task."""
+    payloads = [ITEMS.dump_json(tuple(task)).decode() for task in tasks]
+    answers = run_tasks(session, partial(work, settings), payloads, name=settings.run_id, on_done=on_done)
+    return [done for answer in answers for done in RESULTS.validate_json(answer)]
 
 
-def _work(settings: TransferSettings, payload: str) -> str:
-    items = [decode_item(values) for values in json.loads(payload)]
+def work(settings: TransferSettings, payload: str) -> str:
+    """One task, in a worker. Settings travel pickled with the function: JSON would mask their secrets."""
     run = run_copy_task if settings.layout == NATIVE else run_transfer_task
-    return json.dumps([asdict(each) for each in run(settings, items)])
-
-
-def _transferred(values: dict[str, Any]) -> Transferred:
-    return Transferred(**{**values, "where": TopicPartition(**values["where"]), "segments": tuple(values["segments"])})
+    return RESULTS.dump_json(tuple(run(settings, ITEMS.validate_json(payload)))).decode()

@@ -1,24 +1,29 @@
-"""What one task does that writes an archive in another tool's layout: read records, from a cluster or from an archive,
-and write each partition's.
+"""The two tasks that write an archive: records into another tool's layout, and whole batches into our own.
 
-Nothing counts before the driver has published it, so a task may run twice, or again.
+Records come from a cluster or from an archive; batches come from an archive. Nothing counts before the driver has
+published or committed it, so a task may run twice, or again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.batch.columns import number_column
+from maxbrod.batch.looking import look_into
 from maxbrod.batch.transactions import from_fetch
-from maxbrod.errors import MaxbrodError, naming
+from maxbrod.errors import MaxbrodError, UsageError, naming
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.layouts.decoding import Skipped, decode_committed
-from maxbrod.layouts.reading import read_records
+from maxbrod.layouts.kafka.compression import Compression
+from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
+from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.reading import read_logs, read_records
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import decode_survey, encode_segment
-from maxbrod.model import topic_id_of
+from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -28,14 +33,16 @@ if TYPE_CHECKING:
 
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.layouts.foreign import WriteOptions
-    from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.model import TopicPartition
+    from maxbrod.layouts.kafka.partition import PartitionWriter
     from maxbrod.storage.interface import Storage
+
+_PACKED_BYTES: Final = 4 << 20
+"""Partitions with less than this share objects, as in a backup."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
-    """What every task needs to know besides its items. Holds secrets."""
+    """What every task needs besides its items. Contains secrets."""
 
     run_id: str
     layout: str
@@ -44,43 +51,43 @@ class TransferSettings:
     target: StorageConfig = field(repr=False)
     source_url: str | None = None
     source: StorageConfig | None = field(default=None, repr=False)
-    """Where slices are read from; None where everything comes from a cluster."""
+    """The archive to read slices from; None if everything comes from a cluster."""
     kafka: KafkaConfig | None = None
     patience_s: float = PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferItem:
-    """Records of one partition with offsets in [start, end): of slices, or without any of them of the live log."""
+    """Records of one partition with offsets in [start, end): from slices, or from the live log if there are none."""
 
     where: TopicPartition
     topic_id: str
     start: int
     end: int
     survey: str
-    """What the target has of the partition, as `travelling.encode_survey` tells it."""
+    """What the target has of the partition, as `travelling.encode_survey` encodes it."""
     slices: tuple[Slice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transferred:
-    """What was written of an item, all of it or nothing."""
+    """The result of an item: all of it was written, or nothing."""
 
     where: TopicPartition
     topic_id: str
     segments: tuple[dict[str, Any], ...] = ()
-    """As `travelling.encode_segment` tells them."""
+    """As `travelling.encode_segment` encodes them."""
     records: int = 0
     raw_bytes: int = 0
-    """Of the log that was read; 0 where it did not come from a cluster."""
+    """Bytes of log read; 0 if the records did not come from a cluster."""
     start: int = 0
-    """Where the log began when it was read, if that is later than the item."""
+    """The start of the log when it was read, if that is after the start of the item."""
     end: int = 0
     failure: dict[str, Any] | None = None
 
 
 def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem]) -> list[Transferred]:
-    """What goes wrong with one partition is told, and the others go on."""
+    """Write items in another tool's layout. An error of one partition is reported and does not affect the others."""
     target = open_storage(settings.target_url, settings.target)
     source = None
     if settings.source_url is not None and settings.source is not None:
@@ -92,7 +99,7 @@ def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem])
 
 
 def nothing(item: TransferItem, error: MaxbrodError) -> Transferred:
-    """Of an item that could not be read, or not be written."""
+    """The result of an item that could not be read or written."""
     return Transferred(
         where=item.where, topic_id=item.topic_id, start=item.start, end=item.start, failure=error.as_dict()
     )
@@ -119,7 +126,7 @@ def _transfer(settings: TransferSettings, target: Storage, records: _Records) ->
 
 
 class _Records:
-    """The records of an item; counted while they are given."""
+    """The records of an item, counted while they are iterated."""
 
     def __init__(
         self,
@@ -140,10 +147,10 @@ class _Records:
         self.count = self.raw_bytes = 0
         self.skipped = Skipped()
         for records in self._archived() if self._client is None else self._live(self._client):
-            wanted = self._within(records)
-            self.count += wanted.num_rows
-            if wanted.num_rows:
-                yield wanted
+            within = self._within(records)
+            self.count += within.num_rows
+            if within.num_rows:
+                yield within
 
     def _archived(self) -> Iterator[pa.RecordBatch]:
         if self._source is not None:
@@ -168,7 +175,70 @@ class _Records:
             yield from decode_committed(chunk.data, chunk.headers, aborted, skipped=self.skipped)
 
     def _within(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch may reach beyond the item on either side."""
+        """A batch may reach beyond the item at both ends."""
         offsets = number_column(records.column("offset"))
         first, end = offsets.searchsorted([self.item.start, self.item.end]).tolist()
         return records.slice(first, end - first)
+
+
+def run_copy_task(settings: TransferSettings, items: Sequence[TransferItem]) -> list[Transferred]:
+    """Copy batches into our own layout. Items share objects, so an error affects all: each is then copied by itself."""
+    if settings.source_url is None or settings.source is None:
+        raise UsageError("an archive is copied from another archive")
+    options = settings.options
+    source = open_storage(settings.source_url, settings.source)
+    writer = ArchiveWriter(
+        open_storage(settings.target_url, settings.target),
+        run_id=settings.run_id,
+        compression=Compression.parse(options.codec or "auto"),
+        limits=SegmentLimits(
+            bytes_max=options.segment_bytes_max or SegmentLimits().bytes_max, records_max=options.segment_records_max
+        ),
+        look=look_into(sum(each.raw_bytes for item in items for each in item.slices)),
+    )
+    try:
+        with writer as archive:
+            parts = [_copy(archive, source, item) for item in items]
+    except MaxbrodError as error:
+        if len(items) == 1:
+            return [nothing(item, error) for item in items]
+        return [done for item in items for done in run_copy_task(settings, [item])]
+    return [
+        Transferred(
+            where=item.where,
+            topic_id=item.topic_id,
+            segments=tuple(asdict(each) for each in part.slices),
+            records=sum(each.records for each in part.slices),
+            start=item.start,
+            end=item.end,
+        )
+        for item, part in zip(items, parts, strict=True)
+    ]
+
+
+def _copy(archive: ArchiveWriter, source: Storage, item: TransferItem) -> PartitionWriter:
+    size = sum(each.raw_bytes for each in item.slices)
+    part = archive.partition(
+        topic=item.where.topic,
+        topic_id=item.topic_id,
+        partition=item.where.partition,
+        packed=size < _PACKED_BYTES,
+    )
+    with naming(str(item.where)):
+        for before, stored in pairwise((None, *item.slices)):
+            if before is not None and stored is not None and before.end_offset < stored.base_offset:
+                # A gap stays a row of its own: no slice may span it.
+                part.close()
+            if stored is not None:
+                _append(part, source, stored)
+        part.close()
+    return part
+
+
+def _append(part: PartitionWriter, source: Storage, stored: Slice) -> None:
+    for data, headers in read_logs(source, stored):
+        if len(headers):
+            first, last = int(headers["base_offset"][0]), int(headers.last_offset[-1])
+            # The transactions that touch these batches, as a broker would list them.
+            touching = [each for each in stored.aborted if each.first_offset <= last and each.last_offset >= first]
+            part.append(data, headers, [(each.producer_id, each.first_offset) for each in touching])

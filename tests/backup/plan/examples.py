@@ -84,10 +84,10 @@ def read(log: Sequence[Batch], start: int, end: int, *, log_start: int, hole_off
     )
 
 
-def read_until(log: Sequence[Batch], whole: Outcome, reached: int, trouble: FailureKind) -> Outcome:
-    """What the same task tells when it comes no further than `reached`, where a batch begins."""
+def read_until(log: Sequence[Batch], whole: Outcome, reached: int, kind: FailureKind) -> Outcome:
+    """What the same task reports when it comes no further than `reached`, where a batch begins."""
     found = read(log, whole.item.start, reached, log_start=whole.log_start_offset)
-    failure = Failure(trouble=trouble, message=f"it is {trouble}")
+    failure = Failure(kind=kind, message=f"it is {kind}")
     return replace(found, item=whole.item, reached=reached, failure=failure)
 
 

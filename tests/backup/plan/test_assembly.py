@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from backup.plan.examples import PARTITION, TOPIC, Batch, item, logs, outcome, part, read, read_until
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
-from maxbrod.backup.plan.findings import worst_exit_code
 from maxbrod.backup.plan.items import Damage, FailureKind
 from maxbrod.catalog.rows import Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, CorruptDataError
 from maxbrod.model import PartitionId
+from maxbrod.notices import worst_exit_code
 
 if TYPE_CHECKING:
     from maxbrod.backup.plan.items import Outcome
@@ -64,7 +64,7 @@ def covered(made: Assembly) -> dict[int, str]:
 
 
 def kinds(made: Assembly) -> list[str]:
-    return [str(each.kind) for each in made.findings]
+    return [str(each.kind) for each in made.notices]
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Reading:
     def sound(self) -> list[Batch]:
         return [each for each in self.log if each.base >= self.log_start and not each.damaged]
 
-    def broken_off(self, whole: Outcome, data: st.DataObject, trouble: FailureKind) -> Outcome:
+    def broken_off(self, whole: Outcome, data: st.DataObject, kind: FailureKind) -> Outcome:
         borders = [each.base for each in self.log if whole.item.start < each.base < whole.item.end]
-        return read_until(self.log, whole, data.draw(st.sampled_from([whole.item.start, *borders])), trouble)
+        return read_until(self.log, whole, data.draw(st.sampled_from([whole.item.start, *borders])), kind)
 
 
 @st.composite
@@ -120,11 +120,11 @@ def test_the_exit_code_is_done_only_where_every_offset_is_archived_or_explained(
     present = {offset for each in log for offset in range(each.base, each.end)}
     missing = len(present) < reading.planned[1] - begin or any(each.records < each.end - each.base for each in log)
     if any(each.damaged for each in log):
-        assert worst_exit_code(made.findings) == EXIT_CORRUPT
+        assert worst_exit_code(made.notices) == EXIT_CORRUPT
     elif missing and not compacted:
-        assert worst_exit_code(made.findings) == EXIT_INCOMPLETE
+        assert worst_exit_code(made.notices) == EXIT_INCOMPLETE
     else:
-        assert worst_exit_code(made.findings) == EXIT_DONE
+        assert worst_exit_code(made.notices) == EXIT_DONE
 
 
 @given(readings(hole_offsets_min=1), st.booleans())
@@ -134,7 +134,7 @@ def test_a_split_reading_says_the_same_of_every_offset_as_a_sequential_one(readi
     split = put_together(reading.planned, *reading.outcomes, compacted=compacted, log_start=reading.log_start)
     sequential = put_together(reading.planned, *whole, compacted=compacted, log_start=reading.log_start)
     assert covered(split) == covered(sequential)
-    assert worst_exit_code(split.findings) == worst_exit_code(sequential.findings)
+    assert worst_exit_code(split.notices) == worst_exit_code(sequential.notices)
 
 
 @given(readings(), st.data())
@@ -150,7 +150,7 @@ def test_after_a_failure_rows_end_there_and_the_next_run_completes_them(reading:
     assert made.first == reading.planned[0]
     if made.reached < reading.planned[1]:
         assert kinds(made)[-1] == "failed"
-        assert worst_exit_code(made.findings) >= EXIT_INCOMPLETE
+        assert worst_exit_code(made.notices) >= EXIT_INCOMPLETE
 
     position = max(made.reached, reading.log_start)
     rest = read(reading.log, position, reading.planned[1], log_start=reading.log_start)
@@ -169,10 +169,10 @@ def test_after_a_failure_rows_end_there_and_the_next_run_completes_them(reading:
 def test_of_a_deleted_topic_everything_is_kept_that_was_read(reading: Reading, data: st.DataObject) -> None:
     outcomes = list(reading.outcomes)
     for number in range(len(outcomes)):
-        trouble = data.draw(st.sampled_from([None, FailureKind.DELETED, FailureKind.UNAVAILABLE]))
-        if trouble is not None:
-            outcomes[number] = reading.broken_off(outcomes[number], data, trouble)
-    if not any(each.failure is not None and each.failure.trouble is FailureKind.DELETED for each in outcomes):
+        kind = data.draw(st.sampled_from([None, FailureKind.DELETED, FailureKind.UNAVAILABLE]))
+        if kind is not None:
+            outcomes[number] = reading.broken_off(outcomes[number], data, kind)
+    if not any(each.failure is not None and each.failure.kind is FailureKind.DELETED for each in outcomes):
         return
     made = put_together(reading.planned, *outcomes, log_start=reading.log_start)
     assert (made.first, made.reached) == reading.planned
@@ -217,7 +217,7 @@ def test_a_batch_may_reach_beyond_its_range_and_even_over_the_next_one() -> None
         (0, 30), outcome(0, 10, part(0, 23)), outcome(10, 20), outcome(20, 30, part(23, 30)), compacted=False
     )
     assert shape(made) == [(0, 23, "data"), (23, 30, "data")]
-    assert made.findings == []
+    assert made.notices == ()
 
 
 def test_a_wave_begins_where_the_batches_of_the_one_before_it_ended() -> None:
@@ -240,7 +240,7 @@ def test_a_hole_is_part_retention_part_something_else() -> None:
         (30, 40, "data"),
     ]
     assert kinds(made) == ["retention", "unexplained", "corrupt"]
-    assert made.findings[2].message == "CRC"
+    assert made.notices[2].message == "CRC"
 
 
 def test_retention_that_was_heard_later_does_not_explain_what_an_earlier_range_missed() -> None:
@@ -258,13 +258,13 @@ def test_damage_within_a_slice_is_the_reason_of_its_row() -> None:
     damaged = replace(outcome(0, 10, part(0, 10, 7)), damages=(Damage(offset=4, message="CRC"),))
     made = put_together((0, 10), damaged, compacted=True)
     assert shape(made) == [(0, 10, "data corrupt")]
-    assert worst_exit_code(made.findings) == EXIT_CORRUPT
+    assert worst_exit_code(made.notices) == EXIT_CORRUPT
 
 
 def test_what_retention_took_before_the_plan_is_a_gap_even_if_nobody_read() -> None:
     made = put_together((5, 20), log_start=20)
     assert shape(made) == [(5, 20, "retention")]
-    assert worst_exit_code(made.findings) == EXIT_DONE
+    assert worst_exit_code(made.notices) == EXIT_DONE
 
 
 def test_a_batch_that_the_log_begins_within_is_archived_whole() -> None:
@@ -294,7 +294,7 @@ def test_what_nobody_can_read_any_more_is_deleted_up_to_the_next_batch_and_to_th
     ]
     made = put_together((0, 30), gone)
     assert shape(made) == [(0, 5, "data"), (5, 30, "deleted")]
-    assert worst_exit_code(made.findings) == EXIT_DONE
+    assert worst_exit_code(made.notices) == EXIT_DONE
 
 
 def test_a_slice_outside_of_its_range_is_refused() -> None:

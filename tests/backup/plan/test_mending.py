@@ -10,9 +10,10 @@ import pytest
 from backup.plan.examples import PARTITION, TOPIC, TOPIC_ID, Batch, item, outcome, part, read_until
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
 from maxbrod.backup.plan.items import Damage, FailureKind, Outcome
-from maxbrod.backup.plan.mending import Retry, plan_mending, settle, sort_out
+from maxbrod.backup.plan.mending import Retry, outcomes_by_retry, plan_mending, settle
 from maxbrod.backup.plan.starts import Earliest
-from maxbrod.backup.plan.states import Held, PartitionState, plan_partition
+from maxbrod.backup.plan.states import PartitionState, plan_partition
+from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.rows import Gap
 from maxbrod.model import GapReason
 
@@ -22,8 +23,8 @@ def gap(base: int, end: int, reason: GapReason = GapReason.CORRUPT, **changes: A
     return Gap(**values, base_offset=base, end_offset=end, reason=reason, run_id="run-0", written_at=1)
 
 
-def retries(*rows: Gap, log_start: int = 0, end: int = 100, epoch_end: int = 100) -> tuple[Retry, ...]:
-    held = Held(first_offset=0, end_offset=90, last_leader_epoch=1, epoch_end_offset=epoch_end)
+def retries(*rows: Gap, log_start: int = 0, end: int = 100, cut: int | None = None) -> tuple[Retry, ...]:
+    held = ArchivedRange(topic=TOPIC, first_offset=0, end_offset=90, last_leader_epoch=1)
     state = PartitionState(
         topic=TOPIC,
         topic_id=TOPIC_ID,
@@ -32,10 +33,11 @@ def retries(*rows: Gap, log_start: int = 0, end: int = 100, epoch_end: int = 100
         end=end,
         high_watermark=end,
         held=held,
+        truncated_at=cut,
         bytes_per_offset=2.0,
         compacted=False,
     )
-    return plan_mending(rows, {PARTITION: plan_partition(state, Earliest())}).retries
+    return plan_mending(rows, {PARTITION: plan_partition(state, Earliest())})
 
 
 def assembled(retry: Retry, *outcomes: Outcome) -> Assembly:
@@ -56,14 +58,9 @@ def test_what_has_left_the_log_is_final() -> None:
     assert found[0].range.bytes_estimate == 20
 
 
-def test_final_rows_are_told() -> None:
-    mending = plan_mending([gap(10, 20), gap(10, 20, GapReason.RETENTION)], {})
-    assert mending.final == (gap(10, 20),)
-
-
 def test_rows_that_the_run_replaces_anyway_are_left_to_it() -> None:
-    assert not retries(gap(10, 20), epoch_end=15)
-    assert not retries(gap(10, 20), end=15, epoch_end=95)
+    assert not retries(gap(10, 20), cut=15)
+    assert not retries(gap(10, 20), end=15)
 
 
 def test_a_gap_that_can_be_read_now_is_replaced_by_its_data() -> None:
@@ -95,6 +92,4 @@ def test_outcomes_find_their_retry() -> None:
     one, other = retries(gap(10, 20), gap(40, 50))
     fresh, again, elsewhere = outcome(90, 95), outcome(44, 50), outcome(10, 20)
     elsewhere = replace(elsewhere, item=replace(item(10, 20), partition=0))
-    rest, mended = sort_out([fresh, again, elsewhere], [one, other])
-    assert rest == [fresh, elsewhere]
-    assert mended == [(one, []), (other, [again])]
+    assert outcomes_by_retry([fresh, again, elsewhere], [one, other]) == [(one, []), (other, [again])]

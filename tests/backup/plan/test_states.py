@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -10,21 +10,35 @@ from hypothesis import strategies as st
 
 from maxbrod.backup.plan.rolling import RollLimits, due, track_waiting
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
-from maxbrod.backup.plan.states import Held, PartitionBackup, PartitionState, diverges_at, plan_partition
+from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition, plan_partitions
+from maxbrod.backup.truncation import truncated_at
+from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.model import PartitionId
 
 NOW = 1_700_000_000_000
 PARTITION = PartitionId(topic_id="id", partition=2)
 
 
+class Held(NamedTuple):
+    """What the archive holds, and where the last epoch of it ends in the log, if any is known."""
+
+    first: int
+    end: int
+    epoch_end: int | None = None
+
+
 def state(log_start: int, end: int, held: Held | None = None, **changes: Any) -> PartitionState:
     values: dict[str, Any] = {"high_watermark": end, "bytes_per_offset": 10.0, "compacted": False, **changes}
-    return PartitionState(topic="orders", topic_id="id", partition=2, log_start=log_start, end=end, held=held, **values)
-
-
-def held(first: int, end: int, epoch_end: int | None = None) -> Held:
-    epoch = None if epoch_end is None else 5
-    return Held(first_offset=first, end_offset=end, last_leader_epoch=epoch, epoch_end_offset=epoch_end)
+    if held is not None:
+        epoch = None if held.epoch_end is None else 5
+        values["held"] = ArchivedRange(
+            topic="orders", first_offset=held.first, end_offset=held.end, last_leader_epoch=epoch
+        )
+        values["truncated_at"] = truncated_at(
+            held.end, common_end=held.epoch_end, high_watermark=values["high_watermark"]
+        )
+    values.setdefault("held", None)
+    return PartitionState(topic="orders", topic_id="id", partition=2, log_start=log_start, end=end, **values)
 
 
 def plan(log_start: int, end: int, kept: Held | None = None, **changes: Any) -> PartitionBackup:
@@ -44,59 +58,65 @@ def test_a_partition_that_no_run_has_met_begins_where_it_is_told() -> None:
     assert plan_partition(state(10, 90), AtTime(timestamp_ms=1), offset_for_time=33).start == 33
 
 
+def test_a_partition_that_appeared_since_the_last_run_is_never_skipped() -> None:
+    for appeared, first in (((), 90), ((PARTITION,), 10)):
+        made = plan_partitions([state(10, 90)], Latest(), appeared=appeared, offsets_for_time={})
+        assert made[PARTITION].first == first
+
+
 def test_a_run_goes_on_where_the_archive_ends_whatever_start_is_given() -> None:
-    made = plan_partition(state(0, 90, held(0, 60, epoch_end=90)), Latest())
+    made = plan_partition(state(0, 90, Held(0, 60, epoch_end=90)), Latest())
     assert extent(made) == (60, 60, 90, None)
     assert not made.first_time
     assert made.bytes_estimate == 300
 
 
 def test_a_run_that_began_at_the_end_goes_on_from_there() -> None:
-    assert extent(plan(0, 90, held(60, 60))) == (60, 60, 90, None)
+    assert extent(plan(0, 90, Held(60, 60))) == (60, 60, 90, None)
 
 
 def test_what_retention_took_is_a_gap_up_to_the_start_of_the_log() -> None:
-    made = plan(70, 90, held(0, 60, epoch_end=70))
+    made = plan(70, 90, Held(0, 60, epoch_end=70))
     assert extent(made) == (60, 70, 90, None)
     assert made.gap == (60, 70)
 
 
 def test_a_log_that_was_emptied_is_a_gap_and_nothing_to_read() -> None:
-    made = plan(90, 90, held(0, 60, epoch_end=90))
+    made = plan(90, 90, Held(0, 60, epoch_end=90))
     assert (made.gap, made.start, made.end, made.idle) == ((60, 90), 90, 90, False)
 
 
 def test_a_truncated_log_is_read_again_from_where_it_was_cut() -> None:
-    made = plan(0, 90, held(0, 60, epoch_end=40))
+    made = plan(0, 90, Held(0, 60, epoch_end=40))
     assert extent(made) == (40, 40, 90, 40)
-    assert not plan(0, 40, held(0, 60, epoch_end=40)).idle
+    assert not plan(0, 40, Held(0, 60, epoch_end=40)).idle
 
 
 def test_a_log_that_was_cut_and_emptied_is_a_gap_from_the_cut() -> None:
-    assert extent(plan(50, 90, held(0, 60, epoch_end=40))) == (40, 50, 90, 40)
+    assert extent(plan(50, 90, Held(0, 60, epoch_end=40))) == (40, 50, 90, 40)
 
 
 def test_a_high_watermark_that_lags_is_never_taken_for_a_truncation() -> None:
-    made = plan(0, 55, held(0, 60, epoch_end=60))
+    made = plan(0, 55, Held(0, 60, epoch_end=60))
     assert made.truncated_at is None
     assert made.idle
 
 
 def test_an_open_transaction_is_never_taken_for_a_truncation() -> None:
-    made = plan(0, 55, held(0, 60), high_watermark=80)
+    made = plan(0, 55, Held(0, 60), high_watermark=80)
     assert made.truncated_at is None
     assert made.idle
 
 
 def test_without_an_epoch_the_end_of_the_log_tells_that_it_was_cut() -> None:
-    assert extent(plan(0, 55, held(0, 60))) == (55, 55, 55, 55)
+    assert extent(plan(0, 55, Held(0, 60))) == (55, 55, 55, 55)
 
 
 @given(
     st.integers(0, 50),
     st.integers(0, 50),
     st.integers(0, 10),
-    st.none() | st.builds(held, st.integers(0, 40), st.integers(40, 120), st.none() | st.integers(0, 130)),
+    st.none() | st.builds(Held, st.integers(0, 40), st.integers(40, 120), st.none() | st.integers(0, 130)),
 )
 def test_a_plan_never_reads_outside_of_the_log_and_never_leaves_offsets_out(
     log_start: int, length: int, pending: int, kept: Held | None
@@ -108,25 +128,9 @@ def test_a_plan_never_reads_outside_of_the_log_and_never_leaves_offsets_out(
         assert log_start <= made.start
         assert made.end == end
     if kept is not None:
-        assert made.first == (kept.end_offset if made.truncated_at is None else made.truncated_at)
-        assert made.first <= kept.end_offset
+        assert made.first == (kept.end if made.truncated_at is None else made.truncated_at)
+        assert made.first <= kept.end
         assert made.start in {made.first, log_start}
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ((5, 80), 80),
-        ((-1, -1), None),
-        # The log never had epoch 5; of epoch 4 it has more than is held, and the row that leaves epoch 4 begins at 30.
-        ((4, 80), 30),
-        ((3, 20), 0),
-    ],
-)
-def test_rows_of_epochs_that_the_log_does_not_have_are_not_trusted(
-    answer: tuple[int, int], expected: int | None
-) -> None:
-    assert diverges_at([(60, 5), (30, 5), (0, 4)], asked_epoch=5, answer=answer) == expected
 
 
 def due_now(made: PartitionBackup, waited_ms: int, **limits: int) -> bool:
@@ -150,7 +154,7 @@ def test_a_partition_is_read_when_enough_waits_or_long_enough(offsets: int, wait
 
 def test_what_the_log_no_longer_has_is_written_down_at_once() -> None:
     limits = RollLimits(records=1000, age_ms=10**9)
-    for made in (plan(70, 90, held(0, 60, epoch_end=70)), plan(0, 40, held(0, 60, epoch_end=40))):
+    for made in (plan(70, 90, Held(0, 60, epoch_end=70)), plan(0, 40, Held(0, 60, epoch_end=40))):
         assert due(made, waiting_since_ms=NOW, now_ms=NOW, limits=limits)
 
 

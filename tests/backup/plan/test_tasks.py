@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.backup.plan.tasks import PartitionRange, Wave, choose_task_bytes, plan_tasks, wave_extents
-from maxbrod.model import PartitionId
+from maxbrod.backup.plan.tasks import PartitionRange, Wave, choose_task_bytes, plan_tasks
 
 if TYPE_CHECKING:
     from random import Random
@@ -152,13 +151,6 @@ def test_partitions_that_weigh_nothing_are_spread_as_well() -> None:
 def test_a_range_is_never_split_into_more_pieces_than_it_has_offsets() -> None:
     waves = plan_tasks([offsets(0, 5, 7, 1e9)], parallelism=2)
     assert [(item.start, item.end) for item in items_of(waves)] == [(5, 6), (6, 7)]
-
-
-def test_the_extent_of_a_wave_is_what_its_items_read() -> None:
-    waves = plan_tasks([offsets(0, 100, 300), offsets(1, 5, 6)], parallelism=2, task_bytes=50, wave_bytes=101)
-    extents = [wave_extents(wave) for wave in waves]
-    first, second = PartitionId(topic_id="id-0", partition=0), PartitionId(topic_id="id-1", partition=1)
-    assert extents == [{first: (100, 200)}, {first: (200, 300), second: (5, 6)}]
 
 
 def test_an_absurd_estimate_never_fills_the_memory() -> None:

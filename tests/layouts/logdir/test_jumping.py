@@ -21,7 +21,7 @@ from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError
 from maxbrod.layouts.logdir import scanning
 from maxbrod.layouts.reading import read_logs
 from maxbrod.storage.local import LocalStorage
-from maxbrod.transfer import copy_task
+from maxbrod.transfer import task as copy_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

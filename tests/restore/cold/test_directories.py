@@ -26,7 +26,7 @@ from maxbrod.restore.cold.meter import ColdMeter
 from maxbrod.restore.cold.placing import Placing
 from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.plan.request import RestoreRequest
-from maxbrod.transfer import copy_task
+from maxbrod.transfer import task as copy_task
 from restore.cold.directories import LOGS, TARGET_ID, put_empty, put_source, put_target
 from restore.cold.engine import Cold, contents, log_of, refused, restore, run_job_here, without_spark
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog.examples import TOPIC_ID
+from maxbrod.groups.moves import _missing
 from maxbrod.groups.plan import ExactLog, GroupOffset, Move, MovedLog, RestoredTopic, translate_groups
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.mapping import build_map
@@ -25,7 +26,7 @@ def restored(log: ExactLog | MovedLog, **changes: Any) -> dict[str, RestoredTopi
 
 
 def move(log: ExactLog | MovedLog, offset: int) -> tuple[int | None, Move]:
-    (found,) = translate_groups([group("g", ("orders", 0, offset))], restored(log)).offsets
+    (found,) = translate_groups([group("g", ("orders", 0, offset))], restored(log))
     assert (found.where, found.metadata) == (TopicPartition(topic="back", partition=0), "note")
     return found.offset, found.move
 
@@ -79,7 +80,7 @@ def test_what_is_not_restored_is_told_and_never_committed() -> None:
         group("b", ("orders", 1, 5)),
         group("c", ("orders", 0, 5), topic_id="another"),
     ]
-    assert skipped(translate_groups(groups, topics).offsets) == [
+    assert skipped(translate_groups(groups, topics)) == [
         "its topic is not restored",
         "its partition is not restored",
         "it was committed for another topic of the same name",
@@ -87,14 +88,15 @@ def test_what_is_not_restored_is_told_and_never_committed() -> None:
 
 
 def test_a_group_whose_topic_id_nobody_knew_is_taken_by_its_name() -> None:
-    (found,) = translate_groups(
-        [group("g", ("orders", 0, 5), topic_id=None)], restored(ExactLog(start=0, end=9))
-    ).offsets
+    (found,) = translate_groups([group("g", ("orders", 0, 5), topic_id=None)], restored(ExactLog(start=0, end=9)))
     assert found.offset == 5
 
 
 def test_groups_that_could_not_be_read_are_named() -> None:
-    assert translate_groups([group("g", offsets=None)], {}).unreadable == ("g",)
+    unread = group("g", offsets=None)
+    assert translate_groups([unread], {}) == ()
+    for patterns in (["g"], ["*"]):
+        assert [each.group for each in _missing(patterns, [unread], placed=())] == ["g"]
 
 
 @st.composite
@@ -153,7 +155,7 @@ def test_a_repartitioned_topic_gives_each_target_partition_a_position() -> None:
         1: (4, []),
     }
     topics = {"orders": RestoredTopic(topic_id=TOPIC_ID, target="back", shares=shares)}
-    found = translate_groups([group("g", ("orders", 0, 10), ("orders", 1, 3))], topics).offsets
+    found = translate_groups([group("g", ("orders", 0, 10), ("orders", 1, 3))], topics)
     assert [(each.where.partition, each.offset, each.seen_twice_max, each.move) for each in found] == [
         (0, 6, 3, Move.EARLIER),
         (1, 4, 0, Move.SAME),

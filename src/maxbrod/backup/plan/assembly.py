@@ -1,9 +1,9 @@
-"""From what the tasks found of one partition to rows that tile its offsets: each is data, or a gap with a reason.
+"""From the tasks' reports about one partition to rows that tile its offsets: each row is data, or a gap with a reason.
 
-Rows follow the slices, not the borders of the ranges: a batch belongs to the range with its base offset, so the last
-one of a range may reach into the next. A partition's rows end where the first range that was not read to its end does;
-what later ranges hold is left for the next run, and their objects are garbage. Only of a topic that is gone nothing
-can be read again: then everything is kept that was read, and what is missing is `deleted`.
+Rows follow the slices, not the borders of the ranges: a batch belongs to the range that contains its base offset, so
+the last batch of a range may reach into the next one. The rows of a partition end with the first range that was not
+read to its end. The next run reads what later ranges hold, and their objects become garbage. A deleted topic cannot be
+read again: everything that was read of it is kept, and the rest becomes a gap `deleted`.
 """
 
 from __future__ import annotations
@@ -13,37 +13,38 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from maxbrod.backup.notices import about
 from maxbrod.backup.plan.evidence import collect, impossible
-from maxbrod.backup.plan.findings import Finding, FindingKind
-from maxbrod.backup.plan.holes import explain, marks_within
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
 from maxbrod.catalog.schema import Kind
 from maxbrod.catalog.tiling import find_tiling_faults
-from maxbrod.model import GapReason, PartitionId
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
+from maxbrod.model import GapReason, PartitionId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.backup.plan.evidence import Evidence
+    from maxbrod.backup.plan.evidence import DefaultReason, Evidence
     from maxbrod.backup.plan.items import Outcome
     from maxbrod.catalog.tiling import Overlap, UncoveredRange
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.notices import Notice
 
 _HINTS: Final = {
-    FindingKind.CORRUPT: "a later run reads these offsets again, from a sound replica if one leads by then",
-    FindingKind.UNEXPLAINED: "a later run reads these offsets again; compare with kafka-dump-log on the leader",
+    GapReason.CORRUPT: "a later run reads these offsets again, from an intact replica if one leads by then",
+    GapReason.UNEXPLAINED: "a later run reads these offsets again; compare with kafka-dump-log on the leader",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
-    """Rows that tile [first, reached), in order, and what there is to say about them."""
+    """Rows that tile [first, reached), in order, and the notices about them."""
 
     partition: PartitionId
     first: int
     reached: int
-    rows: list[Segment | Gap]
-    findings: list[Finding]
+    rows: tuple[Segment | Gap, ...]
+    notices: tuple[Notice, ...]
 
 
 def assemble(
@@ -58,37 +59,37 @@ def assemble(
     log_start: int = 0,
     first_time: bool = False,
 ) -> Assembly:
-    """The rows of one partition, of which the offsets [first, end) in `planned` were to be answered for.
+    """The rows of one partition for the planned offsets [first, end).
 
-    Those below `log_start`, as it was at planning, were given to nobody to read. The first time that a partition is
-    met, its first batch may begin before the first offset that was asked for: then the rows begin there.
-    CorruptDataError: what the tasks say cannot be, and nothing of it may be committed.
+    No task was given offsets below `log_start`, the start of the log at planning. On the first run of a partition its
+    first batch may begin before the first requested offset: the rows then begin with that batch.
+    CorruptDataError: the tasks' reports are inconsistent, and nothing of them may be committed.
     """
     evidence = collect(partition, planned, outcomes, log_start=log_start, first_time=first_time)
-    otherwise = GapReason.COMPACTED if compacted else GapReason.UNEXPLAINED
-    author = _Author(topic, partition, run_id, written_at, evidence, otherwise)
+    default: DefaultReason = GapReason.COMPACTED if compacted else GapReason.UNEXPLAINED
+    author = _Author(topic, partition, run_id, written_at, evidence, default)
     cursor = evidence.first
     for found in evidence.slices:
-        author.explain(cursor, found.base_offset)
-        author.describe(found)
+        author.add_gaps(cursor, found.base_offset)
+        author.add_segment(found)
         cursor = found.end_offset
-    author.explain(cursor, evidence.reached)
+    author.add_gaps(cursor, evidence.reached)
     failure = evidence.failure
     if failure is not None:
-        author.find(FindingKind.FAILED, evidence.reached, planned[1], failure.message, failure.hint)
+        author.notify("failed", evidence.reached, planned[1], failure.message, failure.hint, EXIT_INCOMPLETE)
     return Assembly(
         partition=partition,
         first=evidence.first,
         reached=evidence.reached,
-        rows=author.rows,
-        findings=author.findings,
+        rows=tuple(author.rows),
+        notices=tuple(author.notices),
     )
 
 
 def check_tiling(rows: Sequence[Segment | Gap], expected: Mapping[PartitionId, tuple[int, int]]) -> None:
-    """Prove that rows, of any number of partitions, cover exactly the expected offsets [first, end), each once.
+    """Prove that the rows of any number of partitions cover exactly the expected offsets [first, end), each once.
 
-    The last look before a commit: CorruptDataError names the first offset where it does not hold.
+    This is the last check before a commit. CorruptDataError names the first offset where it fails.
     """
     tiling = find_tiling_faults(_tiling_table(rows), expected)
     faults: tuple[UncoveredRange | Overlap, ...] = (*tiling.holes, *tiling.overlaps)
@@ -99,7 +100,7 @@ def check_tiling(rows: Sequence[Segment | Gap], expected: Mapping[PartitionId, t
         partition = PartitionId(topic_id=row.topic_id, partition=row.partition)
         first, end = expected.get(partition, (0, 0))
         if row.base_offset < first or row.end_offset > end:
-            what = f"a row reaches from {row.base_offset} to {row.end_offset}, out of {first} to {end}"
+            what = f"a row from {row.base_offset} to {row.end_offset} is outside of {first} to {end}"
             raise impossible(what, partition, row.base_offset)
 
 
@@ -115,57 +116,65 @@ def _tiling_table(rows: Sequence[Segment | Gap]) -> pa.Table:
     )
 
 
+def _exit_code(reason: GapReason) -> int:
+    """The exit code of a run that reports such offsets. A new reason fails at type checking: it must be put here."""
+    match reason:
+        case GapReason.CORRUPT:
+            return EXIT_CORRUPT
+        case GapReason.UNEXPLAINED:
+            return EXIT_INCOMPLETE
+        case (
+            GapReason.COMPACTED
+            | GapReason.RETENTION
+            | GapReason.TRUNCATED
+            | GapReason.PRUNED
+            | GapReason.DELETED
+            | GapReason.UNRECORDED
+        ):
+            return EXIT_DONE
+
+
 @dataclass(slots=True)
 class _Author:
-    """Writes the rows of one partition, and what there is to say about them."""
+    """Writes the rows of one partition and the notices about them."""
 
     topic: str
     partition: PartitionId
     run_id: str
     written_at: int
     evidence: Evidence
-    otherwise: GapReason
+    default: DefaultReason
     rows: list[Segment | Gap] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
 
-    def explain(self, first: int, end: int) -> None:
+    def add_gaps(self, first: int, end: int) -> None:
         if first >= end:
             return
-        for part in explain(first, end, self.evidence.accounts, self.evidence.marks, otherwise=self.otherwise):
-            self.rows.append(
-                Gap(**self._shared(), base_offset=part.first, end_offset=part.end, reason=part.reason),
-            )
+        for part in self.evidence.explain(first, end, default=self.default):
+            self.rows.append(Gap(**self._shared(), base_offset=part.first, end_offset=part.end, reason=part.reason))
             if part.reason is not GapReason.COMPACTED:
-                self.find(FindingKind(part.reason), part.first, part.end, part.message)
+                self._notify_reason(part.reason, part.first, part.end, part.message)
 
-    def describe(self, found: Slice) -> None:
-        """A slice with fewer records than offsets says why, as a gap does."""
+    def add_segment(self, found: Slice) -> None:
+        """A slice with fewer records than offsets has a reason, as a gap has."""
         first, end = found.base_offset, found.end_offset
         missing = end - first - found.records
-        damages = [each for each in marks_within(first, end, self.evidence.marks) if each.reason is GapReason.CORRUPT]
-        reason = None if not missing else GapReason.CORRUPT if damages else self.otherwise
+        damages = [each for each in self.evidence.marks_within(first, end) if each.reason is GapReason.CORRUPT]
+        reason = None if not missing else GapReason.CORRUPT if damages else self.default
         values = {name: getattr(found, name) for name in SLICE_FIELDS}
         self.rows.append(Segment(**self._shared(), **values, reason=reason))
         if reason is GapReason.CORRUPT:
             for each in damages:
-                self.find(FindingKind.CORRUPT, each.offset, end, each.message)
+                self._notify_reason(reason, each.offset, end, each.message)
         elif reason is GapReason.UNEXPLAINED:
-            self.find(
-                FindingKind.UNEXPLAINED, first, end, f"{missing} of these offsets have no record, and nothing says why"
-            )
+            self._notify_reason(reason, first, end, f"{missing} of these offsets have no record, and nothing says why")
 
-    def find(self, kind: FindingKind, first: int, end: int, message: str, hint: str | None = None) -> None:
-        self.findings.append(
-            Finding(
-                kind=kind,
-                topic=self.topic,
-                partition=self.partition.partition,
-                first=first,
-                end=end,
-                message=message,
-                hint=hint or _HINTS.get(kind),
-            )
-        )
+    def notify(self, kind: str, first: int, end: int, message: str, hint: str | None, exit_code: int) -> None:
+        where = TopicPartition(topic=self.topic, partition=self.partition.partition)
+        self.notices.append(about(where, kind, message, (first, end), hint=hint, exit_code=exit_code))
+
+    def _notify_reason(self, reason: GapReason, first: int, end: int, message: str) -> None:
+        self.notify(str(reason), first, end, message, _HINTS.get(reason), _exit_code(reason))
 
     def _shared(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""The nouns of a backup's plan: ranges to read, the tasks that read them, and what the tasks found."""
+"""The ranges that a backup reads, the tasks that read them, and the outcomes that the tasks report."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from maxbrod.model import PartitionId
+from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of what travels to a worker
+from maxbrod.model import PartitionId, TopicPartition
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.kafka.slices import Slice
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeItem:
-    """Offsets [start, end) of one partition, for one task to read: the batches whose base offset lies in them."""
+    """Offsets [start, end) of one partition, read by one task: the batches whose base offset is among them."""
 
     topic: str
     topic_id: str
@@ -23,20 +24,24 @@ class RangeItem:
     end: int
     bytes_estimate: int
     packed: bool
-    """Small: its slice goes into an object that it shares with others."""
+    """Small: its slice shares an object with others."""
     compacted: bool = False
-    """Holes between batches are nothing strange."""
+    """Holes between batches are normal."""
     floor: int | None = None
-    """Of a partition's first range: the batch that `start` lies within is its own, if it begins here or later."""
+    """In a partition's first range: the batch that contains `start` belongs to it if it begins here or later."""
 
     @property
     def id(self) -> PartitionId:
         return PartitionId(topic_id=self.topic_id, partition=self.partition)
 
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(topic=self.topic, partition=self.partition)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What one Spark task does, in this order."""
+    """The items that one Spark task reads, in this order."""
 
     items: tuple[RangeItem, ...]
 
@@ -50,19 +55,19 @@ class FailureKind(StrEnum):
 
     UNAVAILABLE = "unavailable"
     DELETED = "deleted"
-    """Deleted, or deleted and created again: this incarnation is gone."""
+    """Deleted, or deleted and created again: this incarnation no longer exists."""
     TRUNCATED = "truncated"
     DENIED = "denied"
     UNSUPPORTED = "unsupported"
     STORAGE = "storage"
-    """The archive could not be written to: nothing of the whole task counts."""
+    """The archive could not be written: nothing of the whole task counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What ended the reading of a range early, in the words of the error."""
+    """The error that ended the reading of a range early."""
 
-    trouble: FailureKind
+    kind: FailureKind
     message: str
     offset: int | None = None
     hint: str | None = None
@@ -70,7 +75,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A batch that the broker delivers damaged, again and again."""
+    """A batch that the broker delivers damaged each time it is fetched."""
 
     offset: int
     message: str
@@ -78,12 +83,19 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one item. Offsets [item.start, reached) were answered for; slices hold all that the log had."""
+    """The result of one item. Offsets [item.start, reached) are read; the slices hold every batch that the log had."""
 
     item: RangeItem
     slices: tuple[Slice, ...]
     reached: int
     log_start_offset: int
-    """The highest that was heard: below it, retention took what no slice holds."""
+    """The highest start of the log that a broker reported: below it, retention deleted what no slice holds."""
     damages: tuple[Damage, ...] = ()
     failure: Failure | None = None
+
+
+def outcomes_by_partition(outcomes: Iterable[Outcome]) -> dict[PartitionId, list[Outcome]]:
+    found: dict[PartitionId, list[Outcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.item.id, []).append(outcome)
+    return found

@@ -1,6 +1,6 @@
-"""Gaps that want looking at, corrupt or unexplained: which can be read again now, and what a second look changes.
+"""Gaps that a later run may still read, corrupt or unexplained: which to read again now, and what that changes.
 
-A damaged batch may be sound on the replica that leads today. What has left the log since is final, and stays as it is.
+A damaged batch may be intact on the replica that leads today. Offsets that have left the log since are final.
 """
 
 from __future__ import annotations
@@ -34,60 +34,47 @@ class Retry:
 
     @property
     def planned(self) -> tuple[int, int]:
-        """What to assemble."""
+        """The offsets to assemble."""
         return self.range.start, self.range.end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mending:
-    retries: tuple[Retry, ...]
-    final: tuple[Gap, ...]
-    """Nothing of these can be read any more."""
+def plan_mending(rows: Iterable[Gap], plans: Mapping[PartitionId, PartitionBackup]) -> tuple[Retry, ...]:
+    """Gaps of other reasons are ignored, as are gaps that the log no longer has.
 
-
-def plan_mending(rows: Iterable[Gap], plans: Mapping[PartitionId, PartitionBackup]) -> Mending:
-    """Rows of other reasons are passed over. A partition without a plan is gone, or not of this run's topics: final.
-
-    So are, for now, rows that the run replaces anyway because the log was truncated, and those that the last stable
-    offset has not reached again.
+    A partition without a plan is deleted, or not among this run's topics. Gaps that the run replaces anyway because the
+    log was truncated, and gaps that the last stable offset has not reached again, are left to a later run.
     """
-    retries, final = [], []
+    retries = []
     for row in rows:
-        if row.reason not in MENDABLE:
-            continue
         plan = plans.get(PartitionId(topic_id=row.topic_id, partition=row.partition))
-        start = row.end_offset if plan is None else max(row.base_offset, plan.state.log_start)
-        if plan is None or start >= row.end_offset:
-            final.append(row)
-        elif row.end_offset <= min(plan.first, plan.state.end):
+        if row.reason not in MENDABLE or plan is None:
+            continue
+        start = max(row.base_offset, plan.state.log_start)
+        if start < row.end_offset <= min(plan.first, plan.state.end):
             retries.append(Retry(row=row, range=_range(row, start, plan.state.bytes_per_offset)))
-    return Mending(retries=tuple(retries), final=tuple(final))
+    return tuple(retries)
 
 
-def sort_out(
-    outcomes: Iterable[Outcome], retries: Sequence[Retry]
-) -> tuple[list[Outcome], list[tuple[Retry, list[Outcome]]]]:
-    """Outcomes of the run's new ranges, and those of each retry."""
-    mended: list[tuple[Retry, list[Outcome]]] = [(each, []) for each in retries]
+def outcomes_by_retry(outcomes: Iterable[Outcome], retries: Sequence[Retry]) -> list[tuple[Retry, list[Outcome]]]:
+    """Each retry with its outcomes. Retries of one partition do not overlap."""
+    matched: list[tuple[Retry, list[Outcome]]] = [(each, []) for each in retries]
     places: dict[PartitionId, list[tuple[Retry, list[Outcome]]]] = {}
-    for entry in mended:
+    for entry in matched:
         places.setdefault(entry[0].partition, []).append(entry)
-    fresh: list[Outcome] = []
     for outcome in outcomes:
-        item = outcome.item
-        candidates = places.get(item.id, ())
-        mine = (found for retry, found in candidates if retry.range.start <= item.start < retry.range.end)
-        next(mine, fresh).append(outcome)
-    return fresh, mended
+        for retry, found in places.get(outcome.item.id, ()):
+            if retry.range.start <= outcome.item.start < retry.range.end:
+                found.append(outcome)
+    return matched
 
 
 def settle(retry: Retry, assembly: Assembly) -> list[Segment | Gap] | None:
-    """The rows that take the place of the retry's row; None where a second look found nothing new, or no answer."""
+    """The rows that replace the retry's row; None if the second reading found nothing new, or did not end."""
     if (assembly.first, assembly.reached) != retry.planned:
         return None
     if all(isinstance(row, Gap) and row.reason is retry.row.reason for row in assembly.rows):
         return None
-    # What has left the log meanwhile was corrupt or unexplained before that, and remains so.
+    # Offsets that have left the log meanwhile keep their reason.
     head = [replace(retry.row, end_offset=retry.range.start)] if retry.row.base_offset < retry.range.start else []
     return [*head, *assembly.rows]
 

@@ -1,4 +1,4 @@
-"""Where the backup of a partition begins the first time that a run meets it. Ever after the archive says where."""
+"""Where the backup of a partition begins at its first run. Later runs continue at the end of the archive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from maxbrod.model import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# 2026-01-31T12:00:00, which lacks its zone, is no topic of that name.
+# A time without a zone, such as 2026-01-31T12:00:00, must not be read as topic:partition:offset.
 _OFFSET: Final = re.compile(r"(?!\d{4}-\d\d-\d\dT)(?P<topic>[^:]+):(?P<partition>\d+):(?P<offset>\d+)", re.ASCII)
 _EPOCH_MS: Final = re.compile(r"\d+", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,24 +28,24 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """Everything that the log still has."""
+    """Everything that the log has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """What comes from now on."""
+    """Only records written from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtTime:
-    """The first record that is as young, or younger."""
+    """The first record with this timestamp or a later one."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtOffsets:
-    """Partitions that are not named begin at their earliest offset: what nobody spoke of is kept, not left out."""
+    """Partitions that are not listed begin at their earliest offset, so that nothing is left out by accident."""
 
     offsets: Mapping[TopicPartition, int]
 
@@ -57,11 +57,11 @@ Start: TypeAlias = Earliest | Latest | AtTime | AtOffsets
 class StartOffset:
     offset: int
     note: str | None = None
-    """Why it is not the offset that was asked for."""
+    """Why it differs from the requested offset."""
 
 
 def parse_start(given: str | Sequence[str] | Mapping[str, Mapping[int, int]]) -> Start:
-    """From the words of a command line, or from a file's mapping of topic to partition to offset."""
+    """Parse the values of the command line, or the configuration file's mapping of topic to partition to offset."""
     if isinstance(given, Mapping):
         return _at_offsets(
             [(topic, partition, offset) for topic, each in given.items() for partition, offset in each.items()]
@@ -84,9 +84,9 @@ def parse_start(given: str | Sequence[str] | Mapping[str, Mapping[int, int]]) ->
 def resolve_start(
     start: Start, where: TopicPartition, *, log_start: int, end: int, high_watermark: int, offset_for_time: int = -1
 ) -> StartOffset:
-    """The first offset to archive. `offset_for_time` is the broker's answer for an `AtTime`: -1, nothing is as young.
+    """The first offset to archive. `offset_for_time` is the broker's answer for an `AtTime`; -1: no record is as new.
 
-    A given offset between the last stable offset `end` and the high watermark is right, only too early.
+    A given offset between the last stable offset `end` and the high watermark is valid: its records become readable.
     """
     match start:
         case Earliest():
@@ -102,14 +102,14 @@ def resolve_start(
 def _resolve_offset(offset: int, where: TopicPartition, log_start: int, end: int) -> StartOffset:
     if offset > end:
         raise UsageError(
-            f"the backup cannot begin at offset {offset}: the log ends at {end}",
+            f"the backup cannot start at offset {offset}: the log ends at {end}",
             operation="plan a backup",
             object_name=str(where),
             offset=offset,
-            hint="give an offset that the log has reached, or latest",
+            hint="give an offset below the end of the log, or latest",
         )
     if offset < log_start:
-        note = f"{where} begins at offset {log_start}, where its log begins now, not at {offset}"
+        note = f"{where} starts at offset {log_start}, the start of its log, not at {offset}"
         return StartOffset(offset=log_start, note=note)
     return StartOffset(offset=offset)
 
@@ -122,7 +122,7 @@ def _at_offsets(given: Sequence[tuple[str, int, int]]) -> AtOffsets:
             raise _unclear(f"{topic}:{partition}:{offset}")
         if offsets.setdefault(where, offset) != offset:
             raise UsageError(
-                f"two offsets are given to begin at, {offsets[where]} and {offset}",
+                f"two start offsets are given, {offsets[where]} and {offset}",
                 operation="read where to start",
                 object_name=str(where),
             )
@@ -138,24 +138,24 @@ def _timestamp_ms(word: str) -> int:
         raise _unclear(word) from None
     if time.tzinfo is None:
         raise UsageError(
-            f"the time {word!r} does not say in which zone",
+            f"the time {word!r} has no time zone",
             operation="read where to start",
             hint="append Z for UTC, or an offset such as +02:00",
         )
-    # Up, not down: a record half a millisecond before the time is not as young.
+    # Round up: a record half a millisecond before the time is older.
     return _checked(-((_EPOCH - time) // timedelta(milliseconds=1)), word)
 
 
 def _checked(timestamp_ms: int, word: str) -> int:
-    # Brokers take negative times for questions of another kind.
+    # Negative timestamps have other meanings in the Kafka protocol.
     if 0 <= timestamp_ms <= _INT64_MAX:
         return timestamp_ms
     raise UsageError(
-        f"no broker can be asked for the time {word!r}",
+        f"brokers cannot look up the time {word!r}",
         operation="read where to start",
         hint="for records from before 1970, start at earliest",
     )
 
 
 def _unclear(text: str) -> UsageError:
-    return UsageError(f"{text!r} does not say where to start", operation="read where to start", hint=_HINT)
+    return UsageError(f"{text!r} is not a valid start", operation="read where to start", hint=_HINT)

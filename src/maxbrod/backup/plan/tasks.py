@@ -1,7 +1,7 @@
-"""From ranges of offsets to Spark tasks: large ranges split, small ones grouped, work spread evenly.
+"""From ranges of offsets to Spark tasks: large ranges are split, small ones grouped, and the work is spread evenly.
 
-Tasks come in waves, each of which is committed before the next begins, so that a run of days is never all or nothing
-and what a crash can undo is bounded. The same ranges always give the same tasks.
+Tasks come in waves. Each wave is committed before the next begins, which bounds the work that a crash can undo. The
+same ranges always give the same tasks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from maxbrod.engine.windows import estimate_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.model import PartitionId
-
 Wave: TypeAlias = tuple[Task, ...]
 
 WAVE_BYTES: Final = 64 << 30
@@ -25,18 +23,18 @@ PACK_BYTES_MAX: Final = 8 << 20
 _TASK_BYTES_MIN: Final = 64 << 20
 _TASK_BYTES_MAX: Final = 512 << 20
 _TASKS_PER_CORE: Final = 3
-"""So that a core that is done early finds more to do."""
+"""More than one, so that a core that finishes early has more to do."""
 _WORTH_A_TASK_BYTES: Final = 4 << 20
-"""Less is read sooner than a second task has started, and a second task means a second object."""
+"""Reading less takes no longer than starting a second task, and a second task writes a second object."""
 _ITEM_COST_BYTES: Final = 64 << 10
-"""What asking for a range costs, in bytes that could have been read meanwhile, however little it holds."""
-_PIECES_MAX: Final = 1 << 16
-"""Of one range: an estimate that is far off must not fill the driver's memory."""
+"""The fixed cost of requesting a range, as the number of bytes that could be read meanwhile."""
+_SPLITS_MAX: Final = 1 << 16
+"""The most items of one range: a wrong estimate must not fill the driver's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRange:
-    """Offsets [start, end) of one partition that are to be read."""
+    """Offsets [start, end) of one partition to read."""
 
     topic: str
     topic_id: str
@@ -46,7 +44,7 @@ class PartitionRange:
     bytes_per_offset: float | None = None
     compacted: bool = False
     floor: int | None = None
-    """Up to where the archive is: the log may begin within a batch that begins here or later."""
+    """The end of the archive: the log may begin within a batch that begins here or later."""
 
     @property
     def bytes_estimate(self) -> int:
@@ -54,7 +52,7 @@ class PartitionRange:
 
 
 def choose_task_bytes(total_bytes: int, parallelism: int) -> int:
-    """Several tasks for each core where there is much to read; few and large ones where there is not."""
+    """Several tasks per core if there is much to read; few and large ones otherwise."""
     fair = -(-total_bytes // (_TASKS_PER_CORE * parallelism))
     return min(max(fair, _TASK_BYTES_MIN), _TASK_BYTES_MAX)
 
@@ -67,10 +65,10 @@ def plan_tasks(
     wave_bytes: int = WAVE_BYTES,
     pack_bytes_max: int = PACK_BYTES_MAX,
 ) -> tuple[Wave, ...]:
-    """Ranges do not overlap. A partition's items come in the order of offsets, from wave to wave and within a task.
+    """Ranges do not overlap. The items of a partition are in the order of offsets, from wave to wave and within a task.
 
-    The tasks of a wave are as many as there are cores or as `task_bytes` ask for, whichever is more, and fewer where
-    there is little to read: their number bounds the objects that are written.
+    A wave has as many tasks as there are cores or as `task_bytes` requires, whichever is more, and fewer if there is
+    little to read: the number of tasks bounds the number of objects.
     """
     ordered = sorted(
         (each for each in ranges if each.start < each.end),
@@ -84,19 +82,9 @@ def plan_tasks(
     return tuple(_spread(wave, parallelism, task_bytes) for wave in _waves(items, wave_bytes))
 
 
-def wave_extents(wave: Wave) -> dict[PartitionId, tuple[int, int]]:
-    """The offsets [first, end) of each partition that a wave reads."""
-    extents: dict[PartitionId, tuple[int, int]] = {}
-    for item in (item for task in wave for item in task.items):
-        partition = item.id
-        first, end = extents.get(partition, (item.start, item.end))
-        extents[partition] = min(first, item.start), max(end, item.end)
-    return extents
-
-
 def _split(whole: PartitionRange, task_bytes: int, pack_bytes_max: int) -> Iterator[RangeItem]:
     offsets, size = whole.end - whole.start, whole.bytes_estimate
-    count = max(1, min(-(-size // task_bytes), offsets, _PIECES_MAX))
+    count = max(1, min(-(-size // task_bytes), offsets, _SPLITS_MAX))
     for number in range(count):
         start, end = whole.start + offsets * number // count, whole.start + offsets * (number + 1) // count
         estimate = estimate_bytes(end - start, whole.bytes_per_offset)
@@ -114,7 +102,7 @@ def _split(whole: PartitionRange, task_bytes: int, pack_bytes_max: int) -> Itera
 
 
 def _waves(items: Sequence[RangeItem], wave_bytes: int) -> Iterator[Sequence[RangeItem]]:
-    """Cut where a wave is full. Items are in order, so that a partition's offsets are, too."""
+    """Begin a new wave when one is full. Items are in order, so the offsets of a partition are too."""
     first, size = 0, 0
     for number, item in enumerate(items):
         if number > first and size + item.bytes_estimate > wave_bytes:
@@ -126,7 +114,7 @@ def _waves(items: Sequence[RangeItem], wave_bytes: int) -> Iterator[Sequence[Ran
 
 
 def _spread(items: Sequence[RangeItem], parallelism: int, task_bytes: int) -> Wave:
-    """Longest first, each to the task that has the least: within a third of the best there is."""
+    """Longest first, each to the task with the least work: at most a third worse than the optimum."""
     count = _task_count(items, parallelism, task_bytes)
     loads = [(0, number) for number in range(count)]
     shares: list[list[int]] = [[] for _ in range(count)]
@@ -135,7 +123,7 @@ def _spread(items: Sequence[RangeItem], parallelism: int, task_bytes: int) -> Wa
         load, number = loads[0]
         shares[number].append(place)
         heapq.heapreplace(loads, (load + items[place].bytes_estimate + _ITEM_COST_BYTES, number))
-    # Places are in the order of partition and offset. Spark starts tasks in theirs: the largest should not be the last.
+    # Places are in the order of partition and offset. Spark starts tasks in order: the largest should not start last.
     tasks = [Task(items=tuple(items[place] for place in sorted(share))) for share in shares if share]
     return tuple(sorted(tasks, key=lambda task: -task.bytes_estimate))
 

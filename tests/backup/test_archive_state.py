@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from archive.examples import EMPTY_ID, NAMES, cluster, fill, part
 from catalog.examples import TOPIC_ID
 from fixtures_archives import commit_run
-from maxbrod.backup.positions import Positions
+from maxbrod.backup.archive_state import ArchiveState, read_archive_state
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.kafka.state.cluster_state import Broker, MissingState
 
@@ -22,8 +22,8 @@ LOOKED_AT = 1_700_000_000_001
 """As the examples have it."""
 
 
-def remembered(place: Place, **changes: Any) -> Positions:
-    """Of an archive whose last snapshot knows a broker, and these points."""
+def remembered(place: Place, **changes: Any) -> ArchiveState:
+    """The state of an archive whose last snapshot has a broker, and these recovery points."""
     archive = fill(place)
     broker = Broker(node_id=1, host="broker1", port=9092, rack=None)
     points = {part(0): 2000, part(1): None, part(0, EMPTY_ID): 3000}
@@ -39,9 +39,7 @@ def remembered(place: Place, **changes: Any) -> Positions:
         finished_at=1_800_000_000_000,
         written_at=1_800_000_000_000,
     )
-    found = Positions()
-    found.remember(archive)
-    return found
+    return read_archive_state(archive)
 
 
 def test_a_partition_that_did_not_exist_yet_has_missed_nothing_until_then(local_place: Place) -> None:
@@ -74,14 +72,13 @@ def test_without_a_cluster_the_points_of_the_chosen_topics_are_known(local_place
 
 def test_what_a_process_has_found_out_since_is_newer_than_what_is_recorded(local_place: Place) -> None:
     found = remembered(local_place)
-    found.recovery_points = {part(0): 9000}
-    found.remember(local_place.open())
+    before = replace(found, recovery_points={part(0): 9000})
+    found = read_archive_state(local_place.open(), before=before)
     assert (found.recovery_points[part(0)], found.recovery_points[part(0, EMPTY_ID)]) == (9000, 3000)
 
 
 def test_a_run_of_other_topics_keeps_points_and_what_is_behind_while_the_cluster_has_them() -> None:
-    run = BackupRun(present=frozenset({TOPIC_ID}), planned=True)
-    run.could_not_ask({part(1): "orders"})
+    run = BackupRun(present=frozenset({TOPIC_ID}), planned=True, unanswered={part(1): "orders"})
     before = {part(0): 1000, part(1): 500, part(0, EMPTY_ID): 700}
     points = run.recovery_points(before)
     assert points == {part(0): 1000, part(1): 500}

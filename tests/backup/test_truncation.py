@@ -1,53 +1,40 @@
-"""A log that is cut and grows again while it is read is never archived as one history."""
+"""A log that was cut is never archived as one history with what the archive held of it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.backup import histories
-from maxbrod.backup.histories import find_mixed
-from maxbrod.backup.observing import Position
-from maxbrod.backup.plan.items import Outcome, RangeItem
+from backup.plan.examples import PARTITION, TOPIC, part
+from backup.plan.examples import outcome as plain_outcome
+from maxbrod.backup import truncation
+from maxbrod.backup.truncation import diverges_at, find_mixed
+from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.fetch.offsets import EpochEnd
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.layouts.kafka.slices import Slice
-from maxbrod.model import PartitionId, TopicPartition
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from maxbrod.backup.plan.items import Outcome
     from maxbrod.errors import MaxbrodError
+    from maxbrod.model import PartitionId
 
-WHERE = TopicPartition(topic="t", partition=0)
-PARTITION = PartitionId(topic_id="id", partition=0)
+WHERE = TopicPartition(topic=TOPIC, partition=PARTITION.partition)
 
 
 def outcome(start: int, end: int, *epochs: tuple[int, int]) -> Outcome:
     """A range whose slices have these first and last epochs."""
     step = (end - start) // len(epochs)
-    slices = tuple(
-        Slice(
-            path="p",
-            position=0,
-            bytes=1,
-            raw_bytes=1,
-            codec="none",
-            base_offset=start + number * step,
-            end_offset=start + (number + 1) * step,
-            records=step,
-            min_timestamp=0,
-            max_timestamp=0,
-            first_leader_epoch=first,
-            last_leader_epoch=last,
-            digest="d",
-        )
-        for number, (first, last) in enumerate(epochs)
+    slices = (
+        replace(part(base, base + step), first_leader_epoch=first, last_leader_epoch=last)
+        for base, (first, last) in zip(range(start, end, step), epochs, strict=True)
     )
-    item = RangeItem(topic="t", topic_id="id", partition=0, start=start, end=end, bytes_estimate=1, packed=False)
-    return Outcome(item=item, slices=slices, reached=end, log_start_offset=0)
+    return plain_outcome(start, end, *slices)
 
 
 class Leader:
@@ -74,14 +61,14 @@ class Leader:
 
 
 def mixed(
-    monkeypatch: pytest.MonkeyPatch, leader: Leader, held: Position | None, *outcomes: Outcome
+    monkeypatch: pytest.MonkeyPatch, leader: Leader, held: ArchivedRange | None, *outcomes: Outcome
 ) -> set[PartitionId]:
-    monkeypatch.setattr(histories, "epoch_ends", leader.epoch_ends)
+    monkeypatch.setattr(truncation, "epoch_ends", leader.epoch_ends)
     positions = {} if held is None else {PARTITION: held}
     return set(find_mixed(KafkaClient.__new__(KafkaClient), positions, list(outcomes), patience_s=1))
 
 
-HELD = Position(first_offset=0, end_offset=100, last_leader_epoch=3)
+HELD = ArchivedRange(topic=TOPIC, first_offset=0, end_offset=100, last_leader_epoch=3)
 
 
 def test_nobody_is_asked_while_the_epoch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,3 +104,19 @@ def test_within_a_range_the_broker_has_compared_them(monkeypatch: pytest.MonkeyP
     leader = Leader({3: 100, 4: 120, 5: 300})
     assert not mixed(monkeypatch, leader, HELD, outcome(100, 200, (3, 4), (5, 5)))
     assert leader.asked == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ((5, 80), 80),
+        ((-1, -1), None),
+        # The log never had epoch 5; of epoch 4 it has more than is held, and the row that leaves epoch 4 begins at 30.
+        ((4, 80), 30),
+        ((3, 20), 0),
+    ],
+)
+def test_rows_of_epochs_that_the_log_does_not_have_are_not_trusted(
+    answer: tuple[int, int], expected: int | None
+) -> None:
+    assert diverges_at([(60, 5), (30, 5), (0, 4)], asked_epoch=5, answer=answer) == expected

@@ -1,0 +1,179 @@
+"""What the archive knows that the next run needs: how far each partition reaches, and what earlier runs recorded.
+
+A frozen value, read from the catalog and the last snapshot when an archive is opened. Each step of a run returns
+a newer one. After an error it may be ahead of the catalog, or behind a commit whose answer was lost: it is read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.archive.carried import NOTHING, carry
+from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot, told_by
+from maxbrod.catalog.queries import ArchivedRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from maxbrod.archive.carried import Carried, RunKnowledge
+    from maxbrod.archive.opening import Archive
+    from maxbrod.backup.plan.states import PartitionBackup, PartitionState
+    from maxbrod.catalog.rows import Run
+    from maxbrod.kafka.state.cluster_state import ClusterState
+    from maxbrod.model import PartitionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveState:
+    """The archive as a run sees it; `held` includes rows that are proved and not committed yet."""
+
+    held: Mapping[PartitionId, ArchivedRange] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The name of each topic id."""
+    compacted: frozenset[str] = frozenset()
+    """Ids of topics that are, or once were, compacted: the records that compaction removed do not come back."""
+    cluster: Mapping[str, Any] | None = None
+    """The cluster's state at the last run that recorded it."""
+    newest_run: Run | None = None
+    """The run that was committed last."""
+    knowledge: RunKnowledge | None = None
+    """What the last snapshot knows: the cluster, and what it carries on."""
+    revisions: Mapping[PartitionId, int] = field(default_factory=dict)
+    """How often rows of a partition have been replaced."""
+    unrecorded: bool = False
+    """Whether a run has met a partition that neither rows nor a snapshot record."""
+    recovery_points: Mapping[PartitionId, int | None] = field(default_factory=dict)
+    """As recorded in the archive, and advanced since by runs of this process."""
+    behind: Mapping[PartitionId, int | None] = field(default_factory=dict)
+    """As recorded in the last snapshot."""
+    confirmed_at_ms: int | None = None
+    """When `cluster` was last confirmed."""
+
+    @property
+    def ends(self) -> dict[PartitionId, int]:
+        return {partition: held.end_offset for partition, held in self.held.items()}
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """The name of each topic id that the archive holds."""
+        return {each.topic_id: self.names.get(each.topic_id, "") for each in self.held}
+
+    def with_held(self, changes: Mapping[PartitionId, ArchivedRange]) -> ArchiveState:
+        return replace(self, held={**self.held, **changes})
+
+    def with_partitions(self, plans: Mapping[PartitionId, PartitionBackup]) -> ArchiveState:
+        """The partitions of a run. The archive of a new one begins at its plan's first offset."""
+        new = {
+            partition: ArchivedRange(
+                topic=plan.state.topic, first_offset=plan.first, end_offset=plan.first, last_leader_epoch=None
+            )
+            for partition, plan in plans.items()
+            if partition not in self.held
+        }
+        names = {partition.topic_id: plan.state.topic for partition, plan in plans.items()}
+        return replace(
+            self,
+            held={**self.held, **new},
+            names={**self.names, **names},
+            unrecorded=self.unrecorded or bool(new),
+        )
+
+    def appeared(self, states: Iterable[PartitionState]) -> set[PartitionId]:
+        """The partitions that the cluster did not have at the last run."""
+        if self.cluster is None:
+            return set()
+        before = _partition_counts(self.cluster)
+        return {state.id for state in states if state.partition >= before.get(state.topic_id, 0)}
+
+    def recovery_points_before(self, chosen: Iterable[PartitionId]) -> Mapping[PartitionId, int | None]:
+        """The recovery points before a run of these partitions.
+
+        Nothing can be missing from a time when a partition did not exist, so a new one starts at the last moment at
+        which the cluster was seen without it.
+        """
+        known = self.recovery_points
+        if self.cluster is None or not self.cluster.get("brokers") or _may_hide_topics(self.cluster):
+            return known
+        existed = _partition_counts(self.cluster)
+        new = [each for each in chosen if each not in known and each.partition >= existed.get(each.topic_id, 0)]
+        return {**known, **dict.fromkeys(new, self.confirmed_at_ms)}
+
+    def recovery_points_of(self, choose: Callable[[Mapping[str, bool]], Collection[str]]) -> list[int | None]:
+        """The recovery points of the topics that `choose` picks from all known names; True marks internal topics."""
+        topics = () if self.cluster is None else self.cluster.get("topics", ())
+        internal = {topic["topic_id"]: bool(topic.get("internal")) for topic in topics}
+        names = {each.topic_id: self.names.get(each.topic_id, "") for each in self.recovery_points}
+        chosen = choose({name: internal.get(topic_id, False) for topic_id, name in names.items()})
+        return [point for each, point in self.recovery_points.items() if names[each.topic_id] in chosen]
+
+    def carried_beside(self, cluster: ClusterState) -> Carried:
+        """What the last snapshot knew and this cluster has lost."""
+        return NOTHING if self.knowledge is None else carry(self.knowledge, cluster, self.topics)
+
+
+def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) -> ArchiveState:
+    """Read the rows, and the last snapshot for partitions without a row.
+
+    `before` is an earlier state in this process. Its recovery points are newer than those of the snapshot.
+    """
+    state = before or ArchiveState()
+    runs = archive.catalog.runs()
+    last = last_snapshot_run(runs)
+    held: dict[PartitionId, ArchivedRange] = {}
+    names: dict[str, str] = {}
+    knowledge = None
+    if last is not None:
+        # A damaged snapshot is not skipped: an older one may not know a partition that has no row yet.
+        snapshot = read_snapshot(archive.storage, last)
+        # The code below reads the cluster as JSON, and anyone may have written it: this refuses what is invalid.
+        knowledge = told_by(archive.storage, runs, last, snapshot)
+        names.update(snapshot.topics)
+        held = {
+            partition: ArchivedRange(
+                topic=snapshot.topics.get(partition.topic_id, ""),
+                first_offset=end,
+                end_offset=end,
+                last_leader_epoch=None,
+            )
+            for partition, end in snapshot.ends.items()
+        }
+        confirmed_at_ms = state.confirmed_at_ms
+        if confirmed_at_ms is None:
+            # A DataFrame that was written since has recorded a snapshot too, without looking at a cluster.
+            confirmed_at_ms = min(snapshot.taken_at_ms, snapshot.cluster.get("taken_at_ms", 0))
+        state = replace(
+            state,
+            cluster=snapshot.cluster,
+            compacted=state.compacted | _compacted_topics(snapshot.cluster),
+            behind=snapshot.behind,
+            recovery_points={**snapshot.recovery_points, **state.recovery_points},
+            confirmed_at_ms=confirmed_at_ms,
+        )
+    found = archive.catalog.positions()
+    return replace(
+        state,
+        held={**held, **found},
+        names={**state.names, **{each.topic_id: row.topic for each, row in found.items()}, **names},
+        newest_run=runs[-1] if runs else None,
+        knowledge=knowledge,
+        revisions=archive.catalog.revisions(),
+        unrecorded=False,
+    )
+
+
+def _partition_counts(cluster: Mapping[str, Any]) -> dict[str, int]:
+    return {topic["topic_id"]: len(topic["replicas"]) for topic in cluster.get("topics", ())}
+
+
+def _may_hide_topics(cluster: Mapping[str, Any]) -> bool:
+    """Whether the cluster may have had topics that this user could not see: `topic X`, or any number of them."""
+    return any(gap["what"].startswith("topic") for gap in cluster.get("gaps", ()))
+
+
+def _compacted_topics(cluster: Mapping[str, Any]) -> set[str]:
+    return {
+        topic["topic_id"]
+        for topic in cluster.get("topics", ())
+        if "compact" in ((topic.get("effective") or {}).get("cleanup.policy") or "")
+    }

@@ -1,0 +1,78 @@
+"""What backups into any layout share: the request, a Kafka client and a Spark session that stay open between runs."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Self
+
+from maxbrod.backup.plan.starts import parse_start
+from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.session import open_configured, parallelism_of
+from maxbrod.errors import UsageError
+from maxbrod.kafka.wire.client import KafkaClient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from maxbrod.config import Config
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+
+
+class BackupBase:
+    """One archive and one cluster, for any number of runs. Spark starts when there is something to read, and stays.
+
+    Use it in a `with`. Any thread may set `stop`: the current run then ends at its next commit.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+        stop: threading.Event | None = None,
+    ) -> None:
+        if config.kafka is None:
+            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+        if config.archive is None:
+            raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
+        self._config, self._kafka, self._archive_url = config, config.kafka, config.archive
+        self._request = config.backup
+        self._start = parse_start(self._request.start)
+        self._on_progress = on_progress
+        self.stop = stop or threading.Event()
+        self.recovery_point_ms: int | None = None
+        """The recovery point of the chosen topics, even if the last run failed."""
+        self.lags: Mapping[str, int | None] | None = None
+        """For each topic, how many offsets the cluster had at the last run and the archive lacks; None if unknown."""
+        self._given_session = session
+        self._session: Session | None = None
+        self._undo = ExitStack()
+        self._close_session = self._undo.enter_context(ExitStack())
+        self._client = self._undo.enter_context(KafkaClient(self._kafka, stop=self.stop))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def _spark(self) -> Session:
+        if self._session is None:
+            self._on_progress(Progress(phase="starting Spark"))
+            opening = open_configured(self._config.spark, self._given_session)
+            self._session = self._close_session.enter_context(opening)
+        return self._session
+
+    def _close_spark(self) -> None:
+        """The next run that reads starts another session."""
+        self._session = None
+        self._close_session.close()
+
+    def _parallelism(self) -> int:
+        return parallelism_of(self._config.spark.master, self._session or self._given_session)

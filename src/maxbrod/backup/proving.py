@@ -1,0 +1,145 @@
+"""From the outcomes of tasks to rows that may be committed: assembled, and proved to cover every offset once. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from maxbrod.backup.notices import storage_failed
+from maxbrod.backup.plan.assembly import assemble, check_tiling
+from maxbrod.backup.plan.items import FailureKind, Task, outcomes_by_partition
+from maxbrod.backup.plan.mending import outcomes_by_retry, settle
+from maxbrod.catalog.rows import Segment
+from maxbrod.model import now_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from maxbrod.backup.plan.assembly import Assembly
+    from maxbrod.backup.plan.items import Outcome, RangeItem
+    from maxbrod.backup.plan.mending import Retry
+    from maxbrod.backup.plan.states import PartitionBackup
+    from maxbrod.backup.plan.tasks import Wave
+    from maxbrod.catalog.queries import ArchivedRange
+    from maxbrod.catalog.rows import Gap
+    from maxbrod.model import PartitionId
+    from maxbrod.notices import Notice
+
+    Plans = Mapping[PartitionId, PartitionBackup]
+    Held = Mapping[PartitionId, ArchivedRange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proved:
+    """Rows that the next commit may contain, and what follows from them."""
+
+    rows: tuple[Segment | Gap, ...] = ()
+    replaced: tuple[Gap, ...] = ()
+    """Gaps that the rows replace."""
+    held: Held = field(default_factory=dict)
+    """What the archive holds of these partitions, once the rows are committed."""
+    notices: tuple[Notice, ...] = ()
+    stopped: frozenset[PartitionId] = frozenset()
+    """Partitions that could not be read to the end; later waves leave them out."""
+    again: frozenset[str] = frozenset()
+    """Topics to plan again in the same run, because they were deleted or truncated while they were read."""
+
+
+def still_to_read(wave: Wave, held: Held, stopped: Collection[PartitionId]) -> list[Task]:
+    """The tasks of a wave without stopped partitions.
+
+    A batch of the previous wave may reach into this one: its partition is then read from the end of that batch.
+    """
+
+    def moved(item: RangeItem) -> RangeItem:
+        return replace(item, start=max(item.start, min(held[item.id].end_offset, item.end)))
+
+    kept = [[moved(item) for item in task.items if item.id not in stopped] for task in wave]
+    tasks = [Task(items=tuple(item for item in items if item.start < item.end)) for items in kept]
+    return [task for task in tasks if task.items]
+
+
+def prove(outcomes: Iterable[Outcome], plans: Plans, held: Held, *, run_id: str) -> Proved:
+    """The rows of every partition of a wave. CorruptDataError if they do not cover every offset exactly once."""
+    by_partition = outcomes_by_partition(outcomes)
+    assemblies = [_assemble(plans[each], held[each], found, run_id) for each, found in by_partition.items()]
+    rows = tuple(row for each in assemblies for row in each.rows)
+    check_tiling(rows, {each.partition: (each.first, each.reached) for each in assemblies})
+    failures = [
+        (plans[outcome.item.id].state, outcome.failure)
+        for outcome in chain.from_iterable(by_partition.values())
+        if outcome.failure is not None
+    ]
+    storage = [storage_failed(state.topic, each) for state, each in failures if each.kind is FailureKind.STORAGE]
+    return Proved(
+        rows=rows,
+        held={each.partition: _advanced(held[each.partition], each) for each in assemblies},
+        # One notice, however many partitions of a topic met the same error of the store.
+        notices=(*(notice for each in assemblies for notice in each.notices), *dict.fromkeys(storage)),
+        stopped=frozenset(state.id for state, _ in failures),
+        again=frozenset(
+            state.topic for state, each in failures if each.kind in {FailureKind.DELETED, FailureKind.TRUNCATED}
+        ),
+    )
+
+
+def prove_unread(plans: Iterable[PartitionBackup], held: Held, *, run_id: str) -> Proved:
+    """Gaps of the partitions with nothing to read, because retention deleted everything that the archive lacks."""
+    unread = [plan for plan in plans if plan.gap is not None and plan.start >= plan.end]
+    assemblies = [_assemble(plan, held[plan.state.id], (), run_id) for plan in unread]
+    return Proved(
+        rows=tuple(row for each in assemblies for row in each.rows),
+        held={each.partition: _advanced(held[each.partition], each) for each in assemblies},
+        notices=tuple(notice for each in assemblies for notice in each.notices),
+    )
+
+
+def prove_mended(outcomes: Iterable[Outcome], retries: Sequence[Retry], plans: Plans, *, run_id: str) -> Proved:
+    """Rows that replace gaps, for those that could be read this time. The others are reported again."""
+    rows: list[Segment | Gap] = []
+    replaced: list[Gap] = []
+    notices: list[Notice] = []
+    for retry, found in outcomes_by_retry(outcomes, retries):
+        state = plans[retry.partition].state
+        assembly = assemble(
+            retry.partition,
+            retry.planned,
+            found,
+            topic=state.topic,
+            compacted=state.compacted,
+            run_id=run_id,
+            written_at=now_ms(),
+        )
+        better = settle(retry, assembly)
+        if better is not None:
+            replaced.append(retry.row)
+            rows += better
+        notices += assembly.notices
+    return Proved(rows=tuple(rows), replaced=tuple(replaced), notices=tuple(notices))
+
+
+def _assemble(plan: PartitionBackup, held: ArchivedRange, outcomes: Sequence[Outcome], run_id: str) -> Assembly:
+    state, first = plan.state, held.end_offset
+    return assemble(
+        state.id,
+        (first, max((outcome.item.end for outcome in outcomes), default=plan.end)),
+        outcomes,
+        topic=state.topic,
+        compacted=state.compacted,
+        run_id=run_id,
+        written_at=now_ms(),
+        log_start=state.log_start,
+        first_time=plan.first_time and first == plan.first,
+    )
+
+
+def _advanced(held: ArchivedRange, assembly: Assembly) -> ArchivedRange:
+    epochs = [row.last_leader_epoch for row in assembly.rows if isinstance(row, Segment)]
+    known = [epoch for epoch in (held.last_leader_epoch, *epochs) if epoch is not None]
+    return replace(
+        held,
+        first_offset=min(held.first_offset, assembly.first),
+        end_offset=assembly.reached,
+        last_leader_epoch=max(known, default=None),
+    )
