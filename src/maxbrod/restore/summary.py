@@ -11,7 +11,7 @@ from rich.text import Text
 
 from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
 from maxbrod.errors import EXIT_DONE, error_of
-from maxbrod.restore.plan.access_preflight import describe_acl, describe_quota
+from maxbrod.restore.plan.access import describe_acl, describe_quota
 from maxbrod.restore.plan.obstacles import ObstacleKind
 from maxbrod.restore.plan.plan import describe
 from maxbrod.restore.report import AGAIN

@@ -6,13 +6,14 @@ Values only. The expressions are Spark SQL's; what they may say is checked where
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 FIELDS: Final = ("key", "value", "headers", "timestamp")
 """Of a record, that can be rewritten."""

@@ -22,7 +22,7 @@ from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UnavailableError
 from maxbrod.layouts.logdir.installing import JOURNAL
-from maxbrod.restore.cold.meter import ColdMeter
+from maxbrod.restore.cold.job import ColdMeter
 from maxbrod.restore.cold.placing import Placing
 from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.plan.request import RestoreRequest

@@ -16,9 +16,11 @@ import numpy as np
 
 from maxbrod.batch.headers import NEWEST_MAGIC
 from maxbrod.errors import MaxbrodError, naming
+from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.logdir.installing import stage
 from maxbrod.layouts.logdir.log_writing import LogWriter, WrittenLog
 from maxbrod.layouts.reading import read_logs
+from maxbrod.model import TopicPartition  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.storage.failures import translate_os
 from maxbrod.storage.opening import open_storage
 
@@ -30,8 +32,7 @@ if TYPE_CHECKING:
 
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.config import StorageConfig
-    from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.model import AbortedTransaction, TopicPartition
+    from maxbrod.model import AbortedTransaction
     from maxbrod.storage.interface import Storage
 
 _EPOCH: Final = slice(12, 16)

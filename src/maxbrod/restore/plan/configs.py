@@ -6,11 +6,12 @@ is data, made before anything is changed, so that after a crash the stored plan 
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container
 
     from maxbrod.kafka.state.cluster_state import TopicState
 

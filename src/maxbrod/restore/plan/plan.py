@@ -11,17 +11,16 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.access import AccessPlan, plan_access
-from maxbrod.restore.plan.access_preflight import find_access_obstacles
+from maxbrod.restore.plan.access import AccessPlan, find_access_obstacles, plan_access
 from maxbrod.restore.plan.choosing import choose_groups
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order
 from maxbrod.restore.plan.offsets_mode import OffsetsPlan, plan_offsets
-from maxbrod.restore.plan.permissions import find_missing_rights
-from maxbrod.restore.plan.preflight import Subject, find_obstacles, lost_obstacles, why_left_out
+from maxbrod.restore.plan.preflight import Subject, find_missing_rights, find_obstacles, lost_obstacles, why_left_out
 from maxbrod.restore.plan.request import OffsetsMode, command_digest
 from maxbrod.restore.plan.sources import Source, measure_sources, with_lost
 from maxbrod.restore.plan.targets import Right, TargetTopic, count_partitions, plan_target
-from maxbrod.restore.repartition.blocks import SourceExtent, plan_blocks
+from maxbrod.restore.repartition.extents import SourceExtent, plan_extents
+from maxbrod.transform.plan import TransformPlan  # noqa: TC001 - pydantic reads the types of fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.plan.sources import UnreadableRange
     from maxbrod.restore.plan.targets import TargetState
-    from maxbrod.transform.plan import TransformPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +255,7 @@ def _topic_plan(subject: Subject, rows: pa.Table, runs: Mapping[str, str]) -> To
     return TopicPlan(
         target=target,
         partitions=tuple(PartitionRestore(source=source, offsets=offsets) for source, offsets in pairs),
-        blocks=plan_blocks(rows, subject.sources, target.partition_count) if target.repartitioned else (),
+        blocks=plan_extents(rows, subject.sources, target.partition_count) if target.repartitioned else (),
         known_from=runs.get(target.topic_id),
     )
 

@@ -1,4 +1,4 @@
-"""Looks for everything that stands in the way of a restore, all at once, before anything is changed."""
+"""Finds every obstacle to a restore at once, before anything is changed; also the rights that it needs and lacks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.rename import is_topic_name
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.sources import TROUBLES_MAX
-from maxbrod.restore.plan.targets import UNKNOWN_END
+from maxbrod.restore.plan.targets import UNKNOWN_END, Right
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.kafka.state.cluster_state import TopicState
+    from maxbrod.restore.plan.access import AccessPlan
     from maxbrod.restore.plan.offsets_mode import OffsetsPlan
     from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.plan.sources import Source, UnreadableRange
@@ -38,6 +39,7 @@ _TROUBLES: Final = {
     GapReason.UNEXPLAINED: (ObstacleKind.UNEXPLAINED, "records are missing, and nothing says why, among"),
 }
 _LOST: Final = "put the objects back from a copy of the archive; or restore without these offsets: say --accept-gaps"
+_HOLES_HINT: Final = "holes are filled with empty transactions instead, about 200 a second"
 _ACCEPT: Final = "see 'maxbrod show'; to restore what there is, say --accept-gaps"
 
 
@@ -301,3 +303,41 @@ def _final_configs(subject: Subject, state: TargetState) -> tuple[Mapping[str, s
     if archived is not None:
         return {**archived, **own}, ""
     return {**_KAFKA_DEFAULTS, **own}, f"; that is Kafka's own default, and nobody could ask these brokers{why}"
+
+
+def find_missing_rights(
+    request: RestoreRequest, subjects: Sequence[Subject], state: TargetState, access: AccessPlan
+) -> Iterator[Obstacle]:
+    """One obstacle for each right that is not known to be allowed."""
+    for right, is_needed in _needed(request, subjects, access).items():
+        if is_needed and not state.rights.get(right, False):
+            yield _obstacle(request, right, state)
+
+
+def _needed(request: RestoreRequest, subjects: Sequence[Subject], access: AccessPlan) -> Mapping[Right, bool]:
+    exact = [each for subject in subjects for each in subject.offsets if each.mode is OffsetsMode.EXACT]
+    return {
+        Right.WRITE: bool(subjects),
+        Right.READ: bool(subjects),
+        Right.CREATE: any(not each.target.exists for each in subjects),
+        # A topic that is created comes with what is held, but has to lose it in the end.
+        Right.ALTER_CONFIGS: bool(subjects),
+        Right.DELETE: any(each.cost.leading for each in exact),
+        Right.CLUSTER_ACTION: any(each.cost.holes for each in exact),
+        Right.READ_GROUPS: bool(request.groups),
+        Right.ALTER_CLUSTER: access.acls is not None and bool(access.acls.create),
+        Right.ALTER_CLUSTER_CONFIGS: access.quotas is not None and bool(access.quotas.set),
+    }
+
+
+def _obstacle(request: RestoreRequest, right: Right, state: TargetState) -> Obstacle:
+    known, dispensable = right in state.rights, right is Right.CLUSTER_ACTION
+    names = state.denied.get(right, ())
+    more = f", nor on {len(names) - 1} more" if len(names) > 1 else ""
+    return Obstacle(
+        kind=ObstacleKind.PERMISSION if known else ObstacleKind.RIGHT_UNKNOWN,
+        where=names[0] if names else None,
+        what=f"this user may not {right}{more}" if known else f"nobody knows whether this user may {right}",
+        hint=_HOLES_HINT if dispensable else f"allow {right}",
+        fatal=not dispensable and (known or request.strict),
+    )

@@ -9,6 +9,7 @@ timestamp of a row may be higher than that of a record in it, so it rules out no
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,10 +21,9 @@ from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.restore.plan.columns import RowColumns, read_columns
-from maxbrod.restore.plan.estimates import add_shares, estimate_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -251,7 +251,7 @@ def _measure(
     # A row that begins before what is lost of it still holds records.
     gone = np.isin(end, [each.end for each in lost if each.first <= base[np.searchsorted(end, each.end)]])
     kept &= ~gone
-    shares = np.where(kept, estimate_shares(columns, span, asked, request), 0.0)
+    shares = np.where(kept, _estimate_shares(columns, span, asked, request), 0.0)
     first = asked[0] if request.until_ms is not None and columns.data[span].any() else asked[1]
     if kept.any():
         first = int(max(base[kept.argmax()], asked[0]))
@@ -270,14 +270,14 @@ def _measure(
         asked_end=asked[1],
         first_offset=first,
         rows=int(kept.sum()),
-        records=add_shares(columns.records[span], shares),
-        bytes=add_shares(columns.bytes[span], shares),
-        raw_bytes=add_shares(columns.raw_bytes[span], shares),
+        records=_add_shares(columns.records[span], shares),
+        bytes=_add_shares(columns.bytes[span], shares),
+        raw_bytes=_add_shares(columns.raw_bytes[span], shares),
         slice_bytes_max=int(columns.raw_bytes[span][kept].max(initial=0)),
         min_timestamp=int(columns.lowest[span][dated].min()) if dated.any() else None,
         max_timestamp=int(columns.highest[span][dated].max()) if dated.any() else None,
-        holes=add_shares(missing, shares) + int(lengths[gone | ~columns.data[span]].sum()),
-        aborted=add_shares(columns.aborted[span], shares),
+        holes=_add_shares(missing, shares) + int(lengths[gone | ~columns.data[span]].sum()),
+        aborted=_add_shares(columns.aborted[span], shares),
         gaps=_gaps(columns, span, asked),
         troubles=tuple(troubles[:TROUBLES_MAX]),
         troubles_total=len(troubles),
@@ -303,3 +303,27 @@ def _troubles(columns: RowColumns, span: slice, asked: tuple[int, int]) -> list[
         )
         for row in np.flatnonzero(bad).tolist()
     ]
+
+
+def _estimate_shares(
+    columns: RowColumns, span: slice, asked: tuple[int, int], request: RestoreRequest
+) -> NDArray[np.float64]:
+    """Which part of each row is about wanted, as if offsets and times were spread evenly in it."""
+    base, end = columns.base[span], columns.end[span]
+    inside = np.clip(np.minimum(end, asked[1]) - np.maximum(base, asked[0]), 0, None)
+    shares: NDArray[np.float64] = inside / np.maximum(end - base, 1)
+    if request.since_ms is None and request.until_ms is None:
+        return shares
+    low, high = columns.lowest[span].astype(np.float64), columns.highest[span].astype(np.float64)
+    length = np.maximum(high - low, 0) + 1
+    since = low if request.since_ms is None else np.maximum(low, request.since_ms)
+    until = high + 1 if request.until_ms is None else np.minimum(high + 1, request.until_ms)
+    return np.where(columns.dated[span], shares * np.clip((until - since) / length, 0, 1), shares)
+
+
+def _add_shares(values: NDArray[np.int64], shares: NDArray[np.float64]) -> int:
+    """Rows that are taken whole count exactly."""
+    whole = shares == 1
+    if whole.all():
+        return int(values.sum())
+    return int(values[whole].sum()) + int(np.ceil((values[~whole] * shares[~whole]).sum()))
