@@ -203,7 +203,7 @@ def test_the_same_restore_under_way_in_another_process_is_refused_and_the_first_
     config, (wanted,) = archive(cluster, topic, tmp_path)
 
     def second() -> None:
-        with pytest.raises(RefusedError, match="under way"):
+        with pytest.raises(RefusedError, match="carrying out the same restore"):
             restore(config, renamed())
 
     with when_acknowledged(3, second):

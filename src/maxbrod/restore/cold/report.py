@@ -1,4 +1,4 @@
-"""What a restore into log directories tells in the end: what every restore tells, and what was written where."""
+"""The report of a restore into log directories: that of every restore, and what was written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.restore.plan.request import OffsetsMode
-from maxbrod.restore.report import PartitionReport, RestoreReport, told_by_plan
+from maxbrod.restore.report import PartitionReport, RestoreReport, known_by_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,12 +23,12 @@ class ColdReport:
     restore: RestoreReport
     directories: tuple[str, ...]
     bytes: int
-    """Of logs, over all replicas."""
+    """The size of the logs, over all replicas."""
     segments: int
     batches_lowered: int
-    """Whose leader epoch was above the target's own, and is the target's now."""
+    """Batches whose leader epoch was lowered to the target's."""
     remembered: bool
-    """Whether the archive remembers it, so that 'maxbrod groups' and 'maxbrod compare' find it."""
+    """Whether the archive holds plan and report, so that 'maxbrod groups' and 'maxbrod compare' find them."""
 
     @property
     def exit_code(self) -> int:
@@ -57,7 +57,7 @@ def cold_report_of(
     started_at_ms: int,
     resumed: bool,
 ) -> RestoreReport:
-    """Nothing is in its place where anything failed."""
+    """If any partition failed, none is in place."""
     placed = {} if failures else logs
     partitions = [
         _partition(topic.target.source_topic, topic.target.name, each, placed, failures)
@@ -73,7 +73,7 @@ def cold_report_of(
         resumed=resumed,
         partitions=tuple(partitions),
         warnings=tuple(map(str, plan.obstacles)),
-        **told_by_plan(plan),
+        **known_by_plan(plan),
     )
 
 
