@@ -133,16 +133,10 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         partitions=tuple(partitions),
         access=None if any(each.failure is not None for each in restored) else plan.access,
         warnings=tuple(map(str, plan.obstacles)),
-        **known_by_plan(plan),
+        # Repeated from the plan, so that the report can be read without it.
+        run_id=plan.archive.run_id,
+        retention=tuple(str(each) for each in plan.obstacles if each.kind is ObstacleKind.RETENTION),
+        known_from={each.target.source_topic: each.known_from for each in plan.topics if each.known_from},
+        left_out=plan.left_out,
+        accepted_gaps=tuple(str(each) for each in plan.obstacles if each.kind in GAPS),
     )
-
-
-def known_by_plan(plan: RestorePlan) -> dict[str, Any]:
-    """What the report repeats from the plan, so that it can be read without the plan."""
-    return {
-        "run_id": plan.archive.run_id,
-        "retention": tuple(str(each) for each in plan.obstacles if each.kind is ObstacleKind.RETENTION),
-        "known_from": {each.target.source_topic: each.known_from for each in plan.topics if each.known_from},
-        "left_out": plan.left_out,
-        "accepted_gaps": tuple(str(each) for each in plan.obstacles if each.kind in GAPS),
-    }

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.model import TopicPartition, now_ms
-from maxbrod.restore.plan.request import OffsetsMode
-from maxbrod.restore.report import PartitionReport, RestoreReport, known_by_plan
+from maxbrod.model import TopicPartition
+from maxbrod.restore.report import RestoreReport, report_of
+from maxbrod.restore.task import Restored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from maxbrod.layouts.logdir.log_writing import WrittenLog
-    from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan
+    from maxbrod.restore.plan.plan import RestorePlan
 
-_NOWHERE: dict[str, Any] = {"base": 0, "ranges": []}
+_NO_MAP: dict[str, Any] = {"base": 0, "ranges": []}
+"""Offsets stay the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,41 +59,13 @@ def cold_report_of(
     resumed: bool,
 ) -> RestoreReport:
     """If any partition failed, none is in place."""
-    placed = {} if failures else logs
-    partitions = [
-        _partition(topic.target.source_topic, topic.target.name, each, placed, failures)
-        for topic in plan.topics
-        for each in topic.partitions
-    ]
-    return RestoreReport(
-        restore_id=plan.restore_id,
-        archive=plan.archive.url,
-        cluster_id=plan.cluster_id,
-        started_at_ms=started_at_ms,
-        finished_at_ms=now_ms(),
-        resumed=resumed,
-        partitions=tuple(partitions),
-        warnings=tuple(map(str, plan.obstacles)),
-        **known_by_plan(plan),
-    )
-
-
-def _partition(
-    source: str,
-    target: str,
-    planned: PartitionRestore,
-    logs: Mapping[TopicPartition, WrittenLog],
-    failures: Mapping[TopicPartition, Mapping[str, Any]],
-) -> PartitionReport:
-    where = TopicPartition(topic=target, partition=planned.source.partition)
-    log = logs.get(where)
-    return PartitionReport(
-        source=source,
-        target=target,
-        partition=where.partition,
-        offsets=str(OffsetsMode.EXACT),
-        records=0 if log is None else log.records,
-        end=0 if log is None else log.end,
-        map=_NOWHERE,
-        failure=failures.get(where),
-    )
+    restored = []
+    for topic in plan.topics:
+        for each in topic.partitions:
+            where = TopicPartition(topic=topic.target.name, partition=each.source.partition)
+            log = None if failures else logs.get(where)
+            end, records = (0, 0) if log is None else (log.end, log.records)
+            failure = dict(failures[where]) if where in failures else None
+            restored.append(Restored(where=where, end=end, records=records, map=_NO_MAP, failure=failure))
+    # A restore into log directories has no ACLs and quotas to report.
+    return replace(report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed), access=None)
