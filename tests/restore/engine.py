@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -20,9 +19,9 @@ from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.groups import list_groups
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.restore import loss
 from maxbrod.restore import run as engine
-from maxbrod.restore.job import _restored, _work
-from maxbrod.restore.loss_job import gather, work
+from maxbrod.restore.job import decode_answer, encode_task, work
 from maxbrod.sandbox.classes import archive_options
 from maxbrod.sandbox.jars import kafka_release
 from maxbrod.sandbox.jvm import QUICK_OPTIONS, QUIET_OPTIONS, java_command
@@ -32,14 +31,10 @@ from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pytest
 
-    from maxbrod.config import StorageConfig
-    from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.model import PartitionId
-    from maxbrod.restore.plan.sources import UnreadableRange
     from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
     from maxbrod.sandbox.cluster import Cluster
 
@@ -52,18 +47,19 @@ def run_job_here(
     on_done: Callable[[int], None] | None = None,
     stop: threading.Event | None = None,
 ) -> list[Restored]:
-    """What Spark does with tasks, one after another: text in, text out."""
+    """What Spark does with tasks, one after another: JSON in, JSON out."""
     del on_done, stop
-    answers = [_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
-    return [_restored(values) for answer in answers for values in json.loads(answer)]
+    return [each for task in tasks for each in decode_answer(work(settings, encode_task(task)))]
 
 
-def run_loss_job_here(
-    _: object, archive_url: str, storage: StorageConfig, slices: Mapping[PartitionId, Sequence[Slice]], **__: object
-) -> dict[PartitionId, list[UnreadableRange]]:
-    """The same for those that look for damage."""
-    payload = json.dumps([(asdict(where), asdict(each)) for where, found in slices.items() for each in found])
-    return gather([work(archive_url, storage, payload)])
+def run_loss_job_here(*arguments: Any, **options: Any) -> loss.Losses:
+    """The same for tasks that look for damage."""
+
+    def run_tasks(_: object, task: Callable[[str], str], payloads: Sequence[str], **__: object) -> list[str]:
+        return [task(each) for each in payloads]
+
+    with patch.object(loss, "run_tasks", run_tasks):
+        return loss.run_loss_job(*arguments, **options)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from maxbrod.config import Config
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.engine.session import open_session
 from maxbrod.restore import run as engine
-from maxbrod.restore.job import _restored
+from maxbrod.restore.job import decode_answer, encode_task
 from restore.faults import renamed
 
 if TYPE_CHECKING:
@@ -32,10 +31,10 @@ def fateful_job(fate: str, marks: Path) -> Callable[..., list[Restored]]:
     def job(
         session: Any, settings: RestoreSettings, tasks: Sequence[Sequence[RestoreItem]], **_: Any
     ) -> list[Restored]:
-        payloads = [json.dumps([asdict(item)]) for task in tasks for item in task]
+        payloads = [encode_task([item]) for task in tasks for item in task]
         work = partial(_fateful(fate, str(marks)), settings)
         answers = run_tasks(session, work, payloads, name=settings.restore_id)
-        return [_restored(values) for answer in answers for values in json.loads(answer)]
+        return [each for answer in answers for each in decode_answer(answer)]
 
     return job
 
@@ -52,7 +51,7 @@ def _fateful(fate: str, marks: str) -> Callable[[Any, str], str]:
         from pyspark import TaskContext  # noqa: PLC0415
 
         from maxbrod.restore import task as restore_task  # noqa: PLC0415
-        from maxbrod.restore.job import _work  # noqa: PLC0415
+        from maxbrod.restore.job import work as restore_work  # noqa: PLC0415
 
         context = TaskContext.get()
         number, attempt = context.partitionId(), context.attemptNumber()
@@ -72,7 +71,7 @@ def _fateful(fate: str, marks: str) -> Callable[[Any, str], str]:
 
         if number == 0 and attempt == 0:
             restore_task.produce_all = dying  # type: ignore[attr-defined]
-        answer = _work(settings, payload)
+        answer = restore_work(settings, payload)
         mark("done")
         return answer
 

@@ -85,7 +85,7 @@ def test_rules_follow_their_topic_and_are_planned_stored_and_told(
     planned = command.json("restore", "--suffix", "-new", "--with-acls", "--dry-run")
     assert acls_of(client, f"{topic}-new") == set(), "a dry run creates nothing"
     told = command("restore", "--suffix", "-new", "--with-acls", "--dry-run")
-    assert "3 to create, 0 there already" in told
+    assert "3 to create, 0 already there" in told
     assert f"deny User:bob write on topic {topic}-new from *" in told
     assert "about many names" in told, "the prefixed rule is made narrower, and that is said"
 

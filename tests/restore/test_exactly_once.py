@@ -89,6 +89,16 @@ def test_a_log_that_begins_late_begins_there_again(cluster: Cluster, topic: str,
     assert new == old
 
 
+def test_a_log_without_records_begins_and_ends_where_it_did(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic, config=KEEP)
+    produce(cluster, topic, dated(300))
+    delete_records(cluster, topic, before_offset=300)
+    config = config_of(cluster, tmp_path / "archive", topic)
+    assert back_up(config).complete
+    assert restore(config, renamed()).exit_code == 0
+    assert offsets(cluster, f"new-{topic}", 0) == offsets(cluster, topic, 0) == (300, 300)
+
+
 def test_what_compaction_has_left_stands_at_its_own_offsets(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     create_topic(cluster, topic, config={"cleanup.policy": "compact"})
     for turn in range(5):
@@ -138,7 +148,7 @@ def test_another_command_does_not_take_over_a_topic_that_an_interrupted_restore_
 ) -> None:
     with crash_after(0), pytest.raises(CrashError):
         restore(config, renamed())
-    with pytest.raises(RefusedError, match="by another command, has not come to its end"):
+    with pytest.raises(RefusedError, match="by another command, has not finished"):
         restore(config, renamed("append"))
     assert restore(config, renamed()).exit_code == 0, "the same command goes on"
     assert log_of(cluster, f"new-{topic}") == busy

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from native_logs import data_batch
 
 from convert.engine import convert
 from maxbrod.archive.opening import open_archive
-from maxbrod.restore.loss import listed_losses
+from maxbrod.model import TopicPartition
+from maxbrod.restore.loss import _added, listed_losses
+from maxbrod.restore.plan.mapping import build_map, encode_map
+from maxbrod.restore.task import Restored
 from maxbrod.storage.local import LocalStorage
 from restore.cold.directories import TOPIC_ID, put_source
 
@@ -70,3 +75,18 @@ def test_a_listing_is_all_that_it_takes(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(LocalStorage, "head", refuse)
     monkeypatch.setattr(LocalStorage, "get_ranges", refuse)
     assert listed_losses(archive, {TOPIC_ID}) == {}
+
+
+def restored(offsets: list[int]) -> Restored:
+    """These records at their own offsets, as if each were a batch."""
+    made = build_map(offsets, [1] * len(offsets), offsets, base=0)
+    where = TopicPartition(topic="orders", partition=0)
+    return Restored(where=where, end=0, records=made.records, map=encode_map(made))
+
+
+@given(st.lists(st.integers(0, 40), unique=True, max_size=20).map(sorted), st.integers(0, 20), st.integers(0, 5))
+def test_a_second_attempt_that_reads_some_records_again_counts_each_once(
+    offsets: list[int], cut: int, again: int
+) -> None:
+    whole = _added(restored(offsets[:cut]), restored(offsets[max(cut - again, 0) :]))
+    assert (whole.records, whole.map) == (len(offsets), restored(offsets).map)

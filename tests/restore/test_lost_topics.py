@@ -107,7 +107,7 @@ def test_ls_and_show_mark_what_the_cluster_has_lost(topic: str, lost: str, looki
 
 def test_the_report_says_which_run_saw_what_the_cluster_has_lost(topic: str, lost: str, command: Command) -> None:
     told = command("restore", "--topic", topic, "--groups", topic, "--yes")
-    assert f"comes back as run {lost} last saw it" in " ".join(told.split())
+    assert f"restored as run {lost} last saw it" in " ".join(told.split())
     assert f"as run {lost} knew it" in " ".join(told.split())
     assert "complete: every committed record" in " ".join(told.split())
 

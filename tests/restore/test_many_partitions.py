@@ -76,7 +76,7 @@ def test_partitions_never_get_each_others_records_and_a_huge_one_has_a_task_for_
 def test_what_a_task_reads_at_once_never_grows_with_its_partitions(partitions: int) -> None:
     seen: list[int] = []
 
-    class Watched(restore_task._Reading):
+    class Watched(restore_task._Partition):
         def __init__(self, *_: object, request_bytes: int) -> None:
             seen.append(request_bytes)
 
@@ -87,7 +87,7 @@ def test_what_a_task_reads_at_once_never_grows_with_its_partitions(partitions: i
     settings = RestoreSettings(
         restore_id="r", archive_url="memory://", kafka=kafka, storage=StorageConfig(), producer_id=1
     )
-    with patch.object(restore_task, "_Reading", Watched), patch.object(restore_task, "_restore"):
+    with patch.object(restore_task, "_Partition", Watched), patch.object(restore_task, "_restore"):
         restore_task.run_restore_task(settings, [MagicMock()] * partitions)
     assert len(seen) == partitions
     assert min(seen) >= 1 << 20, "small requests are slow"

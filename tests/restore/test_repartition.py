@@ -277,7 +277,7 @@ def test_records_go_behind_those_of_a_topic_that_has_other_partitions(
         restore(archived.config, request(archived, topic, None, offsets=OffsetsMode.APPEND))
     with pytest.raises(RefusedError, match="not empty"):
         restore(archived.config, request(archived, topic, 2))
-    with pytest.raises(RefusedError, match="offsets cannot stay"):
+    with pytest.raises(RefusedError, match="offsets cannot be kept"):
         restore(archived.config, request(archived, topic, 2, offsets=OffsetsMode.EXACT))
     report = restore(archived.config, request(archived, topic, 2, offsets=OffsetsMode.APPEND))
     assert report.exit_code == 0

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
 from maxbrod.errors import CorruptDataError, RefusedError
+from maxbrod.model import TopicPartition
+from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.repartition import split as repartition_split
 from maxbrod.restore.repartition import task as repartition_task
 from maxbrod.restore.repartition.shares import decode_shares, encode_shares, find_position
+from maxbrod.restore.repartition.task import records_present
 from restore.shared_logs import BASE, Logs, piece, records_of
 
 if TYPE_CHECKING:
@@ -141,7 +144,7 @@ def test_a_foreign_record_at_the_end_of_a_log_is_refused_before_anything_is_appe
     for cut in range(1, len(log) + 1):
         tail = [*log[max(cut - 3, 0) : cut - 1], (9, 9)]
         logs = Logs(1, {0: records_of(tail, {**KEYS, (9, 9): b"a"})}, {0: cut})
-        with pytest.raises(RefusedError, match="not what this restore put there"):
+        with pytest.raises(RefusedError, match="not the one that this restore wrote"):
             logs.run(pieces_of(READ))
         assert logs.appended == {0: []}
 
@@ -149,18 +152,18 @@ def test_a_foreign_record_at_the_end_of_a_log_is_refused_before_anything_is_appe
 def test_a_log_that_has_more_than_the_restore_puts_there_is_refused() -> None:
     (log,) = shared_out(READ, 1).values()
     logs = Logs(1, {0: records_of([(9, 9)], {(9, 9): None})}, {0: len(log) + 1})
-    with pytest.raises(RefusedError, match="more than this restore"):
+    with pytest.raises(RefusedError, match="longer than this restore"):
         logs.run(pieces_of(READ))
 
 
 def test_what_is_wrong_with_one_log_ends_that_one_only() -> None:
     whole = shared_out(READ, 3)
     logs = Logs(3, {1: records_of([(9, 9)], {(9, 9): b"a"})}, {1: 1})
-    with pytest.raises(RefusedError, match="not what this restore put there"):
+    with pytest.raises(RefusedError, match="not the one that this restore wrote"):
         logs.run(pieces_of(READ))
     assert logs.appended == {**whole, 1: []}
     assert [each.done for each in logs.targets] == [True, False, True]
-    assert logs.targets[1].shares_there()[-1].base < BASE + 1 == logs.targets[1].reached
+    assert logs.targets[1].written_shares()[-1].base < BASE + 1 == logs.targets[1].reached
 
 
 def test_a_record_that_the_target_does_not_take_ends_one_partition_after_all_before_it() -> None:
@@ -170,7 +173,7 @@ def test_a_record_that_the_target_does_not_take_ends_one_partition_after_all_bef
     (target,) = (each for each, log in whole.items() if (0, 8) in log)
     with patch.object(repartition_split, "ROUND_BYTES", 1):
         logs = Logs(3, batch_bytes_max=400)
-        with pytest.raises(RefusedError, match="at offset 8 is more than the target takes"):
+        with pytest.raises(RefusedError, match="at offset 8 is too large for the target"):
             logs.run(pieces_of(read))
     assert logs.appended == {**whole, target: whole[target][: whole[target].index((0, 8))]}
     assert [each.done for each in logs.targets] == [each != target for each in range(3)]
@@ -217,3 +220,12 @@ def test_a_group_that_was_archived_goes_on_at_exactly_the_first_record_that_it_l
             first = done.index(False) if False in done else len(log)
             found = find_position(shares, committed, base=BASE)
             assert (found.offset - BASE, found.seen_twice_max) == (first, sum(done[first:]))
+
+
+def test_a_log_that_is_too_short_or_has_lost_its_start_is_refused() -> None:
+    where = TopicPartition(topic="orders", partition=0)
+    assert records_present(where, 4, LogExtent(start=0, end=9)) == 5
+    with pytest.raises(RefusedError, match="before offset 4"):
+        records_present(where, 4, LogExtent(start=0, end=3))
+    with pytest.raises(RefusedError, match="were deleted"):
+        records_present(where, 4, LogExtent(start=5, end=9))

@@ -16,8 +16,8 @@ from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.digest import Digest
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import Codec
-from maxbrod.restore.items import SharedSource
-from maxbrod.restore.repartition.blocks import SourceExtent
+from maxbrod.restore.repartition.extents import SourceExtent
+from maxbrod.restore.repartition.items import SharedSource
 from maxbrod.restore.repartition.source import read_in_order
 from maxbrod.storage.opening import open_storage
 from restore.shared_logs import piece
@@ -113,5 +113,5 @@ def test_a_slice_is_opened_only_when_its_block_comes(storage: Storage) -> None:
 
 def test_offsets_that_the_archive_holds_twice_are_refused(storage: Storage) -> None:
     twice = [*put_slices(storage, 0, (0, 20), 4), *put_slices(storage, 0, (10, 25, 30), 4)]
-    with pytest.raises(CorruptDataError, match="after one at offset 19"):
+    with pytest.raises(CorruptDataError, match="follows one at offset 19"):
         read(storage, {0: twice, 1: ()})

@@ -63,14 +63,14 @@ def test_what_others_write_between_plan_and_restore_is_never_taken_for_ours(
 ) -> None:
     config, _ = archive(cluster, topic, tmp_path)
     create_topic(cluster, f"new-{topic}")
-    look_again = engine.Restore._agreed
+    look_again = engine.Restore._agree
 
     def too_late(work: engine.Restore, plan: RestorePlan) -> RestorePlan:
         agreed = look_again(work, plan)
         produce(cluster, f"new-{topic}", numbered(20))
         return agreed
 
-    with patch.object(engine.Restore, "_agreed", too_late):
+    with patch.object(engine.Restore, "_agree", too_late):
         assert restore(config, renamed(mode)).exit_code == EXIT_REFUSED
     assert offsets(cluster, f"new-{topic}") == (0, 20)
     assert_refused(config, mode, cluster, f"new-{topic}")
@@ -203,7 +203,7 @@ def test_the_same_restore_under_way_in_another_process_is_refused_and_the_first_
     config, (wanted,) = archive(cluster, topic, tmp_path)
 
     def second() -> None:
-        with pytest.raises(RefusedError, match="under way"):
+        with pytest.raises(RefusedError, match="carrying out the same restore"):
             restore(config, renamed())
 
     with when_acknowledged(3, second):

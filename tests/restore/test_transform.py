@@ -22,7 +22,7 @@ from maxbrod.sandbox.topics import offsets
 from restore.engine import Command, put, stand
 from restore.faults import archive, renamed
 from restore.oracle import assert_restored, log_of
-from restore.transform_program import transforming
+from restore.transform_program import with_expressions
 
 if TYPE_CHECKING:
     from backup.plain import Record
@@ -186,7 +186,7 @@ def test_killed_while_staging_and_while_restoring_all_is_there_once_and_of_one_p
     run_killed(config, topic, "restoring")
     begun = [visible(cluster, f"new-{topic}", partition) for partition in range(PARTITIONS)]
     assert any(begun)
-    report = restore(config, transforming(topic), spark)
+    report = restore(config, with_expressions(topic), spark)
     assert report.resumed
     values = set()
     for partition, records in enumerate(truth):

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from maxbrod.config import Config
 from maxbrod.restore import run as engine
-from maxbrod.restore import staging
+from maxbrod.restore import transforming as staging
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.transform.job import run_transform_job
@@ -25,7 +25,7 @@ from restore.faults import when_acknowledged
 STAGE = staging.Staging.run
 
 
-def transforming(topic: str) -> RestoreRequest:
+def with_expressions(topic: str) -> RestoreRequest:
     """Values that are others each time that they are asked for."""
     return RestoreRequest(
         topics=(topic,),
@@ -61,7 +61,7 @@ def main(config: Config, topic: str, fate: str) -> None:
             # In this process, which is to die.
             stack.enter_context(patch.object(engine, "run_restore_job", run_job_here))
             stack.enter_context(when_acknowledged(3, die))
-        work = stack.enter_context(engine.Restore(config, transforming(topic)))
+        work = stack.enter_context(engine.Restore(config, with_expressions(topic)))
         work.run(work.plan())
 
 

@@ -17,7 +17,7 @@ from maxbrod.engine.progress import silent
 from maxbrod.layouts.reading import read_records
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.sources import Source
-from maxbrod.restore.staging import Staging
+from maxbrod.restore.transforming import Staging
 from maxbrod.transfer.task import TransferItem
 from maxbrod.transform.columns import FLAGS, PREFIX
 from maxbrod.transform.plan import Transform

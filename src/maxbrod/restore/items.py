@@ -1,63 +1,107 @@
-"""What the tasks of a restore are told about topics that get another number of partitions. Values, as JSON and back.
-
-Apart from the work itself, because that loads numba, and the driver only says what is to be done.
-"""
+"""From the plan of a restore to the work of its tasks: which slices go into which target partitions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from maxbrod.layouts.travelling import decode_slice
-from maxbrod.restore.repartition.blocks import SourceExtent
+from maxbrod.batch.provenance import Provenance
+from maxbrod.engine.windows import spread
+from maxbrod.groups.moves import archived_groups
+from maxbrod.model import TopicPartition
+from maxbrod.restore.loss import sound_slices
+from maxbrod.restore.plan.plan import sources_of
+from maxbrod.restore.plan.request import OffsetsMode
+from maxbrod.restore.plan.sources import revisions_of, rows_to_read
+from maxbrod.restore.repartition.items import shared_items
+from maxbrod.restore.task import RestoreItem
+from maxbrod.restore.transforming import as_staged, open_staged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from maxbrod.archive.opening import Archive
+    from maxbrod.config import StorageConfig
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.model import PartitionId
+    from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan, TopicPlan
+    from maxbrod.restore.plan.request import RestoreRequest
+    from maxbrod.restore.repartition.items import SharedItem
+    from maxbrod.restore.target import TargetTopics
+
+    Slices = dict[PartitionId, list[Slice]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedSource:
-    """One source partition: offsets [first_offset, end_offset) of its slices, which are in order."""
+def restore_slices(archive: Archive, storage: StorageConfig, plan: RestorePlan, request: RestoreRequest) -> Slices:
+    """The slices of all sources by partition, in the order of offsets: of the archive, or of what is staged.
 
-    partition: int
-    first_offset: int
-    end_offset: int
-    slices: tuple[Slice, ...]
-    marks: tuple[int, ...] = ()
-    """Offsets at which groups stood, in order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedItem:
-    """Some partitions of one target topic, and all that its records come from."""
-
-    topic: str
-    topic_id: str
-    """Of the target."""
-    partition_count: int
-    bases: dict[int, int]
-    """Of the partitions that are this task's: the target's offset of the first record of all."""
-    batch_bytes_max: int
-    sources: tuple[SharedSource, ...]
-    blocks: tuple[SourceExtent, ...]
+    The catalog is read once, whatever the number of partitions.
+    """
+    sources = sources_of(plan)
+    if plan.transform is not None:
+        archive, request = open_staged(plan.transform.staging, storage), as_staged(request, plan.transform)
+    ids = {each.topic_id for each in sources}
+    rows = archive.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None, revisions=revisions_of(sources))
+    return sound_slices(rows_to_read(rows, sources, request), sources)
 
 
-def is_shared(values: Mapping[str, Any]) -> bool:
-    """Whether it is such an item, and no other."""
-    return "blocks" in values
-
-
-def decode_shared(values: Mapping[str, Any]) -> SharedItem:
-    """From what JSON has made of it."""
-    sources = [
-        {**each, "slices": tuple(map(decode_slice, each["slices"])), "marks": tuple(each["marks"])}
-        for each in values["sources"]
+def restore_tasks(
+    archive: Archive, plan: RestorePlan, topics: TargetTopics, slices: Slices, parallelism: int
+) -> list[list[RestoreItem | SharedItem]]:
+    """Partitions spread over as many tasks as can run at once, the largest first."""
+    items: list[tuple[int, RestoreItem | SharedItem]] = [
+        (each.source.bytes, _item(plan, topic, each, topics, slices.get(each.source.id, [])))
+        for topic in plan.topics
+        for each in topic.partitions
+        if not topic.target.repartitioned
     ]
-    fields = {
-        "bases": {int(partition): base for partition, base in values["bases"].items()},
-        "sources": tuple(SharedSource(**each) for each in sources),
-        "blocks": tuple(SourceExtent(**each) for each in values["blocks"]),
-    }
-    return SharedItem(**{**values, **fields})
+    items += _shared_items(archive, plan, topics, slices, parallelism)
+    return spread(items, parallelism)
+
+
+def _item(
+    plan: RestorePlan, topic: TopicPlan, planned: PartitionRestore, topics: TargetTopics, slices: Sequence[Slice]
+) -> RestoreItem:
+    source, target = planned.source, topic.target
+    exact = planned.offsets.mode is OffsetsMode.EXACT
+    provenance = Provenance(
+        topic=target.source_topic,
+        partition=source.partition,
+        cluster_id=plan.source_cluster_id,
+        restore_id=plan.restore_id,
+    )
+    return RestoreItem(
+        where=TopicPartition(topic=target.name, partition=source.partition),
+        topic_id=topics.ids[target.name],
+        exact=exact,
+        base=source.first_offset if exact else target.bases[source.partition],
+        first_offset=source.first_offset,
+        end_offset=source.asked_end,
+        batch_bytes_max=topics.batch_bytes_max(target),
+        slices=tuple(slices),
+        provenance=provenance if plan.provenance else None,
+        lossy=bool(source.lost),
+    )
+
+
+def _shared_items(
+    archive: Archive,
+    plan: RestorePlan,
+    topics: TargetTopics,
+    slices: Mapping[PartitionId, Sequence[Slice]],
+    parallelism: int,
+) -> Iterator[tuple[int, SharedItem]]:
+    """Items of repartitioned topics. A topic gets the same part of all tasks as it has of all bytes."""
+    shared = [each for each in plan.topics if each.target.repartitioned]
+    groups = archived_groups(archive, plan) if shared else ()
+    for topic in shared:
+        size = sum(each.source.bytes for each in topic.partitions)
+        items = shared_items(
+            topic,
+            slices,
+            groups,
+            topic_id=topics.ids[topic.target.name],
+            batch_bytes_max=topics.batch_bytes_max(topic.target),
+            tasks=-(-parallelism * size // max(plan.bytes, 1)),
+        )
+        # Each item reads all of its topic.
+        yield from ((size, each) for each in items)

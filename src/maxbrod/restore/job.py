@@ -1,18 +1,16 @@
-"""The restore job: partitions out to the workers, where their logs end now back, as JSON."""
+"""The restore job on Spark: sends items to the workers as JSON, and returns where the logs of their partitions end."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
-from maxbrod.batch.provenance import Provenance
+from pydantic import TypeAdapter
+
 from maxbrod.engine.jobs import run_tasks
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.travelling import decode_slice
-from maxbrod.model import TopicPartition
-from maxbrod.restore.items import decode_shared, is_shared
+from maxbrod.restore.repartition.items import SharedItem
 from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings, run_restore_task
 
 if TYPE_CHECKING:
@@ -21,7 +19,23 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from maxbrod.restore.items import SharedItem
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Payload:
+    """The items of one task, by kind."""
+
+    items: tuple[RestoreItem, ...]
+    shared: tuple[SharedItem, ...]
+
+
+@cache
+def _payloads() -> TypeAdapter[_Payload]:
+    return TypeAdapter(_Payload)
+
+
+@cache
+def _answers() -> TypeAdapter[list[Restored]]:
+    return TypeAdapter(list[Restored])
 
 
 def run_restore_job(
@@ -32,42 +46,40 @@ def run_restore_job(
     on_done: Callable[[int], None] | None = None,
     stop: threading.Event | None = None,
 ) -> list[Restored]:
-    """What became of every item of every task. UnavailableError where `stop` was set before they were done."""
+    """The outcome of every item of every task. UnavailableError: `stop` was set before the tasks had finished."""
+    # Each partition has one writer. Two attempts side by side would not duplicate records, which have sequence
+    # numbers, but they would duplicate the markers in holes, which have none.
     if str(session.conf.get("spark.speculation", "false")).lower() == "true":
         raise RefusedError(
-            "this Spark session speculates: two tasks would write to one partition",
+            "this Spark session runs tasks speculatively: two tasks would write to one partition",
             operation="restore",
             hint="restore in a session with spark.speculation=false",
         )
-    payloads = [json.dumps([asdict(item) for item in task]) for task in tasks]
     name = f"restore-{settings.restore_id}"
-    answers = run_tasks(session, partial(_work, settings), payloads, name=name, on_done=on_done, stop=stop)
-    return [_restored(values) for answer in answers for values in json.loads(answer)]
+    payloads = [encode_task(task) for task in tasks]
+    answers = run_tasks(session, partial(work, settings), payloads, name=name, on_done=on_done, stop=stop)
+    return [each for answer in answers for each in decode_answer(answer)]
 
 
-def _work(settings: RestoreSettings, payload: str) -> str:
-    values = json.loads(payload)
-    items = [_item(each) for each in values if not is_shared(each)]
-    restored = run_restore_task(settings, items) if items else []
-    for each in values:
-        if is_shared(each):
-            restored += _work_shared(settings, each)
-    return json.dumps([asdict(each) for each in restored])
+def encode_task(task: Sequence[RestoreItem | SharedItem]) -> str:
+    payload = _Payload(
+        items=tuple(each for each in task if isinstance(each, RestoreItem)),
+        shared=tuple(each for each in task if isinstance(each, SharedItem)),
+    )
+    return _payloads().dump_json(payload).decode()
 
 
-def _work_shared(settings: RestoreSettings, values: dict[str, Any]) -> list[Restored]:
-    # Numba, which a restore that changes no record's partition has no use for.
-    from maxbrod.restore.repartition.task import run_shared_task  # noqa: PLC0415
-
-    return run_shared_task(settings, decode_shared(values))
+def decode_answer(answer: str) -> list[Restored]:
+    return _answers().validate_json(answer)
 
 
-def _item(values: dict[str, Any]) -> RestoreItem:
-    slices = tuple(decode_slice(each) for each in values["slices"])
-    provenance = values["provenance"] and Provenance(**values["provenance"])
-    where = TopicPartition(**values["where"])
-    return RestoreItem(**{**values, "where": where, "slices": slices, "provenance": provenance})
+def work(settings: RestoreSettings, payload: str) -> str:
+    """What a worker does with one task: JSON in, JSON out."""
+    task = _payloads().validate_json(payload)
+    restored = run_restore_task(settings, task.items) if task.items else []
+    for item in task.shared:
+        # Loads numba, which a restore that keeps every record's partition does not need.
+        from maxbrod.restore.repartition.task import run_shared_task  # noqa: PLC0415
 
-
-def _restored(values: dict[str, Any]) -> Restored:
-    return Restored(**{**values, "where": TopicPartition(**values["where"])})
+        restored += run_shared_task(settings, item)
+    return _answers().dump_json(restored).decode()

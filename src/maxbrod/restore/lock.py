@@ -1,7 +1,8 @@
-"""Keeps two processes of one machine from carrying out the same restore at once.
+"""Prevents two processes of one machine from carrying out the same restore at the same time.
 
-Brokers would tell the records of both apart, but not the markers in holes. The kernel drops a lock with its process, so
-that a restore that was killed is in nobody's way.
+Brokers would recognize records that both send, by their sequence numbers, but not the markers in holes, which have
+none. The kernel releases a lock when its process ends, so a restore that was killed blocks nobody. Processes on other
+machines do not see the lock: the object of the plan, which is created once, keeps them from starting the same restore.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def alone(restore_id: str) -> Iterator[None]:
-    """RefusedError: another process has this restore under way. Where there is no cache folder, nobody is asked."""
+    """RefusedError: another process is carrying out this restore. Without a cache folder there is no lock."""
     path = _path(restore_id)
     if path is None:
         yield
@@ -30,10 +31,10 @@ def alone(restore_id: str) -> Iterator[None]:
     with opened(path, create=True) as file:
         if not _is_free(file):
             raise RefusedError(
-                "another process on this machine has the same restore under way",
+                "another process on this machine is carrying out the same restore",
                 operation="restore",
                 object_name=restore_id,
-                hint="wait until it has ended, or end it; then run the same command again",
+                hint="wait until it has ended, or stop it; then run the same command again",
             )
         try:
             yield
@@ -42,7 +43,7 @@ def alone(restore_id: str) -> Iterator[None]:
 
 
 def _is_free(file: int) -> bool:
-    """Takes the lock. A file that its last holder has just removed is nobody's lock any more."""
+    """Take the lock. A file that the last holder has just removed is not the lock any more: others create a new one."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,50 +1,61 @@
-"""What a restore cannot read of an archive: objects that are gone or too short, which a listing tells before anything
-is changed, and damage that only reading meets. What is accepted of it is left out, and remembered with the plan.
+"""What a restore cannot read of an archive.
+
+A listing shows objects that are missing or too short, before anything is changed. Damage within an object shows only
+when the object is read. Ranges that the user accepts to lose are left out, and stored with the plan.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import TypeAdapter
 
 from maxbrod.archive.words import INT64_MAX
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import ProblemKind
-from maxbrod.errors import EXIT_CORRUPT
+from maxbrod.engine.jobs import run_tasks
+from maxbrod.engine.windows import spread
+from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
+from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.layouts.reading import read_logs
 from maxbrod.model import PartitionId, TopicPartition
-from maxbrod.restore.loss_job import find_loss
-from maxbrod.restore.plan.mapping import OffsetMap, decode_map, encode_map, join_maps
+from maxbrod.restore.plan.mapping import build_map, decode_map, encode_map
 from maxbrod.restore.plan.plan import sources_of
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.sources import UnreadableRange, sound_part
+from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    import threading
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.check.problems import Problem
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.config import StorageConfig
+    from maxbrod.engine.session import Session
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.sources import Source
     from maxbrod.restore.task import Restored
+    from maxbrod.storage.interface import Storage
 
 _COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "path", "position", "bytes"),
 )
 _FOLDERS_MAX: Final = 20
-"""Of single topics that are listed; of more topics all objects are."""
+"""Up to this many topics, only their folders are listed; else all objects."""
 
-LostOf = dict[PartitionId, list[UnreadableRange]]
+Losses = dict[PartitionId, list[UnreadableRange]]
 
 
 class Ended(Protocol):
-    """What a task tells of a partition that it has written, into a cluster or into a log directory."""
+    """The outcome of a partition that a task wrote, into a cluster or into a log directory."""
 
     @property
     def where(self) -> TopicPartition: ...
@@ -52,10 +63,32 @@ class Ended(Protocol):
     def failure(self) -> Mapping[str, Any] | None: ...
 
 
-def listed_losses(archive: Archive, topic_ids: Collection[str], revisions: Revisions | None = None) -> LostOf:
-    """Rows of these topics whose objects are not there, or end too early. One listing, whatever the layout.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredSlice:
+    partition: PartitionId
+    slice: Slice
 
-    `revisions` are those that the rows are of; without them, rows are those of now.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loss:
+    partition: PartitionId
+    lost: UnreadableRange
+
+
+@cache
+def _payloads() -> TypeAdapter[list[_StoredSlice]]:
+    return TypeAdapter(list[_StoredSlice])
+
+
+@cache
+def _answers() -> TypeAdapter[list[_Loss]]:
+    return TypeAdapter(list[_Loss])
+
+
+def listed_losses(archive: Archive, topic_ids: Collection[str], revisions: Revisions | None = None) -> Losses:
+    """Rows of these topics whose objects are missing or too short. Takes one listing, whatever the layout.
+
+    `revisions` are the revisions of the rows to check; None: the rows of now.
     """
     if not topic_ids:
         return {}
@@ -63,7 +96,7 @@ def listed_losses(archive: Archive, topic_ids: Collection[str], revisions: Revis
     rows = archive.catalog.rows(columns=_COLUMNS, topic_id=one, revisions=revisions)
     rows = rows.filter(pc.is_in(rows["topic_id"], value_set=pa.array(sorted(topic_ids), pa.string())))
     _, problems = check_objects(archive, rows, narrow=len(topic_ids) <= _FOLDERS_MAX)
-    found: LostOf = {}
+    found: Losses = {}
     for each in problems:
         lost = _lost(archive, each, revisions)
         if lost is not None and each.topic_id is not None and each.partition is not None:
@@ -75,7 +108,7 @@ def _lost(archive: Archive, problem: Problem, revisions: Revisions | None) -> Un
     first, end = problem.first_offset or 0, problem.end_offset or 0
     if problem.kind is ProblemKind.MISSING:
         return UnreadableRange(first=first, end=end, object_name=problem.object_name or "", why=problem.message)
-    # Batches before its end are still there.
+    # An object that is too short still holds the batches before its end.
     rows = archive.catalog.rows(
         topic_id=problem.topic_id, partition=problem.partition, offsets=(first, end), revisions=revisions
     )
@@ -83,14 +116,66 @@ def _lost(archive: Archive, problem: Problem, revisions: Revisions | None) -> Un
     return next((find_loss(archive.storage, each) for each in slices), None)
 
 
-def losses_of(plan: RestorePlan) -> LostOf:
+def find_loss(storage: Storage, stored: Slice) -> UnreadableRange | None:
+    """The offsets of a slice that cannot be read; None: all can. Sound batches before the damage are not lost."""
+    reached = stored.base_offset
+    try:
+        for _, headers in read_logs(storage, stored):
+            reached = max(reached, int(headers.last_offset[-1]) + 1)
+    except CorruptDataError as error:
+        first = min(reached, stored.end_offset)
+        name = error.object_name or storage.name_of(stored.path)
+        why = error.message.partition(" cannot be read: ")[2] or error.message
+        return UnreadableRange(first=first, end=stored.end_offset, object_name=name, why=why)
+    return None
+
+
+def run_loss_job(
+    session: Session,
+    archive_url: str,
+    storage: StorageConfig,
+    slices: Mapping[PartitionId, Sequence[Slice]],
+    *,
+    name: str,
+    parallelism: int,
+    stop: threading.Event | None = None,
+) -> Losses:
+    """Read slices on Spark to find what is lost of each partition, in the order of offsets. Writes nothing.
+
+    UnavailableError: `stop` was set before the tasks had finished.
+    """
+    sized = [
+        (each.bytes, _StoredSlice(partition=partition, slice=each))
+        for partition, stored in slices.items()
+        for each in stored
+    ]
+    payloads = [_payloads().dump_json(task).decode() for task in spread(sized, parallelism)]
+    return _gathered(run_tasks(session, partial(work, archive_url, storage), payloads, name=name, stop=stop))
+
+
+def work(archive_url: str, options: StorageConfig, payload: str) -> str:
+    """What a worker does with one task: JSON in, JSON out."""
+    storage = open_storage(archive_url, options)
+    found = ((each.partition, find_loss(storage, each.slice)) for each in _payloads().validate_json(payload))
+    losses = [_Loss(partition=partition, lost=lost) for partition, lost in found if lost is not None]
+    return _answers().dump_json(losses).decode()
+
+
+def _gathered(answers: Iterable[str]) -> Losses:
+    found: Losses = {}
+    for each in (loss for answer in answers for loss in _answers().validate_json(answer)):
+        found.setdefault(each.partition, []).append(each.lost)
+    return {partition: sorted(lost, key=lambda each: each.end) for partition, lost in found.items()}
+
+
+def losses_of(plan: RestorePlan) -> Losses:
     """What the plan leaves out."""
     return {source.id: list(source.lost) for source in sources_of(plan) if source.lost}
 
 
-def unknown_losses(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[UnreadableRange]]) -> LostOf:
-    """Of what is lost, what the plan asks for and does not leave out yet."""
-    found: LostOf = {}
+def unknown_losses(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[UnreadableRange]]) -> Losses:
+    """The part of `lost` that the plan asks for and does not leave out yet."""
+    found: Losses = {}
     for source in sources_of(plan):
         known = {each.end: each.first for each in source.lost}
         fresh = [
@@ -105,19 +190,21 @@ def unknown_losses(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[Unread
     return found
 
 
-def sound_slices(
-    slices: Mapping[PartitionId, Sequence[Slice]], sources: Iterable[Source]
-) -> dict[PartitionId, list[Slice]]:
-    """The slices of sources without what is lost of them."""
-    lost = {each.id: {one.end: one for one in each.lost} for each in sources if each.lost}
-    return {
-        partition: [part for each in found if (part := sound_part(each, lost.get(partition, {}))) is not None]
-        for partition, found in slices.items()
-    }
+def sound_slices(rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId, list[Slice]]:
+    """The slices that these rows name, by partition and in their order, without what is lost of them."""
+    lost = {each.id: {one.end: one for one in each.lost} for each in sources}
+    found: dict[PartitionId, list[Slice]] = {}
+    for row in decode_rows(rows):
+        if isinstance(row, Segment):
+            partition = PartitionId(topic_id=row.topic_id, partition=row.partition)
+            sound = sound_part(slice_of(row), lost.get(partition, {}))
+            if sound is not None:
+                found.setdefault(partition, []).append(sound)
+    return found
 
 
 def damaged_part(plan: RestorePlan, restored: Iterable[Ended]) -> RestorePlan:
-    """The plan of those partitions only that damage in the archive has ended. A repartitioned topic is one whole."""
+    """The plan with only the partitions that damage in the archive has stopped. Repartitioned topics stay whole."""
     failed = {each.where for each in restored if each.failure is not None and each.failure["exit_code"] == EXIT_CORRUPT}
     topics = []
     for topic in plan.topics:
@@ -136,24 +223,27 @@ def damaged_part(plan: RestorePlan, restored: Iterable[Ended]) -> RestorePlan:
 
 
 def joined(plan: RestorePlan, before: Iterable[Restored], after: Iterable[Restored]) -> list[Restored]:
-    """What two attempts have restored together. Where offsets stay, the second reads only on from the first."""
-    exact = {
-        TopicPartition(topic=topic.target.name, partition=each.source.partition)
-        for topic in plan.topics
-        for each in topic.partitions
-        if not topic.target.repartitioned and each.offsets.mode is OffsetsMode.EXACT
-    }
+    """What two attempts restored together. With exact offsets, the second attempt reads only what the first left."""
+    exact = set(_exact_partitions(plan))
     found = {each.where: each for each in before}
     for each in after:
         found[each.where] = _added(found[each.where], each) if each.where in exact else each
     return list(found.values())
 
 
+def _exact_partitions(plan: RestorePlan) -> Iterator[TopicPartition]:
+    for topic in plan.topics:
+        for each in topic.partitions:
+            if not topic.target.repartitioned and each.offsets.mode is OffsetsMode.EXACT:
+                yield TopicPartition(topic=topic.target.name, partition=each.source.partition)
+
+
 def _added(before: Restored, after: Restored) -> Restored:
+    """The second attempt reads the last slice of the first one again: its map counts where both have a record."""
     first, second = decode_map(before.map), decode_map(after.map)
     limit = int(second.source[0]) if len(second) else INT64_MAX
     kept = first.source < limit
-    count = np.minimum(first.count, limit - first.source)[kept]
-    earlier = OffsetMap(first.source[kept], count, first.target[kept], first.base)
-    whole = join_maps([earlier, second], base=first.base)
+    counts = np.minimum(first.count, limit - first.source)[kept]
+    columns = ((first.source[kept], second.source), (counts, second.count), (first.target[kept], second.target))
+    whole = build_map(*map(np.concatenate, columns), base=first.base)
     return replace(after, records=whole.records, map=encode_map(whole))

@@ -1,6 +1,6 @@
-"""How far a restore is, seen from the driver: where the target's logs end now, against where the plan ends them.
+"""The progress of a restore, seen from the driver: the current log ends of the target against those of the plan.
 
-Tasks need not tell anything, so it works on any master. What cannot be asked just now is as it was a moment ago.
+Tasks report nothing, so it works with any Spark master. If brokers do not answer, the last known progress stands.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 _EVERY_S: Final = 1.0
 _SHARE: Final = 0.1
-"""Of the time: asking about 100,000 partitions takes a while, and the brokers have better things to do."""
+"""The part of the time that is spent on asking: for 100,000 partitions that takes a while, and burdens the brokers."""
 _LOOK_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Of one target partition: how many offsets will be added to `base`, and what they stand for."""
+    """How many offsets one target partition gets from `base` on, and what they stand for."""
 
     where: TopicPartition
     base: int
@@ -42,7 +42,7 @@ class Expected:
     records: float
 
     def part(self, end: int) -> float:
-        """Of all, what is there when the log ends here."""
+        """The part that is complete when the log ends here."""
         return min(max((end - self.base) / self.offsets, 0.0), 1.0) if self.offsets > 0 else 1.0
 
 
@@ -51,7 +51,7 @@ def expected(plan: RestorePlan) -> list[Expected]:
 
 
 class RestoreMeter:
-    """Of one plan. Use it in a `with`; `tasks_done` may be called from another thread, from one at a time."""
+    """The progress of one plan. Use it in a `with`; one thread at a time calls `tasks_done`."""
 
     def __init__(self, kafka: KafkaConfig, plan: RestorePlan, on_progress: OnProgress, *, tasks: int) -> None:
         self._client = KafkaClient(kafka)
@@ -89,13 +89,13 @@ class RestoreMeter:
 
     def _look(self) -> None:
         began = time.monotonic()
-        wanted = dict.fromkeys((each.where for each in self._expected), LATEST)
+        latest = dict.fromkeys((each.where for each in self._expected), LATEST)
         try:
-            found = list_offsets(self._client, wanted, deadline=Deadline.after(_LOOK_S)) if wanted else {}
+            found = list_offsets(self._client, latest, deadline=Deadline.after(_LOOK_S)) if latest else {}
         except MaxbrodError:
             found = {}
         parts = [(each, each.part(found[each.where].offset)) for each in self._expected if each.where in found]
-        # A leader that has just changed may know less for a moment.
+        # A new leader may report a lower log end for a moment.
         self._bytes = max(self._bytes, sum(each.bytes * part for each, part in parts))
         self._records = max(self._records, sum(each.records * part for each, part in parts))
         ended = time.monotonic()
@@ -103,7 +103,7 @@ class RestoreMeter:
 
 
 def _kept(topic: TopicPlan) -> Iterator[Expected]:
-    """Partitions that keep their number."""
+    """The partitions of a topic that is not repartitioned."""
     target = topic.target
     for each in topic.partitions:
         source = each.source
@@ -118,7 +118,7 @@ def _kept(topic: TopicPlan) -> Iterator[Expected]:
 
 
 def _spread(topic: TopicPlan) -> Iterator[Expected]:
-    """Nobody knows which keys go where: as if all partitions got the same."""
+    """The distribution of keys is unknown: as if all partitions got the same number of records."""
     count = topic.target.partition_count
     records = sum(each.source.records for each in topic.partitions) / count
     size = sum(each.source.bytes for each in topic.partitions) / count

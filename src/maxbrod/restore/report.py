@@ -1,4 +1,4 @@
-"""What a restore tells in the end."""
+"""The report of a restore."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.plan import LeftOut, RestorePlan, TopicPlan
     from maxbrod.restore.task import Restored
     from maxbrod.transform.plan import TransformPlan
-AGAIN: Final = "run the same command again: it goes on where the target is"
+AGAIN: Final = "run the same command again, which resumes the restore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,22 +26,23 @@ class PartitionReport:
     source: str
     target: str
     partition: int
-    """Of the target."""
+    """The partition of the target."""
     offsets: str
     """exact or append."""
     records: int
     end: int
-    """Where the target's log ends."""
+    """The log end of the target."""
     map: Mapping[str, Any]
-    """Which records stand where: ranges, or the shares of a repartitioned topic."""
+    """The target offsets of records: ranges, or the shares of a repartitioned topic."""
     failure: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """`complete`: every committed record that was asked for stands in the target, once.
+    """`complete`: every requested committed record is in the target, once.
 
-    One that has left out what the archive has lost, because that was accepted, is done (exit code 0), and not complete.
+    A restore that left out ranges that the archive has lost, because the user accepted gaps, exits with 0 and is not
+    complete.
     """
 
     restore_id: str
@@ -53,23 +54,23 @@ class RestoreReport:
     partitions: tuple[PartitionReport, ...]
     warnings: tuple[str, ...]
     run_id: str | None = None
-    """The run whose snapshot said what topics and groups were like."""
+    """The run whose snapshot describes topics and groups."""
     groups: tuple[GroupPosition, ...] = ()
-    """Where groups were put, or why not; in the end, when all records are there."""
+    """The new offsets of groups, or why they were not moved. Groups are moved when all records are restored."""
     groups_missing: tuple[MissingGroup, ...] = ()
-    """Groups that were asked for and could be put nowhere: without them a restore is not complete."""
+    """Requested groups that could not be moved anywhere. With any of them a restore is not complete."""
     retention: tuple[str, ...] = ()
-    """Topics of which the brokers delete records as soon as nothing is held any more, and why."""
+    """Topics whose records the brokers delete as soon as retention is no longer paused, and why."""
     known_from: Mapping[str, str] = field(default_factory=dict)
-    """Of topics that the cluster had lost, the run that last saw them: they are restored as they were then."""
+    """For topics that the cluster had lost, the run that last saw them, whose configuration they get."""
     left_out: tuple[LeftOut, ...] = ()
-    """Internal topics of the archive, which are restored only where somebody names them."""
+    """Internal topics of the archive, which are restored only by name."""
     access: AccessPlan | None = None
-    """The ACLs and quotas that came back, once all records are there too."""
+    """The restored ACLs and quotas, once all records are restored."""
     transform: TransformPlan | None = None
-    """What the records went through, and what that has changed."""
+    """The transformation of records, with the counts of its changes."""
     accepted_gaps: tuple[str, ...] = ()
-    """What was asked for and is not in the archive any more: it was left out, as `--accept-gaps` says."""
+    """Requested ranges that the archive lacks, and that `--accept-gaps` allows to leave out."""
 
     @property
     def records(self) -> int:
@@ -84,7 +85,7 @@ class RestoreReport:
 
     @property
     def seen_twice_max(self) -> int:
-        """Records that groups which were moved will see once more."""
+        """An upper bound of the records that moved groups see twice."""
         return sum(each.seen_twice_max for each in self.groups if each.refused is None)
 
     @property
@@ -97,7 +98,7 @@ class RestoreReport:
 
 
 def _written(topic: TopicPlan) -> dict[int, OffsetsMode]:
-    """The target's partitions that records go to, and what becomes of offsets there."""
+    """The target partitions that records go to, with their offsets mode."""
     if topic.target.repartitioned:
         return dict.fromkeys(range(topic.target.partition_count), OffsetsMode.APPEND)
     return {each.source.partition: each.offsets.mode for each in topic.partitions}
@@ -132,16 +133,10 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         partitions=tuple(partitions),
         access=None if any(each.failure is not None for each in restored) else plan.access,
         warnings=tuple(map(str, plan.obstacles)),
-        **told_by_plan(plan),
+        # Repeated from the plan, so that the report can be read without it.
+        run_id=plan.archive.run_id,
+        retention=tuple(str(each) for each in plan.obstacles if each.kind is ObstacleKind.RETENTION),
+        known_from={each.target.source_topic: each.known_from for each in plan.topics if each.known_from},
+        left_out=plan.left_out,
+        accepted_gaps=tuple(str(each) for each in plan.obstacles if each.kind in GAPS),
     )
-
-
-def told_by_plan(plan: RestorePlan) -> dict[str, Any]:
-    """What the report repeats of the plan: nobody has to remember it, nor to have read it."""
-    return {
-        "run_id": plan.archive.run_id,
-        "retention": tuple(str(each) for each in plan.obstacles if each.kind is ObstacleKind.RETENTION),
-        "known_from": {each.target.source_topic: each.known_from for each in plan.topics if each.known_from},
-        "left_out": plan.left_out,
-        "accepted_gaps": tuple(str(each) for each in plan.obstacles if each.kind in GAPS),
-    }

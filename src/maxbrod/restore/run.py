@@ -1,7 +1,7 @@
-"""Restores an archive into a cluster: plans, prepares topics, lets Spark append, sets everything right in the end.
+"""Restores an archive into a cluster: plan, agree, store, prepare, write, finish, report.
 
-What was planned is stored in the archive before anything is changed. After a crash the same command finds it, asks the
-target's logs how far they are, and goes on exactly there.
+The plan is stored in the archive before anything is changed. After a crash the same command finds it, reads from the
+target's logs how far they got, and continues there.
 """
 
 from __future__ import annotations
@@ -11,41 +11,32 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from maxbrod.archive.incarnations import Incarnation, newest_ids
 from maxbrod.archive.opening import open_archive
-from maxbrod.archive.snapshots import find_moment
-from maxbrod.batch.provenance import Provenance
-from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.engine.windows import spread
 from maxbrod.errors import CorruptDataError, IncompleteError, UnavailableError, UsageError
 from maxbrod.groups.movement import Movement
-from maxbrod.groups.moves import active_groups, archived_groups, missing_groups, plan_moves, unplaced_groups
+from maxbrod.groups.moves import active_groups, missing_groups, plan_moves, unplaced_groups
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import PartitionId, TopicPartition, now_ms
-from maxbrod.restore.access import restore_acls, restore_quotas
-from maxbrod.restore.damage import damage, without_snapshot
+from maxbrod.model import now_ms
+from maxbrod.restore.archived import look_at_archive
+from maxbrod.restore.items import restore_slices, restore_tasks
 from maxbrod.restore.job import run_restore_job
 from maxbrod.restore.lock import alone
-from maxbrod.restore.loss import damaged_part, joined, listed_losses, losses_of, sound_slices, unknown_losses
-from maxbrod.restore.loss_job import run_loss_job
+from maxbrod.restore.loss import damaged_part, joined, listed_losses, losses_of, run_loss_job, unknown_losses
 from maxbrod.restore.meter import RestoreMeter
 from maxbrod.restore.plan.changes import refuse_changes
-from maxbrod.restore.plan.choosing import choose_groups, choose_incarnations
+from maxbrod.restore.plan.choosing import choose_groups
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.obstacles import in_order, refusal
-from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore, sources_of, without_lost
+from maxbrod.restore.plan.plan import plan_restore, sources_of, without_lost
 from maxbrod.restore.plan.preflight import lost_obstacles
-from maxbrod.restore.plan.request import OffsetsMode, command_digest
+from maxbrod.restore.plan.request import command_digest
 from maxbrod.restore.plan.resume import done_before, held_by
-from maxbrod.restore.plan.sources import revisions_of, rows_to_read
+from maxbrod.restore.plan.sources import revisions_of
 from maxbrod.restore.plan.targets import Right
-from maxbrod.restore.repartition.work import shared_items
-from maxbrod.restore.report import AGAIN, RestoreReport, report_of
-from maxbrod.restore.rights import missing_transactions
-from maxbrod.restore.staging import open_staged
+from maxbrod.restore.report import AGAIN, report_of
 from maxbrod.restore.state import (
     find_finished,
     find_interrupted,
@@ -59,26 +50,25 @@ from maxbrod.restore.state import (
     store_report,
     store_topics,
 )
-from maxbrod.restore.target import TargetTopics, look_at_target
-from maxbrod.restore.task import RestoreItem, RestoreSettings
+from maxbrod.restore.target import TargetTopics, look_at_target, missing_transactions, restore_acls, restore_quotas
+from maxbrod.restore.task import RestoreSettings
 from maxbrod.restore.transforming import as_staged, clear_staging, plan_transform, stage, transform_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
-    from maxbrod.archive.opening import Archive as AnyArchive
+    from maxbrod.archive.opening import Archive
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
-    from maxbrod.kafka.state.cluster_state import ClusterState
-    from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.restore.items import SharedItem
-    from maxbrod.restore.loss import LostOf
+    from maxbrod.restore.archived import ArchivedState
+    from maxbrod.restore.loss import Losses
     from maxbrod.restore.plan.obstacles import Obstacle
-    from maxbrod.restore.plan.plan import PartitionRestore, TopicPlan
+    from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.plan.targets import TargetState
+    from maxbrod.restore.report import RestoreReport
     from maxbrod.restore.task import Restored
     from maxbrod.transform.plan import TransformPlan
 
@@ -96,19 +86,19 @@ class Restore:
         stop: threading.Event | None = None,
     ) -> None:
         if config.kafka is None:
-            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+            raise UsageError("no cluster is given", hint="give --bootstrap, or kafka.bootstrap in the configuration")
         if config.archive is None:
-            raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
+            raise UsageError("no archive is given", hint="give --archive, or archive in the configuration")
         self._config, self._kafka, self._request = config, config.kafka, request
+        self._patience_s = config.backup.patience
         self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._session = session
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
         self._undo = ExitStack()
         self._client = self._undo.enter_context(KafkaClient(config.kafka, stop=self.stop))
-        self._snapshot: ClusterState | None = None
         self._resumed = False
-        """Whether what was planned last is a restore that was begun before."""
+        """Whether the last plan is that of a restore that was started before."""
 
     def __enter__(self) -> Self:
         return self
@@ -119,108 +109,21 @@ class Restore:
         self._undo.close()
 
     def plan(self) -> RestorePlan:
-        """What would be done; or what was begun by the same command and not ended, as it was planned then."""
+        """The plan for the request; or the stored plan of an interrupted restore by the same command."""
         plan = self._plan(self._request)
         if self._request.transform is None or plan.transform is not None:
             return plan
         transform = plan_transform(self._spark(), self._archive, self._request, plan.restore_id)
         return replace(plan, transform=transform)
 
-    def _plan(self, request: RestoreRequest, staged: AnyArchive | None = None) -> RestorePlan:
-        """Of what was staged, where something was: it has the same partitions, and other records."""
-        self._on_progress(Progress(phase="planning"))
-        archive, storage = self._archive, self._archive.storage
-        # Without it topics would get the defaults of the target, and groups would be missed after all is written.
-        needed = not self._request.accept_gaps
-        moment = find_moment(storage, archive.catalog.runs(), self._request.as_of, needed=needed)
-        self._snapshot = moment.cluster
-        revisions = moment.revisions_in(archive.catalog)
-        rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS), revisions=revisions)
-        ends = {} if moment.snapshot is None else moment.snapshot.ends
-        topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
-        topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
-        written = rows.group_by("topic_id").aggregate([("written_at", "min")]).to_pylist()
-        first = {each["topic_id"]: each["written_at_min"] for each in written}
-        incarnations = [
-            Incarnation(topic=name, topic_id=topic_id, first_written_at=first.get(topic_id, 0))
-            for topic_id, name in topics.items()
-        ]
-        chosen = choose_incarnations(self._request, topics, newest_ids(incarnations, moment.ranks))
-        names = {self._request.rename.apply(name) for name in chosen.topics.values()}
-        archived_groups = () if self._snapshot is None else self._snapshot.groups
-        groups = {group.group_id for group in choose_groups(self._request.groups, archived_groups)[0]}
-        patience_s = self._config.backup.patience
-        target = look_at_target(self._client, names, groups, patience_s=patience_s)
-        command = command_digest(self._request, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
-        accepted = self._request.accept_gaps
-        begun = find_interrupted(storage, command)
-        self._resumed = begun is not None
-        if begun is not None:
-            revisions = revisions_of(sources_of(begun))
-        # What was staged has been read already.
-        lost = listed_losses(archive, chosen.topics.keys(), revisions) if staged is None else {}
-        if begun is not None:
-            # How fast is not what was planned: whoever goes on may be in more of a hurry, or in less.
-            begun = replace(begun, rate_bytes_per_s=self._request.rate_bytes_per_s)
-            unread = {} if begun.transform is not None else unknown_losses(begun, lost)
-            return without_lost(begun, unread, accepted=accepted)
-        plan = plan_restore(
-            request,
-            restore_id=next_id(storage, command),
-            archive=SourceArchive(
-                url=archive.url,
-                version=archive.catalog.version,
-                run_id=None if moment.run is None or moment.snapshot is None else moment.run.run_id,
-            ),
-            chosen=chosen,
-            rows=rows if staged is None else staged.catalog.rows(columns=SOURCE_COLUMNS),
-            ends=ends,
-            snapshot=self._snapshot,
-            target=target,
-            now_ms=now_ms(),
-            topic_runs=moment.topic_runs,
-            access_runs=None if moment.known is None else moment.known.access_runs,
-            lost=lost,
-            revisions=revisions,
-        )
-        forced = self._request.force_groups
-        obstacles = [
-            *plan.obstacles,
-            *damage(archive.survey, chosen.topics.values(), accepted=accepted),
-            *without_snapshot(moment),
-            *missing_groups(plan.groups, self._snapshot),
-            *unplaced_groups(plan.groups, self._snapshot, plan, strict=self._request.strict),
-            *active_groups(plan.groups, self._snapshot, target.cluster, forced=forced),
-            *self._begun_before(command, target),
-        ]
-        if not target.rights.get(Right.CLUSTER_ACTION):
-            obstacles += missing_transactions(self._client, plan, patience_s=patience_s)
-        return replace(plan, command=command, obstacles=in_order(obstacles))
-
-    def _spark(self) -> Session:
-        """For expressions: opened once, and used for all that follows."""
-        if self._session is None:
-            opening = transform_session(self._config, self._request, on_progress=self._on_progress)
-            self._session = self._undo.enter_context(opening)
-        return self._session
-
-    def _begun_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
-        storage = self._archive.storage
-        finished = find_finished(storage, command)
-        if finished is not None and not self._request.again:
-            yield from done_before(finished, read_topics(storage, finished.restore_id), target.cluster.topic)
-        for other in others_interrupted(storage, command):
-            if other.cluster_id == target.cluster.cluster_id:
-                yield from held_by(other, read_topics(storage, other.restore_id), target.cluster.topic)
-
     def run(self, plan: RestorePlan) -> RestoreReport:
-        """Do what the plan says. Run again after any failure: it goes on where the target is.
+        """Carry out the plan that was agreed to. After any failure run it again: it resumes.
 
-        IncompleteError: `stop` was set before all was done. RefusedError: it is not what would be planned now.
+        IncompleteError: `stop` was set before everything was restored. RefusedError: the plan is out of date.
         """
         try:
             with alone(plan.restore_id):
-                return self._run(self._agreed(plan))
+                return self._carry_out(self._agree(plan))
         except UnavailableError as error:
             if self.stop.is_set():
                 raise IncompleteError(
@@ -231,8 +134,92 @@ class Restore:
                 ) from error
             raise
 
-    def _agreed(self, plan: RestorePlan) -> RestorePlan:
-        """The plan to run, once nobody else can begin it here: what was agreed to, if it still is what there is."""
+    # Planning
+
+    def _plan(self, request: RestoreRequest, staged: Archive | None = None) -> RestorePlan:
+        """`staged`: plan with these transformed records. It has the same partitions as the archive."""
+        self._on_progress(Progress(phase="planning"))
+        archived = look_at_archive(self._archive, self._request)
+        snapshot, topics = archived.moment.cluster, archived.chosen.topics.values()
+        groups, _ = choose_groups(self._request.groups, () if snapshot is None else snapshot.groups)
+        target = look_at_target(
+            self._client,
+            {self._request.rename.apply(name) for name in topics},
+            {group.group_id for group in groups},
+            patience_s=self._patience_s,
+        )
+        cluster_id = target.cluster.cluster_id or ""
+        command = command_digest(self._request, archive=self._archive.url, cluster_id=cluster_id)
+        begun = find_interrupted(self._archive.storage, command)
+        self._resumed = begun is not None
+        if begun is not None:
+            return self._plan_rest(begun, archived)
+        return self._plan_anew(request, command, archived, target, staged)
+
+    def _plan_rest(self, begun: RestorePlan, archived: ArchivedState) -> RestorePlan:
+        """The stored plan, with what the archive has lost since."""
+        # The rate is not part of what was planned: the user may want another one now.
+        begun = replace(begun, rate_bytes_per_s=self._request.rate_bytes_per_s)
+        if begun.transform is not None:
+            return begun  # staged records do not depend on the archive any more
+        lost = listed_losses(self._archive, archived.chosen.topics.keys(), revisions_of(sources_of(begun)))
+        return without_lost(begun, unknown_losses(begun, lost), accepted=self._request.accept_gaps)
+
+    def _plan_anew(
+        self,
+        request: RestoreRequest,
+        command: str,
+        archived: ArchivedState,
+        target: TargetState,
+        staged: Archive | None,
+    ) -> RestorePlan:
+        moment, chosen, revisions = archived.moment, archived.chosen, archived.revisions
+        snapshot, mine = moment.cluster, self._request
+        plan = plan_restore(
+            request,
+            restore_id=next_id(self._archive.storage, command),
+            archive=archived.source,
+            chosen=chosen,
+            rows=archived.rows if staged is None else staged.catalog.rows(columns=SOURCE_COLUMNS),
+            ends=archived.ends,
+            snapshot=snapshot,
+            target=target,
+            now_ms=now_ms(),
+            topic_runs=moment.topic_runs,
+            access_runs=None if moment.known is None else moment.known.access_runs,
+            # What is staged has been read already.
+            lost=listed_losses(self._archive, chosen.topics.keys(), revisions) if staged is None else {},
+            revisions=revisions,
+        )
+        obstacles = [
+            *plan.obstacles,
+            *archived.obstacles(accepted=mine.accept_gaps),
+            *missing_groups(plan.groups, snapshot),
+            *unplaced_groups(plan.groups, snapshot, plan, strict=mine.strict),
+            *active_groups(plan.groups, snapshot, target.cluster, forced=mine.force_groups),
+            *self._begun_before(command, target),
+        ]
+        if not target.rights.get(Right.CLUSTER_ACTION):
+            obstacles += missing_transactions(self._client, plan, patience_s=self._patience_s)
+        return replace(plan, command=command, obstacles=in_order(obstacles))
+
+    def _begun_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
+        storage = self._archive.storage
+        finished = find_finished(storage, command)
+        if finished is not None and not self._request.again:
+            yield from done_before(finished, read_topics(storage, finished.restore_id), target.cluster.topic)
+        for other in others_interrupted(storage, command):
+            if other.cluster_id == target.cluster.cluster_id:
+                yield from held_by(other, read_topics(storage, other.restore_id), target.cluster.topic)
+
+    def _agree(self, plan: RestorePlan) -> RestorePlan:
+        """The plan to carry out: the one that was agreed to, if planning again gives the same.
+
+        Planning runs again under the lock. Between the first plan and the lock another process of this machine may
+        have started or finished the same restore, and anybody may have changed the target. From here on no other
+        process of this machine starts it; on other machines, the stored plan and producer ids keep two processes from
+        writing a record twice.
+        """
         now = self._plan(self._request)
         for each in (plan, now):
             if (refused := refusal(each.obstacles)) is not None:
@@ -240,44 +227,113 @@ class Restore:
         refuse_changes(plan, now, begun=self._resumed)
         return now if self._resumed else plan
 
-    def _run(self, plan: RestorePlan) -> RestoreReport:
-        storage, resumed = self._archive.storage, self._resumed
-        started_at_ms = now_ms()
-        if not resumed:
+    # Carrying out
+
+    def _carry_out(self, plan: RestorePlan) -> RestoreReport:
+        started_at_ms, resumed = now_ms(), self._resumed
+        plan = self._store(plan)
+        topics, producer_id = self._prepare(plan)
+        plan, restored = self._write(plan, topics, producer_id)
+        if any(each.failure is not None for each in restored):
+            return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
+        self._release(plan, topics)
+        report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
+        return self._finish(plan, report)
+
+    def _store(self, plan: RestorePlan) -> RestorePlan:
+        """Store the plan, or what a resumed one leaves out in addition. Nothing at the target has changed yet."""
+        storage = self._archive.storage
+        if not self._resumed:
             plan = self._staged(plan)
             store_plan(storage, plan)
         elif fresh := unknown_losses(read_plan(storage, plan.restore_id), losses_of(plan)):
             store_lost(storage, plan.restore_id, fresh)
-        topics = TargetTopics(self._client, patience_s=self._config.backup.patience)
+        return plan
+
+    def _prepare(self, plan: RestorePlan) -> tuple[TargetTopics, int]:
+        """Create and configure topics, create ACLs, and move logs to their first offset. Returns the producer id."""
         self._on_progress(Progress(phase="preparing topics"))
-        created = read_topics(storage, plan.restore_id)
-        topics.prepare(plan, created)
-        # Before the first record: from then on only its id tells such a topic from one that somebody else made.
-        made = {each.target.name for each in plan.topics if not each.target.exists}
-        store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
-        restore_acls(self._client, plan, patience_s=self._config.backup.patience)
-        # One id serves all partitions: brokers count sequence numbers for each of them.
+        storage = self._archive.storage
+        topics = TargetTopics(self._client, patience_s=self._patience_s)
+        topics.prepare(plan, read_topics(storage, plan.restore_id))
+        # Before the first record: a topic that holds records is recognized as ours only by its id.
+        created = {each.target.name for each in plan.topics if not each.target.exists}
+        store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in created})
+        restore_acls(self._client, plan, patience_s=self._patience_s)
+        # One id serves all partitions: brokers keep sequence numbers for each partition.
         producers = keep_producers(storage, plan.restore_id, lambda: new_producer_id(self._client).producer_id)
         topics.fill_starts(plan, producers.fillers)
-        plan, restored = self._append(plan, topics, producers.records)
-        failed = [each for each in restored if each.failure is not None]
-        if failed:
-            return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
+        return topics, producers.records
+
+    def _write(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> tuple[RestorePlan, list[Restored]]:
+        """The outcome of every partition; and the plan without damaged ranges, if the user accepts to lose them."""
+        if self.stop.is_set():
+            raise UnavailableError("the restore was stopped", operation="restore")
+        self._on_progress(Progress(phase="starting Spark"))
+        with open_configured(self._config.spark, self._session) as session:
+            restored = self._write_once(session, plan, topics, producer_id)
+            while lost := self._accepted_losses(session, plan, restored):
+                # Stored before any record that follows them is written: a resumed restore must leave out the same.
+                store_lost(self._archive.storage, plan.restore_id, lost)
+                plan = without_lost(plan, lost, accepted=True)
+                again = damaged_part(plan, restored)
+                restored = joined(plan, restored, self._write_once(session, again, topics, producer_id))
+            return plan, restored
+
+    def _write_once(
+        self, session: Session, plan: RestorePlan, topics: TargetTopics, producer_id: int
+    ) -> list[Restored]:
+        slices = restore_slices(self._archive, self._config.storage, plan, self._request)
+        parallelism = parallelism_of(self._config.spark.master, session)
+        tasks = restore_tasks(self._archive, plan, topics, slices, parallelism)
+        if not tasks:
+            return []
+        rate = plan.rate_bytes_per_s
+        settings = RestoreSettings(
+            restore_id=plan.restore_id,
+            archive_url=self._archive.url if plan.transform is None else plan.transform.staging,
+            kafka=self._kafka,
+            storage=self._config.storage,
+            producer_id=producer_id,
+            since_ms=plan.since_ms,
+            until_ms=plan.until_ms,
+            markers=topics.markers_allowed,
+            rate_bytes_per_s=None if rate is None else rate / len(tasks),
+            patience_s=self._patience_s,
+        )
+        with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:
+            return run_restore_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
+
+    def _release(self, plan: RestorePlan, topics: TargetTopics) -> None:
         self._on_progress(Progress(phase="releasing topics"))
         topics.release(plan)
-        restore_quotas(self._client, plan, patience_s=self._config.backup.patience)
-        report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
+        restore_quotas(self._client, plan, patience_s=self._patience_s)
+
+    def _finish(self, plan: RestorePlan, report: RestoreReport) -> RestoreReport:
+        """Move groups, store the report, and remove staged records."""
+        storage = self._archive.storage
         if plan.groups:
-            # Before the report, which ends the restore: killed here, the same command comes by once more.
+            # Before the report, which ends the restore: after a crash here the same command moves them again.
             self._on_progress(Progress(phase="moving groups"))
             moves = plan_moves(self._archive, plan, report.partitions, plan.groups)
-            report = replace(report, groups=self._movement(plan).apply(moves.offsets), groups_missing=moves.missing)
+            force = self._request.force_groups
+            movement = Movement(self._client, storage, plan, patience_s=self._patience_s, force=force)
+            report = replace(report, groups=movement.apply(moves.offsets), groups_missing=moves.missing)
         store_report(storage, plan.restore_id, report.as_dict())
         left = None if plan.transform is None else clear_staging(self._config, plan.transform)
         return report if left is None else replace(report, warnings=(*report.warnings, left))
 
+    # Expressions
+
+    def _spark(self) -> Session:
+        """The session for expressions. It is opened once and also does the work that follows."""
+        if self._session is None:
+            opening = transform_session(self._config, self._request, on_progress=self._on_progress)
+            self._session = self._undo.enter_context(opening)
+        return self._session
+
     def _staged(self, plan: RestorePlan) -> RestorePlan:
-        """Records are transformed before anything is touched; what is planned of them is planned anew."""
+        """Transform the records before anything is changed, and plan again with the transformed ones."""
         if plan.transform is None:
             return plan
         plan, staged, transform = self._stage(plan, plan.transform)
@@ -288,8 +344,8 @@ class Restore:
         obstacles = in_order([*again.obstacles, *left_out])
         return replace(again, restore_id=plan.restore_id, transform=transform, obstacles=obstacles)
 
-    def _stage(self, plan: RestorePlan, transform: TransformPlan) -> tuple[RestorePlan, AnyArchive, TransformPlan]:
-        """Without what turns out to be damaged, if that is accepted: the plan says what that is."""
+    def _stage(self, plan: RestorePlan, transform: TransformPlan) -> tuple[RestorePlan, Archive, TransformPlan]:
+        """Stage the records, without damaged ranges if the user accepts to lose them. The plan names those."""
         session, config, progress = self._spark(), self._config, self._on_progress
         while True:
             try:
@@ -305,59 +361,15 @@ class Restore:
             else:
                 return plan, staged, done
 
-    def _movement(self, plan: RestorePlan) -> Movement:
-        return Movement(
-            self._client,
-            self._archive.storage,
-            plan,
-            patience_s=self._config.backup.patience,
-            force=self._request.force_groups,
-        )
+    # Damage
 
-    def _append(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> tuple[RestorePlan, list[Restored]]:
-        """What became of every partition; and the plan, without what turned out to be damaged, if that is accepted."""
-        if self.stop.is_set():
-            raise UnavailableError("nobody waits for it any more", operation="restore")
-        self._on_progress(Progress(phase="starting Spark"))
-        with open_configured(self._config.spark, self._session) as session:
-            restored = self._append_all(session, plan, topics, producer_id)
-            while lost := self._accepted_losses(session, plan, restored):
-                # Before anything stands behind it: whoever goes on must leave out the same.
-                store_lost(self._archive.storage, plan.restore_id, lost)
-                plan = without_lost(plan, lost, accepted=True)
-                again = damaged_part(plan, restored)
-                restored = joined(plan, restored, self._append_all(session, again, topics, producer_id))
-            return plan, restored
-
-    def _append_all(
-        self, session: Session, plan: RestorePlan, topics: TargetTopics, producer_id: int
-    ) -> list[Restored]:
-        tasks = self._tasks(plan, topics, parallelism_of(self._config.spark.master, session))
-        rate = plan.rate_bytes_per_s
-        settings = RestoreSettings(
-            restore_id=plan.restore_id,
-            archive_url=self._archive.url if plan.transform is None else plan.transform.staging,
-            kafka=self._kafka,
-            storage=self._config.storage,
-            producer_id=producer_id,
-            since_ms=plan.since_ms,
-            until_ms=plan.until_ms,
-            markers=topics.markers_allowed,
-            rate_bytes_per_s=None if rate is None else rate / max(len(tasks), 1),
-            patience_s=self._config.backup.patience,
-        )
-        if not tasks:
-            return []
-        with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:
-            return run_restore_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
-
-    def _accepted_losses(self, session: Session, plan: RestorePlan, restored: Sequence[Restored]) -> LostOf:
-        """What cannot be read of partitions that damage has ended, and nobody knew of, if that is accepted."""
+    def _accepted_losses(self, session: Session, plan: RestorePlan, restored: Sequence[Restored]) -> Losses:
+        """Unreadable ranges, not yet known, of partitions that damage has stopped, if the user accepts to lose them."""
         if not self._request.accept_gaps or plan.transform is not None:
             return {}
         return self._damage(session, damaged_part(plan, restored))
 
-    def _damage(self, session: Session, plan: RestorePlan) -> LostOf:
+    def _damage(self, session: Session, plan: RestorePlan) -> Losses:
         if not plan.topics:
             return {}
         self._on_progress(Progress(phase="looking for damage"))
@@ -365,91 +377,9 @@ class Restore:
             session,
             self._archive.url,
             self._config.storage,
-            self._slices(plan),
+            restore_slices(self._archive, self._config.storage, plan, self._request),
             name=f"damage-{plan.restore_id}",
             parallelism=parallelism_of(self._config.spark.master, session),
             stop=self.stop,
         )
         return unknown_losses(plan, found)
-
-    def _tasks(self, plan: RestorePlan, topics: TargetTopics, parallelism: int) -> list[list[RestoreItem | SharedItem]]:
-        """Partitions spread over as many tasks as can run at once, the largest first."""
-        slices = self._slices(plan)
-        items: list[tuple[int, RestoreItem | SharedItem]] = [
-            (each.source.bytes, self._item(plan, topic, each, topics, slices.get(each.source.id, [])))
-            for topic in plan.topics
-            for each in topic.partitions
-            if not topic.target.repartitioned
-        ]
-        items += self._shared_items(plan, topics, slices, parallelism)
-        return spread(items, parallelism)
-
-    def _shared_items(
-        self,
-        plan: RestorePlan,
-        topics: TargetTopics,
-        slices: Mapping[PartitionId, Sequence[Slice]],
-        parallelism: int,
-    ) -> Iterator[tuple[int, SharedItem]]:
-        """As large a part of all tasks as a topic is of all bytes; each of its items reads all of it."""
-        shared = [each for each in plan.topics if each.target.repartitioned]
-        groups = archived_groups(self._archive, plan) if shared else ()
-        for topic in shared:
-            size = sum(each.source.bytes for each in topic.partitions)
-            items = shared_items(
-                topic,
-                slices,
-                groups,
-                topic_id=topics.ids[topic.target.name],
-                batch_bytes_max=topics.batch_bytes_max(topic.target),
-                tasks=-(-parallelism * size // max(plan.bytes, 1)),
-            )
-            yield from ((size, each) for each in items)
-
-    def _item(
-        self,
-        plan: RestorePlan,
-        topic: TopicPlan,
-        each: PartitionRestore,
-        topics: TargetTopics,
-        slices: Sequence[Slice],
-    ) -> RestoreItem:
-        source, target = each.source, topic.target
-        exact = each.offsets.mode is OffsetsMode.EXACT
-        return RestoreItem(
-            where=TopicPartition(topic=target.name, partition=source.partition),
-            topic_id=topics.ids[target.name],
-            exact=exact,
-            base=source.first_offset if exact else target.bases[source.partition],
-            first_offset=source.first_offset,
-            end_offset=source.asked_end,
-            batch_bytes_max=topics.batch_bytes_max(target),
-            slices=tuple(slices),
-            provenance=_provenance(plan, topic, source.partition),
-            lossy=bool(source.lost),
-        )
-
-    def _slices(self, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
-        """Of all sources, in the order of offsets. The catalog is read once, however many partitions there are."""
-        sources = sources_of(plan)
-        ids = {each.topic_id for each in sources}
-        staged = None if plan.transform is None else open_staged(plan.transform.staging, self._config.storage)
-        catalog = (staged or self._archive).catalog
-        rows = catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None, revisions=revisions_of(sources))
-        request = self._request if plan.transform is None else as_staged(self._request, plan.transform)
-        found: dict[PartitionId, list[Slice]] = {}
-        for row in decode_rows(rows_to_read(rows, sources, request)):
-            if isinstance(row, Segment):
-                found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
-        return found if staged is not None else sound_slices(found, sources)
-
-
-def _provenance(plan: RestorePlan, topic: TopicPlan, partition: int) -> Provenance | None:
-    if not plan.provenance:
-        return None
-    return Provenance(
-        topic=topic.target.source_topic,
-        partition=partition,
-        cluster_id=plan.source_cluster_id,
-        restore_id=plan.restore_id,
-    )

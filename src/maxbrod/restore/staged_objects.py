@@ -1,4 +1,7 @@
-"""Which staged records in an archive nobody needs any more. Looks at names only."""
+"""The names of the objects that restores store in an archive, and which staged records no restore needs any more.
+
+Looks at names only, so that listing an archive's garbage reads no plan.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,34 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.archive.opening import RESTORES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 STAGED: Final = "staged"
-"""The folder, within what a restore remembers."""
-_PLAN: Final = "plan.json.zst"
-_REPORT: Final = "report.json.zst"
+"""The folder of staged records, within the folder of a restore."""
+PLAN: Final = "plan.json.zst"
+REPORT: Final = "report.json.zst"
+
+
+def stored_objects(storage: Storage) -> dict[str, dict[str, ObjectInfo]]:
+    """The objects of every restore, by restore id and by name within its folder."""
+    found: dict[str, dict[str, ObjectInfo]] = {}
+    for each in storage.list(RESTORES):
+        restore_id, _, name = each.path.removeprefix(f"{RESTORES}/").partition("/")
+        found.setdefault(restore_id, {})[name] = each
+    return found
 
 
 def stagings_left(storage: Storage) -> list[ObjectInfo]:
-    """Of restores that have come to their end, and of those that have not begun yet: they may be under way."""
-    return [each for each, names in _staged(storage) if _REPORT in names or _PLAN not in names]
+    """Staged objects of finished restores, and of restores without a plan, which may still be staging."""
+    restores = (each for each in stored_objects(storage).values() if REPORT in each or PLAN not in each)
+    return [each for objects in restores for each in _staged(objects)]
 
 
 def stagings_done(storage: Storage) -> list[str]:
-    """Of restores that have come to their end: whoever was to remove them was killed."""
-    return [each.path for each, names in _staged(storage) if _REPORT in names]
+    """Paths of staged objects of finished restores, which were killed before they removed them."""
+    restores = (each for each in stored_objects(storage).values() if REPORT in each)
+    return [each.path for objects in restores for each in _staged(objects)]
 
 
-def _staged(storage: Storage) -> Iterator[tuple[ObjectInfo, set[str]]]:
-    """Every staged object, and what else its restore has stored."""
-    known: dict[str, set[str]] = {}
-    staged: list[tuple[ObjectInfo, str]] = []
-    for each in storage.list(RESTORES):
-        restore_id, _, name = each.path.removeprefix(f"{RESTORES}/").partition("/")
-        known.setdefault(restore_id, set()).add(name)
-        if name.startswith(f"{STAGED}/"):
-            staged.append((each, restore_id))
-    yield from ((each, known[restore_id]) for each, restore_id in staged)
+def _staged(objects: dict[str, ObjectInfo]) -> list[ObjectInfo]:
+    return [each for name, each in objects.items() if name.startswith(f"{STAGED}/")]

@@ -1,6 +1,6 @@
-"""What a restore remembers in the archive: its plan, before anything is changed, and its report, when all is done.
+"""What a restore stores in the archive: its plan before it changes anything, and its report when it has finished.
 
-A plan without a report is a restore that was interrupted. The same command goes on with it.
+A plan without a report is an interrupted restore. The same command resumes it.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import cramjam
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from maxbrod import strict_json
+from maxbrod.archive.opening import RESTORES
 from maxbrod.batch.compression import decompress
 from maxbrod.errors import (
     CorruptDataError,
@@ -23,195 +25,217 @@ from maxbrod.errors import (
     UnsupportedFormatError,
 )
 from maxbrod.model import Codec, PartitionId
-from maxbrod.restore.plan.document import decode_lost, decode_plan, encode_plan
+from maxbrod.restore.plan.document import decode_plan, encode_plan
 from maxbrod.restore.plan.plan import without_lost
+from maxbrod.restore.plan.sources import UnreadableRange  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.restore.staged_objects import PLAN, REPORT, stored_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.plan.sources import UnreadableRange
     from maxbrod.storage.interface import Storage
 
-_FOLDER: Final = "restores"
-_PLAN: Final = "plan.json.zst"
+Value = TypeVar("Value")
+
 _TOPICS: Final = "topics"
 _POSITIONS: Final = "groups-before"
 _LOST: Final = "lost"
 _PRODUCERS: Final = "producers.json.zst"
-_REPORT: Final = "report.json.zst"
 _DIGEST_LETTERS: Final = 16
+_UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producers:
-    """The producer ids of one restore, by which brokers tell what they have of it already."""
+    """The producer ids of one restore, by which brokers recognize the batches that they already have."""
 
     records: int
     fillers: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LostRanges:
+    topic_id: str
+    partition: int
+    lost: tuple[UnreadableRange, ...]
+
+
 def next_id(storage: Storage, command: str) -> str:
-    """Of a restore that begins now."""
-    numbers = [int(each.rpartition("-")[2]) for each in _known(storage, command)]
-    return f"{command[:_DIGEST_LETTERS]}-{max(numbers, default=0) + 1}"
+    """The id of a restore that starts now."""
+    return f"{command[:_DIGEST_LETTERS]}-{max(map(_number, _restores_by(storage, command)), default=0) + 1}"
 
 
 def find_interrupted(storage: Storage, command: str) -> RestorePlan | None:
-    """The plan of the last restore by this command, if that has not come to its end."""
-    known = _known(storage, command)
-    if not known:
-        return None
-    last = max(known, key=lambda each: int(each.rpartition("-")[2]))
-    if _REPORT in known[last]:
-        return None
-    return read_plan(storage, last)
+    """The plan of the last restore by this command, if it has not finished."""
+    restore_id, finished = _last(storage, command)
+    return None if restore_id is None or finished else read_plan(storage, restore_id)
+
+
+def find_finished(storage: Storage, command: str) -> RestorePlan | None:
+    """The plan of the last restore by this command, if it has finished."""
+    restore_id, finished = _last(storage, command)
+    return None if restore_id is None or not finished else read_restore(storage, restore_id)[0]
+
+
+def others_interrupted(storage: Storage, command: str) -> Iterator[RestorePlan]:
+    """The plans of restores by other commands that have not finished."""
+    for restore_id, objects in sorted(stored_objects(storage).items()):
+        if PLAN in objects and REPORT not in objects and not _is_by(restore_id, command):
+            # A plan that was deleted at this moment, or that cannot be read, says nothing about topics.
+            with suppress(*_UNREADABLE):
+                yield _stored_plan(storage, restore_id)
 
 
 def read_plan(storage: Storage, restore_id: str) -> RestorePlan:
-    """As it was begun, without what was accepted to be lost since then."""
-    path = f"{_FOLDER}/{restore_id}/{_PLAN}"
-    plan = decode_plan(bytes(storage.get(path)), object_name=storage.name_of(path))
+    """The plan as it was stored, without the ranges that were found unreadable and accepted since."""
+    plan = _stored_plan(storage, restore_id)
     lost: dict[PartitionId, list[UnreadableRange]] = {}
-    for name in _numbered(storage, restore_id, _LOST):
-        for each in read_document(storage, name)["partitions"]:
-            partition = PartitionId(topic_id=str(each["topic_id"]), partition=int(each["partition"]))
-            lost.setdefault(partition, []).extend(decode_lost(each["lost"]))
+    for path in _numbered(storage, restore_id, _LOST):
+        for each in _decoded(list[_LostRanges], read_document(storage, path)["partitions"], path):
+            lost.setdefault(PartitionId(topic_id=each.topic_id, partition=each.partition), []).extend(each.lost)
     return without_lost(plan, lost, accepted=True) if lost else plan
 
 
 def store_lost(storage: Storage, restore_id: str, lost: Mapping[PartitionId, Sequence[UnreadableRange]]) -> None:
-    """What the restore leaves out besides what its plan says, before it goes on behind it."""
+    """Store the ranges that the restore leaves out beyond those in its plan, before it writes what follows them.
+
+    Without this, a resumed restore would expect these records in the target, and refuse its log as written by others.
+    """
     document = [{**asdict(partition), "lost": [asdict(each) for each in found]} for partition, found in lost.items()]
-    text = json.dumps({"partitions": document}, sort_keys=True).encode()
-    number = len(_numbered(storage, restore_id, _LOST)) + 1
-    storage.put(f"{_FOLDER}/{restore_id}/{_name(_LOST, number)}", bytes(cramjam.zstd.compress(text)))
-
-
-def others_interrupted(storage: Storage, command: str) -> Iterator[RestorePlan]:
-    """The plans of restores by other commands that have not come to their end."""
-    for restore_id, names in sorted(_begun(storage).items()):
-        if _REPORT not in names and restore_id.rpartition("-")[0] != command[:_DIGEST_LETTERS]:
-            path = f"{_FOLDER}/{restore_id}/{_PLAN}"
-            # One that has ended in this moment, or is none that can be read, holds nothing that could be told.
-            with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
-                yield decode_plan(bytes(storage.get(path)), object_name=storage.name_of(path))
-
-
-def find_finished(storage: Storage, command: str) -> RestorePlan | None:
-    """The plan of the last restore by this command, if that has come to its end."""
-    known = _known(storage, command)
-    last = max(known, key=lambda each: int(each.rpartition("-")[2]), default=None)
-    return None if last is None or _REPORT not in known[last] else read_restore(storage, last)[0]
+    _put_numbered(storage, restore_id, _LOST, {"partitions": document})
 
 
 def store_plan(storage: Storage, plan: RestorePlan) -> None:
     try:
-        storage.put(f"{_FOLDER}/{plan.restore_id}/{_PLAN}", encode_plan(plan))
+        storage.put(_path(plan.restore_id, PLAN), encode_plan(plan))
     except ObjectExistsError as error:
         raise RefusedError(
-            "another process has begun the same restore at this moment",
+            "another process has just started the same restore",
             operation="restore",
             object_name=error.object_name,
-            hint="run it again when that one has ended",
+            hint="run the command again when the other process has ended",
         ) from error
 
 
 def store_topics(storage: Storage, restore_id: str, ids: Mapping[str, str]) -> None:
-    """The ids of the topics that the restore has created, by their names; once more where one had to be made again."""
-    if read_topics(storage, restore_id) == ids:
-        return
-    number = len(_numbered(storage, restore_id, _TOPICS)) + 1
-    text = json.dumps(dict(ids), sort_keys=True).encode()
-    storage.put(f"{_FOLDER}/{restore_id}/{_name(_TOPICS, number)}", bytes(cramjam.zstd.compress(text)))
+    """Store the ids of the topics that the restore has created, by name; again if one had to be created again."""
+    if read_topics(storage, restore_id) != ids:
+        _put_numbered(storage, restore_id, _TOPICS, dict(ids))
 
 
 def read_topics(storage: Storage, restore_id: str) -> dict[str, str]:
-    """As they were stored last; none before they are created, or where none had to be."""
+    """The ids that were stored last; none if the restore has created no topic yet, or needs none."""
     stored = _numbered(storage, restore_id, _TOPICS)
     return {name: str(each) for name, each in read_document(storage, stored[-1]).items()} if stored else {}
 
 
 def keep_producers(storage: Storage, restore_id: str, new: Callable[[], int]) -> Producers:
-    """Those of the restore: the same for whoever goes on with it, from before its first record."""
-    path = f"{_FOLDER}/{restore_id}/{_PRODUCERS}"
+    """The producer ids of the restore. They are stored before its first record, and every attempt uses the same."""
+    path = _path(restore_id, _PRODUCERS)
     try:
-        return _producers(storage, path)
+        return _decoded(Producers, read_document(storage, path), path)
     except ObjectNotFoundError:
-        text = json.dumps(asdict(Producers(records=new(), fillers=new()))).encode()
+        producers = Producers(records=new(), fillers=new())
+    # Two processes on different machines may get here together: the ids that are stored first are used by both.
     with suppress(ObjectExistsError):
-        storage.put(path, bytes(cramjam.zstd.compress(text)))
-    return _producers(storage, path)
-
-
-def _producers(storage: Storage, path: str) -> Producers:
-    document = read_document(storage, path)
-    try:
-        return Producers(records=int(document["records"]), fillers=int(document["fillers"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptDataError("it names no producers", operation="read a restore", object_name=path) from error
+        _put(storage, path, asdict(producers))
+    return _decoded(Producers, read_document(storage, path), path)
 
 
 def store_report(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:
-    """Once; whoever is late has done the same."""
-    text = json.dumps(document, sort_keys=True, allow_nan=False).encode()
-    try:
-        storage.put(f"{_FOLDER}/{restore_id}/{_REPORT}", bytes(cramjam.zstd.compress(text)))
-    except ObjectExistsError:
-        return
+    """Store the report once. A second process that finishes the same restore has done the same work."""
+    with suppress(ObjectExistsError):
+        _put(storage, _path(restore_id, REPORT), document)
 
 
 def read_restore(storage: Storage, restore_id: str) -> tuple[RestorePlan, dict[str, Any]]:
-    """The plan and the report of a restore that came to its end. ObjectNotFoundError: it did not, or never was."""
-    document = read_document(storage, f"{_FOLDER}/{restore_id}/{_REPORT}")
+    """The plan and the report of a finished restore. ObjectNotFoundError: it has not finished, or does not exist."""
+    document = read_document(storage, _path(restore_id, REPORT))
     return read_plan(storage, restore_id), document
 
 
 def finished_restores(storage: Storage) -> list[str]:
-    """Their ids."""
-    names = (each.path.removeprefix(f"{_FOLDER}/").partition("/") for each in storage.list(_FOLDER))
-    return [restore_id for restore_id, _, name in names if name == _REPORT]
+    """The ids of restores that have finished."""
+    return [restore_id for restore_id, objects in stored_objects(storage).items() if REPORT in objects]
 
 
 def restores_into(storage: Storage, prefix: str) -> list[str]:
-    """The ids of restores, whole or interrupted, all of whose topics have names that begin like this.
+    """The ids of restores, finished or interrupted, all of whose target topics have this prefix.
 
-    A plan that cannot be read is not known to be one of them.
+    A restore whose plan cannot be read is not among them.
     """
     found = []
-    for each in list(storage.list(_FOLDER)):
-        restore_id, _, name = each.path.removeprefix(f"{_FOLDER}/").partition("/")
-        if name == _PLAN:
-            with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
-                plan = decode_plan(bytes(storage.get(each.path)), object_name=storage.name_of(each.path))
+    for restore_id, objects in stored_objects(storage).items():
+        if PLAN in objects:
+            with suppress(*_UNREADABLE):
+                plan = _stored_plan(storage, restore_id)
                 if plan.topics and all(topic.target.name.startswith(prefix) for topic in plan.topics):
                     found.append(restore_id)
     return found
 
 
 def delete_restore(storage: Storage, restore_id: str) -> None:
-    """All that is remembered of it, the plan last: without it nobody would find the rest."""
-    paths = [each.path for each in storage.list(f"{_FOLDER}/{restore_id}")]
-    storage.delete(sorted(path for path in paths if not path.endswith(_PLAN)))
-    storage.delete([f"{_FOLDER}/{restore_id}/{_PLAN}"])
+    """Delete everything stored of a restore, the plan last: as long as it exists, the rest can be found."""
+    paths = [each.path for each in storage.list(f"{RESTORES}/{restore_id}")]
+    storage.delete(sorted(path for path in paths if not path.endswith(PLAN)))
+    storage.delete([_path(restore_id, PLAN)])
 
 
 def store_positions(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:
-    """Where groups stood before this restore moved them. One object for each time, none is ever replaced."""
-    text = bytes(cramjam.zstd.compress(json.dumps(document, sort_keys=True, allow_nan=False).encode()))
-    number = len(_numbered(storage, restore_id, _POSITIONS)) + 1
-    storage.put(f"{_FOLDER}/{restore_id}/{_name(_POSITIONS, number)}", text)
+    """Store the offsets of groups before this restore moves them. Each call writes another object."""
+    _put_numbered(storage, restore_id, _POSITIONS, document)
 
 
 def read_positions(storage: Storage, restore_id: str) -> list[dict[str, Any]]:
-    """What was stored, the oldest first."""
+    """The stored offsets of groups, oldest first."""
     return [read_document(storage, path) for path in _numbered(storage, restore_id, _POSITIONS)]
 
 
+def read_document(storage: Storage, path: str) -> dict[str, Any]:
+    try:
+        document = strict_json.parse(decompress(Codec.ZSTD, np.frombuffer(storage.get(path), np.uint8)).tobytes())
+    except (CorruptDataError, ValueError) as error:
+        raise _corrupt("the document cannot be read", path) from error
+    if not isinstance(document, dict):
+        raise _corrupt("the document is not an object", path)
+    return document
+
+
+def _decoded(kind: type[Value], document: object, path: str) -> Value:
+    try:
+        return TypeAdapter(kind).validate_python(document)
+    except ValidationError as error:
+        raise _corrupt("the document has other fields than it should", path) from error
+
+
+def _corrupt(what: str, path: str) -> CorruptDataError:
+    return CorruptDataError(what, operation="read a restore", object_name=path)
+
+
+def _stored_plan(storage: Storage, restore_id: str) -> RestorePlan:
+    path = _path(restore_id, PLAN)
+    return decode_plan(bytes(storage.get(path)), object_name=storage.name_of(path))
+
+
+def _path(restore_id: str, name: str) -> str:
+    return f"{RESTORES}/{restore_id}/{name}"
+
+
+def _put(storage: Storage, path: str, document: Mapping[str, Any]) -> None:
+    text = json.dumps(document, sort_keys=True, allow_nan=False).encode()
+    storage.put(path, bytes(cramjam.zstd.compress(text)))
+
+
+def _put_numbered(storage: Storage, restore_id: str, stem: str, document: Mapping[str, Any]) -> None:
+    """Objects are never replaced: what is stored again gets the next number."""
+    number = len(_numbered(storage, restore_id, stem)) + 1
+    _put(storage, _path(restore_id, _name(stem, number)), document)
+
+
 def _numbered(storage: Storage, restore_id: str, stem: str) -> list[str]:
-    folder = f"{_FOLDER}/{restore_id}"
-    known = {each.path for each in storage.list(folder)}
-    numbered = (f"{folder}/{_name(stem, number)}" for number in range(1, len(known) + 1))
+    known = {each.path for each in storage.list(f"{RESTORES}/{restore_id}")}
+    numbered = (_path(restore_id, _name(stem, number)) for number in range(1, len(known) + 1))
     return [path for path in numbered if path in known]
 
 
@@ -219,26 +243,25 @@ def _name(stem: str, number: int) -> str:
     return f"{stem}.json.zst" if number == 1 else f"{stem}-{number}.json.zst"
 
 
-def read_document(storage: Storage, path: str) -> dict[str, Any]:
-    try:
-        document = strict_json.parse(decompress(Codec.ZSTD, np.frombuffer(storage.get(path), np.uint8)).tobytes())
-    except (CorruptDataError, ValueError) as error:
-        raise CorruptDataError("it cannot be read", operation="read a restore", object_name=path) from error
-    if not isinstance(document, dict):
-        raise CorruptDataError("it is no document", operation="read a restore", object_name=path)
-    return document
+def _restores_by(storage: Storage, command: str) -> dict[str, bool]:
+    """The restores by this command that have a plan, and whether each has finished."""
+    return {
+        restore_id: REPORT in objects
+        for restore_id, objects in stored_objects(storage).items()
+        if PLAN in objects and _is_by(restore_id, command)
+    }
 
 
-def _known(storage: Storage, command: str) -> dict[str, set[str]]:
-    """Restores by this command, and what is stored of each."""
-    begun = _begun(storage).items()
-    return {each: names for each, names in begun if each.rpartition("-")[0] == command[:_DIGEST_LETTERS]}
+def _is_by(restore_id: str, command: str) -> bool:
+    return restore_id.rpartition("-")[0] == command[:_DIGEST_LETTERS]
 
 
-def _begun(storage: Storage) -> dict[str, set[str]]:
-    """All restores, and what is stored of each."""
-    found: dict[str, set[str]] = {}
-    for each in storage.list(_FOLDER):
-        restore_id, _, name = each.path.removeprefix(f"{_FOLDER}/").partition("/")
-        found.setdefault(restore_id, set()).add(name)
-    return {restore_id: names for restore_id, names in found.items() if _PLAN in names}
+def _last(storage: Storage, command: str) -> tuple[str | None, bool]:
+    """The last restore by this command, and whether it has finished."""
+    known = _restores_by(storage, command)
+    last = max(known, key=_number, default=None)
+    return last, last is not None and known[last]
+
+
+def _number(restore_id: str) -> int:
+    return int(restore_id.rpartition("-")[2])

@@ -1,4 +1,4 @@
-"""What a restore is going to do and has done, for a person. Bounded: all of it is in `--json`."""
+"""The plan and the report of a restore, printed for a person. The length is bounded; `--json` has everything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
 from maxbrod.errors import EXIT_DONE, error_of
-from maxbrod.restore.plan.access_preflight import describe_acl, describe_quota
+from maxbrod.restore.plan.access import describe_acl, describe_quota
 from maxbrod.restore.plan.obstacles import ObstacleKind
 from maxbrod.restore.plan.plan import describe
 from maxbrod.restore.report import AGAIN
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LINES_SHOWN_MAX: Final = 60
 OBSTACLES_SHOWN_MAX: Final = 10
-"""Of each kind."""
+"""Obstacles of one kind."""
 
 
 def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, 
 
 
 def refusal_document(plan: RestorePlan, refused: MaxbrodError) -> dict[str, Any]:
-    """For `--json` where a restore is refused: the error, and everything that stood in the way."""
+    """For `--json` if a restore is refused: the error, and all obstacles."""
     return {**refused.as_dict(), "obstacles": [asdict(each) for each in plan.obstacles]}
 
 
@@ -69,7 +69,7 @@ def print_plan(plan: RestorePlan) -> None:
             shown.add_row(*_cells(line))
         out.print(shown)
     if len(lines) > LINES_SHOWN_MAX:
-        print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} lines more, all of them with --json")
+        print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} more lines; --json shows all")
     for line in lines:
         if line.fill_offsets:
             what = f"{line.fill_offsets:,} offsets without a record are filled, in about {line.fill_seconds:.0f} s"
@@ -87,14 +87,14 @@ def print_plan(plan: RestorePlan) -> None:
     if plan.groups:
         print_line(f"groups: {', '.join(plan.groups)}")
     if plan.provenance:
-        print_line("every record gets headers 'maxbrod.source.…' that say where it came from")
+        print_line("every record gets headers 'maxbrod.source.…' that name its source")
     print_transform(plan.transform)
     _print_access(plan.access, done=False)
 
 
 def print_known_from(runs: Mapping[str, str]) -> None:
-    """Topics that the cluster had lost, or did not describe any more."""
-    _print_some([f"{topic}: comes back as run {run_id} last saw it" for topic, run_id in runs.items()], indent="")
+    """Topics that the cluster had lost, or could no longer describe."""
+    _print_some([f"{topic}: restored as run {run_id} last saw it" for topic, run_id in runs.items()], indent="")
 
 
 def print_left_out(left_out: Sequence[LeftOut]) -> None:
@@ -105,28 +105,28 @@ def print_missing_groups(missing: Sequence[MissingGroup]) -> None:
     for each in missing[:OBSTACLES_SHOWN_MAX]:
         out.print(Text.assemble((f"group {each.group} not restored: ", "bold red"), each.why), soft_wrap=True)
     if len(missing) > OBSTACLES_SHOWN_MAX:
-        print_line(f"and {len(missing) - OBSTACLES_SHOWN_MAX:,} groups more, all of them with --json")
+        print_line(f"and {len(missing) - OBSTACLES_SHOWN_MAX:,} more groups; --json shows all")
 
 
 def print_retention(retention: Sequence[str], console: Console) -> None:
-    """Right above the last line: whoever reads one thing reads this."""
+    """Printed right above the last line, where nobody overlooks it."""
     for each in retention[:OBSTACLES_SHOWN_MAX]:
         console.print(Text.assemble(("retention: ", "bold red"), each), soft_wrap=True)
     if len(retention) > OBSTACLES_SHOWN_MAX:
-        more = f"retention: {len(retention) - OBSTACLES_SHOWN_MAX:,} topics more, all of them with --json"
+        more = f"retention: {len(retention) - OBSTACLES_SHOWN_MAX:,} more topics; --json shows all"
         console.print(Text(more, style="bold red"), soft_wrap=True)
 
 
 def _print_access(access: AccessPlan, *, done: bool) -> None:
-    """What came back, or will; then what does not."""
+    """The ACLs and quotas that are or will be restored, and those that are not."""
     acls, quotas = access.acls, access.quotas
     if acls is not None:
-        words = f"{len(acls.create):,} {'created' if done else 'to create'}, {len(acls.present):,} there already"
+        words = f"{len(acls.create):,} {'created' if done else 'to create'}, {len(acls.present):,} already there"
         print_line(f"ACLs: {words}, {len(acls.left_out):,} about nothing that is restored")
         _print_some([describe_acl(each) for each in acls.create])
     if quotas is not None:
-        words = f"{len(quotas.set):,} {'set' if done else 'to set'}, {len(quotas.present):,} there already"
-        print_line(f"quotas: {words}, {len(quotas.kept):,} that the target has otherwise, and keeps")
+        words = f"{len(quotas.set):,} {'set' if done else 'to set'}, {len(quotas.present):,} already there"
+        print_line(f"quotas: {words}, {len(quotas.kept):,} for which the target keeps other values")
         _print_some([describe_quota(each) for each in quotas.set])
 
 
@@ -134,7 +134,7 @@ def _print_some(lines: Sequence[str], *, indent: str = "  ") -> None:
     for line in lines[:OBSTACLES_SHOWN_MAX]:
         print_line(f"{indent}{line}")
     if len(lines) > OBSTACLES_SHOWN_MAX:
-        print_line(f"{indent}and {len(lines) - OBSTACLES_SHOWN_MAX:,} more, all of them with --json")
+        print_line(f"{indent}and {len(lines) - OBSTACLES_SHOWN_MAX:,} more; --json shows all")
 
 
 def _cells(line: PlanLine) -> list[str]:
@@ -151,7 +151,7 @@ def _cells(line: PlanLine) -> list[str]:
 
 
 def print_obstacles(plan: RestorePlan, console: Console, *, fatal_only: bool, unknown: bool) -> None:
-    """The fatal ones last, where the eye falls first. `unknown`: also rights of which nobody knows."""
+    """Fatal ones last, where they are seen first. `unknown`: also print rights that are unknown."""
     shown: Counter[ObstacleKind] = Counter()
     for each in reversed(plan.obstacles):
         if not each.fatal and (fatal_only or (each.kind is ObstacleKind.RIGHT_UNKNOWN and not unknown)):
@@ -161,13 +161,13 @@ def print_obstacles(plan: RestorePlan, console: Console, *, fatal_only: bool, un
             _print_obstacle(each, console)
     for kind, count in shown.items():
         if count > OBSTACLES_SHOWN_MAX:
-            more = f"{kind}: {count - OBSTACLES_SHOWN_MAX:,} more, all of them with --dry-run --json"
+            more = f"{kind}: {count - OBSTACLES_SHOWN_MAX:,} more; --dry-run --json shows all"
             console.print(Text(more), soft_wrap=True)
 
 
 def _print_obstacle(obstacle: Obstacle, console: Console) -> None:
     where = "" if obstacle.where is None else f"{obstacle.where}: "
-    # What a broker deletes is gone for good, though nothing stands in the way of it.
+    # Records that a broker deletes are gone for good, so this warning looks like an error.
     style = "bold red" if obstacle.fatal or obstacle.kind is ObstacleKind.RETENTION else "yellow"
     console.print(Text.assemble((f"{obstacle.kind}: ", style), f"{where}{obstacle.what}"), soft_wrap=True)
     if obstacle.hint:
@@ -187,7 +187,7 @@ def print_report(report: RestoreReport) -> None:
     print_failures(report, out)
     print_gaps(report)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
-    resumed = ", gone on with what was begun" if report.resumed else ""
+    resumed = ", resumed" if report.resumed else ""
     print_line(f"{report.records:,} records, {took_s:,.1f} s; restore {report.restore_id}{resumed}")
     print_retention(report.retention, out)
     out.print(verdict(report), soft_wrap=True)
@@ -207,11 +207,11 @@ def print_topics(report: RestoreReport) -> None:
     if topics:
         out.print(shown)
     if len(topics) > LINES_SHOWN_MAX:
-        print_line(f"and {len(topics) - LINES_SHOWN_MAX:,} topics more")
+        print_line(f"and {len(topics) - LINES_SHOWN_MAX:,} more topics")
 
 
 def print_groups(groups: Sequence[GroupPosition], run_id: str | None) -> None:
-    """Where each group stood, and where it stands at the target. Other runs than `run_id` are told."""
+    """The old and the new offsets of groups. Names the run that they are from if it is not `run_id`."""
     shown = table("Groups", "*group", "*partition", ">from", ">to", "*how")
     for each in groups[:LINES_SHOWN_MAX]:
         shown.add_row(
@@ -224,9 +224,9 @@ def print_groups(groups: Sequence[GroupPosition], run_id: str | None) -> None:
     out.print(shown)
     again = sum(each.seen_twice_max for each in groups if each.refused is None)
     if again:
-        print_line(f"records changed their partition: nothing is skipped, and up to {again:,} are seen twice")
+        print_line(f"records changed their partition: no record is skipped, up to {again:,} are seen twice")
     if len(groups) > LINES_SHOWN_MAX:
-        print_line(f"and {len(groups) - LINES_SHOWN_MAX:,} positions more, all of them with --json")
+        print_line(f"and {len(groups) - LINES_SHOWN_MAX:,} more positions; --json shows all")
 
 
 def _how(position: GroupPosition, run_id: str | None) -> str:
@@ -236,13 +236,13 @@ def _how(position: GroupPosition, run_id: str | None) -> str:
 
 
 def print_failures(report: RestoreReport, console: Console) -> None:
-    """Each once: what stopped one task is told for all of its partitions."""
-    told: dict[tuple[str, str | None], list[str]] = {}
+    """Print each error once, with its partitions: what stopped a task stopped all of its partitions."""
+    failures: dict[tuple[str, str | None], list[str]] = {}
     for each in report.partitions:
         if each.failure is not None:
             what = str(error_of(each.failure)), each.failure.get("hint")
-            told.setdefault(what, []).append(f"{each.target}-{each.partition}")
-    for (message, hint), where in told.items():
+            failures.setdefault(what, []).append(f"{each.target}-{each.partition}")
+    for (message, hint), where in failures.items():
         more = f" and {len(where) - 1:,} more" if len(where) > 1 else ""
         console.print(Text.assemble((f"{where[0]}{more}: ", "bold red"), message), soft_wrap=True)
         if hint:
@@ -250,32 +250,33 @@ def print_failures(report: RestoreReport, console: Console) -> None:
 
 
 def gaps_in(report: RestoreReport) -> str:
-    return f"but for what the archive has lost, which was accepted: {len(report.accepted_gaps):,} gaps, named above"
+    return f"all but {len(report.accepted_gaps):,} accepted gaps, which the archive has lost; they are named above"
 
 
 def print_gaps(report: RestoreReport) -> None:
     for each in report.accepted_gaps[:LINES_SHOWN_MAX]:
         print_line(f"left out: {each}")
     if len(report.accepted_gaps) > LINES_SHOWN_MAX:
-        print_line(f"and {len(report.accepted_gaps) - LINES_SHOWN_MAX:,} more, all of them with --json")
+        print_line(f"and {len(report.accepted_gaps) - LINES_SHOWN_MAX:,} more; --json shows all")
 
 
 def verdict(report: RestoreReport) -> Text:
+    complete = ": every committed record that was requested is in the target, once"
     if report.complete and report.retention:
         count = f"{len(report.retention):,} topic{'s' if len(report.retention) > 1 else ''}"
         return Text.assemble(
             ("complete", "bold green"),
-            ": every committed record asked for is in the target, once; ",
+            f"{complete}; ",
             (f"but the brokers will delete records of {count}, see above", "bold red"),
         )
     if report.complete:
-        return Text.assemble(("complete", "bold green"), ": every committed record asked for is in the target, once")
+        return Text.assemble(("complete", "bold green"), complete)
     if report.exit_code == EXIT_DONE:
         return Text.assemble(("incomplete", "bold yellow"), f": restored {gaps_in(report)}")
     if any(each.failure is not None for each in report.partitions):
         return Text.assemble(("not complete", "bold red"), f"; {AGAIN}")
     if not any(each.refused is not None for each in report.groups):
-        return Text.assemble(("records complete, groups not", "bold red"), "; those above could be put nowhere")
+        return Text.assemble(("records complete, groups not", "bold red"), "; those above could not be moved")
     return Text.assemble(
         ("records complete, groups not", "bold red"),
         f"; stop their members, then: maxbrod groups apply --restore {report.restore_id}",

@@ -1,11 +1,15 @@
-"""The cluster that is restored into: what is there, topics made ready, starts of logs filled, all set right."""
+"""The cluster to restore into: its state and what this user may do there, its topics, ACLs and quotas.
+
+Every step that changes something may run again after a crash: what is already done is not done twice.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import RefusedError, UnavailableError
-from maxbrod.kafka.admin.rights import may_write_markers
+from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
+from maxbrod.kafka.admin.access import create_acls, set_quotas
+from maxbrod.kafka.admin.rights import cluster_operations, group_operations, may_write_markers, topic_operations
 from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_topics, delete_records
 from maxbrod.kafka.fetch.log_ends import log_ends
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
@@ -13,35 +17,54 @@ from maxbrod.kafka.produce.appends import Feed, sequence_after
 from maxbrod.kafka.produce.filling import fillers
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.state.access import read_quotas
 from maxbrod.kafka.state.capture import NO_AUTHORIZER, capture
 from maxbrod.kafka.state.topics import read_defaults, see_topics
 from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.coordination import TRANSACTION, ask_for_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
+from maxbrod.restore.plan.access import describe_acl, describe_quota, plan_quotas
 from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.rename import is_topic_name
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.resume import check_topic
-from maxbrod.restore.plan.targets import LogExtent, TargetState
-from maxbrod.restore.rights import look_at_rights
+from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
+from maxbrod.restore.task import transactional_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from maxbrod.kafka.admin.outcomes import Outcome
+    from maxbrod.kafka.admin.rights import Operations
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.restore.plan.configs import ConfigChange
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.targets import TargetTopic
 
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_ON_CLUSTER: Final = {
+    Right.CLUSTER_ACTION: "CLUSTER_ACTION",
+    Right.ALTER_CLUSTER: "ALTER",
+    Right.ALTER_CLUSTER_CONFIGS: "ALTER_CONFIGS",
+}
+_ON_TOPICS: Final = (Right.WRITE, Right.READ, Right.DELETE, Right.ALTER_CONFIGS)
+_COORDINATORS_S: Final = 30.0
+"""A coordinator that is down does not delay a plan for longer: rights on its groups are unknown then."""
+_HOLES_HINT: Final = (
+    "allow ClusterAction and Describe on the cluster, or Write on transactional ids that begin with 'maxbrod-'; "
+    "or say --offsets append"
+)
+_AGAIN: Final = "correct that and run the same command again, which resumes here"
 
 
 def look_at_target(
     client: KafkaClient, names: Collection[str], groups: Collection[str] = (), *, patience_s: float
 ) -> TargetState:
-    """Of the cluster as it is now what concerns `names` and `groups`, which are those that are restored to."""
-    # Brokers do not look for names that Kafka does not allow.
+    """The state of the cluster as far as it concerns the topics `names` and the `groups` to restore to."""
+    # Brokers refuse requests about names that Kafka does not allow.
     possible = [name for name in names if is_topic_name(name)]
     cluster = capture(client, possible, groups, deadline=Deadline.after(patience_s))
     partitions = [
@@ -73,20 +96,99 @@ def _extents(
     return {where: LogExtent(start=min(starts[where].offset, ends[where]), end=ends[where]) for where in partitions}
 
 
+def look_at_rights(
+    client: KafkaClient,
+    topics: Collection[str],
+    groups: Collection[str],
+    *,
+    missing: Collection[str],
+    patience_s: float,
+) -> tuple[dict[Right, bool], dict[Right, tuple[str, ...]]]:
+    """What this user may do, as far as brokers reveal it; and the topics and groups on which a right is denied.
+
+    `missing` are the topics that the restore would create.
+    """
+    found: dict[Right, bool] = {}
+    denied: dict[Right, tuple[str, ...]] = {}
+    on_cluster = cluster_operations(client, deadline=Deadline.after(patience_s))
+    if on_cluster is not None:
+        found |= {right: operation in on_cluster for right, operation in _ON_CLUSTER.items()}
+    # Holes are filled the slow way, which needs no right, unless brokers say that the fast one is allowed.
+    found.setdefault(Right.CLUSTER_ACTION, False)
+    on_topics = topic_operations(client, topics, deadline=Deadline.after(patience_s))
+    for right in _ON_TOPICS:
+        _judge(right, right.name, on_topics, topics, found, denied)
+    if "CREATE" in (on_cluster or ()):
+        found[Right.CREATE] = True
+    else:
+        on_missing = {name: allowed for name, allowed in on_topics.items() if name in missing}
+        _judge(Right.CREATE, "CREATE", on_missing, missing, found, denied)
+    limit = Deadline.after(min(patience_s, _COORDINATORS_S))
+    on_groups = group_operations(client, groups, deadline=limit) if groups else {}
+    _judge(Right.READ_GROUPS, "READ", on_groups, groups, found, denied)
+    return found, denied
+
+
+def _judge(
+    right: Right,
+    operation: str,
+    operations: Mapping[str, Operations],
+    names: Collection[str],
+    found: dict[Right, bool],
+    denied: dict[Right, tuple[str, ...]],
+) -> None:
+    """A right that is denied on one of many names is denied: the restore would stop there."""
+    without = tuple(sorted(name for name, allowed in operations.items() if operation not in allowed))
+    if without:
+        found[right], denied[right] = False, without
+    elif len(operations) == len(names):
+        found[right] = True
+
+
+def missing_transactions(client: KafkaClient, plan: RestorePlan, *, patience_s: float) -> Iterator[Obstacle]:
+    """An obstacle if this user can neither write markers into holes nor fill them with empty transactions.
+
+    The catalog does not record the holes that markers of committed transactions leave, so there may be more holes.
+    """
+    exact = [
+        (f"{topic.target.name}-{each.source.partition}", each.offsets.cost.holes)
+        for topic in plan.topics
+        for each in topic.partitions
+        if each.offsets.mode is OffsetsMode.EXACT
+    ]
+    where, holes = max(exact, key=lambda each: each[1], default=(None, 0))
+    if where is None:
+        return
+    transactional_id = transactional_id_of(plan.restore_id, where)
+    try:
+        code, _ = ask_for_coordinator(client, transactional_id, TRANSACTION, deadline=Deadline.after(patience_s))
+    except MaxbrodError:
+        return  # unknown
+    if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        what = "this user may neither write markers into holes nor use a transactional id instead"
+        yield Obstacle(
+            kind=ObstacleKind.PERMISSION if holes else ObstacleKind.RIGHT_UNKNOWN,
+            where=where,
+            what=what if holes else f"{what}, which is needed if transactions were written to it",
+            hint=_HOLES_HINT,
+            fatal=bool(holes),
+        )
+
+
 class TargetTopics:
-    """The topics of one plan. Every step may be done again after a crash."""
+    """The target topics of one plan."""
 
     def __init__(self, client: KafkaClient, *, patience_s: float) -> None:
         self._client = client
         self._patience_s = patience_s
         self.ids: dict[str, str] = {}
-        """Of the topics that are restored to, by name."""
+        """The ids of the target topics, by name."""
         self.markers_allowed = may_write_markers(client, deadline=self._deadline())
 
     def prepare(self, plan: RestorePlan, created: Mapping[str, str]) -> None:
-        """Create what is missing; hold what would delete, compact or redate what is restored.
+        """Create topics that are missing, and pause retention and compaction in all of them.
 
-        `created` are the ids of topics that this restore made before it was interrupted.
+        `created` are the ids of topics that this restore created before it was interrupted.
         """
         names = [topic.target.name for topic in plan.topics]
         present = capture(self._client, names, (), deadline=self._deadline())
@@ -101,23 +203,29 @@ class TargetTopics:
         self._learn_ids(topic.target for topic in plan.topics)
 
     def fill_starts(self, plan: RestorePlan, producer_id: int) -> None:
-        """Bring logs that are to begin later than at 0 to their first offset, and delete the fillers."""
+        """Move logs that start later than at 0 to their first offset with filler records, and delete the fillers.
+
+        A broker gives the first batch of an empty log the offset 0, and no request sets another one. So exact offsets
+        need records up to the first offset; deleting them moves the start of the log. Fillers have a producer id of
+        their own and sequence numbers that follow from their offsets, so those of an earlier attempt that arrive late
+        are duplicates.
+        """
         identity = ProducerIdentity(producer_id=producer_id, epoch=0)
         bases = {
             TopicPartition(topic=topic.target.name, partition=number): base
             for topic in plan.topics
             for number, base in enumerate(topic.target.bases)
         }
-        wanted = {
+        starts = {
             TopicPartition(topic=topic.target.name, partition=each.source.partition): each.source.first_offset
             for topic in plan.topics
             for each in topic.partitions
             if each.offsets.mode is OffsetsMode.EXACT
             and each.source.first_offset > topic.target.bases[each.source.partition]
         }
-        if not wanted:
+        if not starts:
             return
-        found = _extents(self._client, list(wanted), self._patience_s)
+        found = _extents(self._client, list(starts), self._patience_s)
         feeds = [
             Feed(
                 where=where,
@@ -129,31 +237,29 @@ class TargetTopics:
                     first_sequence=sequence_after(0, found[where].end - bases[where]),
                 ),
             )
-            for where, first in wanted.items()
+            for where, first in starts.items()
             if found[where].end < first
         ]
         for acknowledged in produce_all(self._client, feeds, patience_s=self._patience_s):
             if self._client.stop is not None and self._client.stop.is_set():
-                raise UnavailableError("nobody waits for it any more", object_name=str(acknowledged.where))
-        # Only where there are any: a topic that has its own configuration again may refuse this.
-        begun = {where: first for where, first in wanted.items() if found[where].start < first}
-        _, failed = delete_records(self._client, begun, deadline=self._deadline())
+                raise UnavailableError("the restore was stopped", object_name=str(acknowledged.where))
+        # Only where there are fillers: a topic that has its own configuration again may refuse this.
+        filled = {where: first for where, first in starts.items() if found[where].start < first}
+        _, failed = delete_records(self._client, filled, deadline=self._deadline())
         for error in failed.values():
             raise error
 
     def release(self, plan: RestorePlan) -> None:
-        """Configure the topics as they shall be from now on."""
+        """Give the topics their final configuration: retention and compaction run again."""
         self._alter({each.target.name: each.target.configs.release for each in plan.topics if each.target.configs})
 
     def batch_bytes_max(self, target: TargetTopic) -> int:
         configs = target.configs
-        told = None
-        if configs is not None:
-            told = {**configs.final, **configs.create, **configs.hold.set}.get(_MAX_MESSAGE_BYTES)
-        return MESSAGE_BYTES_DEFAULT if told is None else int(told)
+        known = {} if configs is None else {**configs.final, **configs.create, **configs.hold.set}
+        return int(known.get(_MAX_MESSAGE_BYTES, MESSAGE_BYTES_DEFAULT))
 
     def _create(self, targets: Iterable[TargetTopic]) -> None:
-        wanted = [
+        new = [
             NewTopic(
                 name=each.name,
                 partitions=each.partition_count,
@@ -162,15 +268,15 @@ class TargetTopics:
             )
             for each in targets
         ]
-        if wanted:
-            self._demand(create_topics(self._client, wanted, deadline=self._deadline()), "create the topic")
+        if new:
+            _refuse_failed(create_topics(self._client, new, deadline=self._deadline()), "create the topic")
 
     def _alter(self, changes: Mapping[str, ConfigChange]) -> None:
-        wanted = {
+        configs = {
             name: {**dict(change.set), **dict.fromkeys(change.delete)} for name, change in changes.items() if change
         }
-        if wanted:
-            self._demand(alter_configs(self._client, wanted, deadline=self._deadline()), "configure the topic")
+        if configs:
+            _refuse_failed(alter_configs(self._client, configs, deadline=self._deadline()), "configure the topic")
 
     def _learn_ids(self, targets: Iterable[TargetTopic]) -> None:
         names = sorted(target.name for target in targets)
@@ -183,22 +289,43 @@ class TargetTopics:
                     raise UnavailableError("the topic has no leaders yet", object_name=name)
                 self.ids[name] = topic_id_text(found[name].topic_id)
 
-        retry(once, deadline=self._deadline(), what="the topics to be led")
+        retry(once, deadline=self._deadline(), what="leaders of the topics")
 
     def _is_empty(self, target: TargetTopic) -> bool:
-        wanted = [TopicPartition(topic=target.name, partition=each) for each in range(target.partition_count)]
-        found = _extents(self._client, wanted, self._patience_s)
+        partitions = [TopicPartition(topic=target.name, partition=each) for each in range(target.partition_count)]
+        found = _extents(self._client, partitions, self._patience_s)
         return all(extent.end == 0 for extent in found.values())
-
-    def _demand(self, outcomes: Mapping[str, Outcome], what: str) -> None:
-        for name, outcome in outcomes.items():
-            if not outcome.done:
-                raise RefusedError(
-                    f"cannot {what}: {outcome.reason}",
-                    operation="restore",
-                    object_name=name,
-                    hint="run the same command again when it is mended: it goes on from here",
-                )
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._patience_s)
+
+
+def restore_acls(client: KafkaClient, plan: RestorePlan, *, patience_s: float) -> None:
+    """Create the ACLs of the plan before any record, so that nobody may read more than before.
+
+    RefusedError: brokers refused at least one. It names the first and counts the others.
+    """
+    if plan.access.acls is not None and plan.access.acls.create:
+        outcomes = create_acls(client, plan.access.acls.create, deadline=Deadline.after(patience_s))
+        _refuse_failed({describe_acl(acl): outcome for acl, outcome in outcomes.items()}, "create the ACL")
+
+
+def restore_quotas(client: KafkaClient, plan: RestorePlan, *, patience_s: float) -> None:
+    """Set the quotas of the plan after all records, so that they do not slow the restore down.
+
+    Quotas that somebody has set since planning stay. RefusedError as above.
+    """
+    if plan.access.quotas is None or not plan.access.quotas.set:
+        return
+    present = read_quotas(client, deadline=Deadline.after(patience_s))
+    missing = plan_quotas(plan.access.quotas.set, present).set
+    outcomes = set_quotas(client, missing, deadline=Deadline.after(patience_s)) if missing else {}
+    names = {quota.entities: describe_quota(quota) for quota in missing}
+    _refuse_failed({names[entities]: outcome for entities, outcome in outcomes.items()}, "set the quota")
+
+
+def _refuse_failed(outcomes: Mapping[str, Outcome], what: str) -> None:
+    refused = {name: outcome for name, outcome in outcomes.items() if not outcome.done}
+    for name, outcome in refused.items():
+        more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
+        raise RefusedError(f"cannot {what}: {outcome.reason}{more}", operation="restore", object_name=name, hint=_AGAIN)

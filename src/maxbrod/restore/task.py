@@ -1,9 +1,14 @@
-"""What one task of a restore does: read slices, make their batches ready for a broker, append them exactly once.
+"""One task of a restore: reads slices, makes their batches ready for a broker, and appends them exactly once.
 
-Each target partition belongs to one task, which appends to it in the order of the plan. A task that runs again finds in
-the target's log how far the one before it came: it compares what stands last there with what should, and goes on with
-the same producer id and the next sequence number, so that what the one before it sent and what only arrives now is not
-there twice.
+Each target partition belongs to one task, which appends to it in the order of the plan. That order depends on the plan
+and the archive alone. So a task that runs again, after a crash of anything, learns from the log end of the target how
+far the earlier attempt got, compares the last batch in the log with the one that should be there, and continues with
+the next record.
+
+The fence against the earlier attempt is the producer id, which all attempts share, with sequence numbers that follow
+from the position of a record. A batch that the earlier attempt sent, and that arrives only now, has the id and the
+sequence number of a batch that this attempt sends too. The broker appends the first of the two and answers the second
+as a duplicate.
 """
 
 from __future__ import annotations
@@ -11,12 +16,13 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.headers import HEADER_BYTES
+from maxbrod.batch.provenance import Provenance  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.batch.replay import replay
 from maxbrod.errors import MaxbrodError, RefusedError
 from maxbrod.kafka.fetch.log_ends import log_ends
@@ -28,6 +34,7 @@ from maxbrod.kafka.produce.producing import produce_all, prove_topic
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.reading import REQUEST_BYTES
+from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
 from maxbrod.restore.plan.mapping import build_map, encode_map
@@ -36,72 +43,71 @@ from maxbrod.storage.opening import open_storage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Executor
-    from typing import Any
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.provenance import Provenance
     from maxbrod.batch.replay import Replayed
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.kafka.fetch.log_tails import LogTail
     from maxbrod.kafka.produce.appends import Append
-    from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 
 _OPERATION: Final = "restore"
 _PAUSE_S: Final = 0.05
 PARTITIONS_AT_ONCE: Final = 64
-"""Appended to side by side: the others wait, and hold nothing meanwhile."""
+"""Partitions that are written at the same time. The others wait, and hold no memory."""
 _READ_BYTES: Final = 64 << 20
-"""Read at once, for all partitions together; about three times as much is held while batches are made ready."""
+"""Read at once for all partitions together. Making batches ready takes about three times as much memory."""
 _READERS: Final = 2
 _SETTLING_S: Final = 0.2
+_RUN_BYTES: Final = 8 << 20
+"""Batches between two holes that are sent together, where holes are filled by transactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSettings:
-    """What every task of a restore needs to know besides its items. Holds secrets."""
+    """What every task of a restore needs besides its items. Holds secrets."""
 
     restore_id: str
     archive_url: str
     kafka: KafkaConfig
     storage: StorageConfig = field(repr=False)
     producer_id: int
-    """Of this restore and nobody else, whoever carries it out."""
+    """The producer id of this restore. Every attempt uses it, and nobody else."""
     since_ms: int | None = None
     until_ms: int | None = None
     markers: bool = True
-    """Whether this user may write markers into holes; otherwise they are filled by empty transactions."""
+    """Whether this user may write markers into holes; if not, empty transactions fill them."""
     rate_bytes_per_s: float | None = None
-    """Of one task."""
+    """The limit for one task."""
     patience_s: float = PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreItem:
-    """One target partition, and the slices that it is restored from, in the order of offsets."""
+    """One target partition, and the slices to restore it from, in the order of offsets."""
 
     where: TopicPartition
     topic_id: str
-    """Of the target."""
+    """The id of the target topic."""
     exact: bool
     base: int
-    """The target's offset of the first record of all."""
+    """The target offset of the first record."""
     first_offset: int
-    """The source's offset of it."""
+    """The source offset of the first record."""
     end_offset: int
     """Source offsets from here on are not restored."""
     batch_bytes_max: int
     slices: tuple[Slice, ...]
     provenance: Provenance | None = None
-    """What every record is told to say of its source, in headers."""
+    """The source that every record names in its headers."""
     lossy: bool = False
-    """Whether slices are left out because they are lost: an earlier attempt may have met them whole."""
+    """Whether slices are left out because they cannot be read. An earlier attempt may have read and restored them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What became of one item: where its log ends now, which records stand where, or why it did not go on."""
+    """The outcome of one item: the log end, the target offsets of its records, and why it stopped if it did."""
 
     where: TopicPartition
     end: int
@@ -111,91 +117,103 @@ class Restored:
 
 
 def transactional_id_of(restore_id: str, where: str) -> str:
-    """By which holes of a partition are closed where markers are not allowed."""
+    """The id by which holes of a partition are filled where this user may not write markers."""
     return f"maxbrod-{restore_id}-{where}"
 
 
 def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) -> list[Restored]:
-    """Restore some partitions. What goes wrong with the archive ends one of them, with the target all that are left."""
+    """Restore some partitions. An error in the archive stops one of them, an error of the target all unfinished ones.
+
+    Errors are returned, not raised: Spark would run the task again, and the user would not see the message.
+    """
     share = _READ_BYTES // max(1, min(len(items), PARTITIONS_AT_ONCE))
-    readings = [_Reading(item, settings, request_bytes=min(share, REQUEST_BYTES)) for item in items]
+    partitions = [_Partition(item, settings, request_bytes=min(share, REQUEST_BYTES)) for item in items]
     failure = None
     try:
         storage = open_storage(settings.archive_url, settings.storage)
         with KafkaClient(settings.kafka) as client, ThreadPoolExecutor(_READERS) as ahead:
-            for each in readings:
+            for each in partitions:
                 each.ahead = ahead
-            _restore(client, storage, readings, settings)
+            _restore(client, storage, partitions, settings)
     except MaxbrodError as error:
         failure = error.as_dict()
-    return [reading.outcome(failure) for reading in readings]
+    return [each.outcome(failure) for each in partitions]
 
 
-def _restore(client: KafkaClient, storage: Storage, readings: Sequence[_Reading], settings: RestoreSettings) -> None:
-    readings = _begun(client, readings, settings)
+def _restore(
+    client: KafkaClient, storage: Storage, partitions: Sequence[_Partition], settings: RestoreSettings
+) -> None:
+    partitions = _resume(client, partitions, settings)
     pace = Pace(settings.rate_bytes_per_s)
     if settings.markers:
-        found = {each.item.where: each for each in readings}
-        feeds = [each.feed(storage, pace) for each in readings]
-        done = produce_all(client, feeds, at_once=PARTITIONS_AT_ONCE, patience_s=settings.patience_s)
-        for acknowledged in done:
-            found[acknowledged.where].reached = acknowledged.base_offset + acknowledged.count
+        known = {each.item.where: each for each in partitions}
+        feeds = [each.feed(storage, pace) for each in partitions]
+        # A request whose answer is lost may have been carried out or not. `produce_all` sends its batches again as
+        # they were, and the broker answers a batch that it has as a duplicate. Only what is yielded here is in the log
+        # for certain; whatever else arrived, the next attempt finds by the log end.
+        for acknowledged in produce_all(client, feeds, at_once=PARTITIONS_AT_ONCE, patience_s=settings.patience_s):
+            known[acknowledged.where].reached = acknowledged.base_offset + acknowledged.count
         return
-    for each in readings:
+    for each in partitions:
         _restore_without_markers(client, storage, each, settings, pace)
 
 
-def _begun(client: KafkaClient, readings: Sequence[_Reading], settings: RestoreSettings) -> list[_Reading]:
-    """Those that can go on. Markers have no sequence numbers, so those that still come must be waited for."""
+def _resume(client: KafkaClient, partitions: Sequence[_Partition], settings: RestoreSettings) -> list[_Partition]:
+    """Find out what each target log already holds. Returns the partitions that can be written.
+
+    Markers have no sequence numbers, so a broker appends a late one again. Where the log ends with a marker, requests
+    of an earlier attempt may still be arriving: wait until the log no longer grows.
+    """
     deadline = Deadline.after(settings.patience_s)
-    ends = log_ends(client, [each.item.where for each in readings], deadline=deadline)
-    growing = readings
+    ends = log_ends(client, [each.item.where for each in partitions], deadline=deadline)
+    growing = partitions
     while growing:
         for each in growing:
-            each.begin(client, ends[each.item.where], deadline)
-        growing = [each for each in growing if each.within_hole]
+            each.resume(client, ends[each.item.where], deadline)
+        growing = [each for each in growing if each.ends_with_marker]
         if growing:
             time.sleep(_SETTLING_S)
             before, ends = ends, log_ends(client, [each.item.where for each in growing], deadline=deadline)
             growing = [each for each in growing if ends[each.item.where] != before[each.item.where]]
-    return [each for each in readings if each.sound]
+    return [each for each in partitions if each.sound]
 
 
 def _restore_without_markers(
-    client: KafkaClient, storage: Storage, reading: _Reading, settings: RestoreSettings, pace: Pace
+    client: KafkaClient, storage: Storage, partition: _Partition, settings: RestoreSettings, pace: Pace
 ) -> None:
-    """Batches up to a hole, then the hole, and so on: slow, but it needs no rights beyond those of a producer."""
-    where, run = reading.item.where, list[Batch]()
-    end = reading.reached
+    """Send the batches up to a hole, then fill the hole, and so on: slow, but it needs only a producer's rights."""
+    where, run = partition.item.where, list[Batch]()
+    end = partition.reached
 
     def flush() -> None:
         nonlocal end
         if run:
-            feed = Feed(where=where, topic_id=reading.topic_id, first_offset=end, appends=list(run))
+            feed = Feed(where=where, topic_id=partition.topic_id, first_offset=end, appends=list(run))
             for acknowledged in produce_all(client, [feed], patience_s=settings.patience_s):
                 end += acknowledged.count
-                reading.reached = end
+                partition.reached = end
             run.clear()
 
-    for append in reading.appends(storage, pace):
+    for append in partition.appends(storage, pace):
         if isinstance(append, Hole):
             flush()
             end += append.count
-            prove_topic(client, where, reading.topic_id, deadline=Deadline.after(settings.patience_s))
+            # These requests name the topic, not its id: another topic may have the name by now.
+            prove_topic(client, where, partition.topic_id, deadline=Deadline.after(settings.patience_s))
             transactional_id = transactional_id_of(settings.restore_id, str(where))
             fill_by_transactions(
                 client, {where: end}, transactional_id=transactional_id, patience_s=settings.patience_s
             )
-            reading.reached = end
+            partition.reached = end
         else:
             run.append(append)
-            if sum(len(each.data) for each in run) > 8 << 20:
+            if sum(len(each.data) for each in run) > _RUN_BYTES:
                 flush()
     flush()
 
 
-class _Reading:
-    """One partition under way: where the source is, what was sent, what stands where."""
+class _Partition:
+    """One partition while it is restored: how far the source is read, and what the target's log holds."""
 
     ahead: Executor | None = None
 
@@ -204,33 +222,33 @@ class _Reading:
         self._request_bytes = request_bytes
         self.topic_id = topic_id_of(item.topic_id)
         self.next_offset = self.reached = item.base
-        self.within_hole = False
-        """Whether what stands last in the log is a marker."""
+        """`next_offset`: the target offset of the next batch. `reached`: the end of what is known to be in the log."""
+        self.ends_with_marker = False
         self._identity = ProducerIdentity(producer_id=settings.producer_id, epoch=0)
         self._sequence = 0
-        """Of the first record that the target lacks."""
+        """The sequence number of the first record that the target lacks."""
         self._cut = Cut(
             first_offset=item.first_offset,
             end_offset=item.end_offset,
             since_ms=settings.since_ms,
             until_ms=settings.until_ms,
         )
-        self._found = 0
-        """How many offsets of the target were there already."""
+        self._present = 0
+        """How many target offsets from `item.base` on were in the log before."""
         self._tail: LogTail | None = None
         self._source: list[NDArray[np.int64]] = []
         self._count: list[NDArray[np.int64]] = []
         self._failure: MaxbrodError | None = None
         self._read = False
-        """Whether all was read that there is to send."""
+        """Whether the source was read to its end."""
 
     def outcome(self, failure: dict[str, Any] | None) -> Restored:
-        """`failure` is what ended the task; it is not held against a partition that was done by then."""
+        """`failure` is what stopped the task. It does not count against a partition that was complete by then."""
         counts = np.concatenate([np.zeros(0, np.int64), *self._count])
         source = np.concatenate([np.zeros(0, np.int64), *self._source])
         exact, base = self.item.exact, self.item.base
         target = source if exact else base + np.cumsum(counts) - counts
-        counts = np.clip(self.reached - target, 0, counts)  # what was read and not acknowledged is not there
+        counts = np.clip(self.reached - target, 0, counts)  # without what was read and not acknowledged
         there = counts > 0
         made = build_map(source[there], counts[there], target[there], base=base)
         done = self._read and self.reached == self.next_offset
@@ -246,46 +264,50 @@ class _Reading:
     def sound(self) -> bool:
         return self._failure is None
 
-    def begin(self, client: KafkaClient, end: int, deadline: Deadline) -> None:
-        """From what the target's log has already."""
+    def resume(self, client: KafkaClient, end: int, deadline: Deadline) -> None:
+        """Start from what the target's log, which ends at `end`, already holds."""
         try:
-            self._begin(client, end, deadline)
+            self._resume(client, end, deadline)
         except RefusedError as error:
             self._failure = error
 
-    def _begin(self, client: KafkaClient, end: int, deadline: Deadline) -> None:
+    def _resume(self, client: KafkaClient, end: int, deadline: Deadline) -> None:
         self.item, self.reached = self._all, end
         if end < self.item.base:
-            raise self._refused(f"the log ends at {end}, before the offset {self.item.base} at which it was to begin")
+            raise self._refused(f"the log ends at {end}, before offset {self.item.base}, where the restore starts")
         if self.item.exact and end > self.item.end_offset:
             raise self._foreign()
         if end == self.item.base:
             return
+        # The log end says how many offsets are there, not whose they are: another producer may have appended as many.
+        # If the last batch is the one that belongs at this offset, nobody else has written: any other record would
+        # have shifted it. `_already_written` compares the two, once the source is read that far.
         self._tail = read_tail(client, self.item.where, end, topic_id=self.topic_id)
-        self.within_hole = self._tail is not None and self._tail.control
+        self.ends_with_marker = self._tail is not None and self._tail.control
         self._sequence = self._next_sequence(client, end, deadline)
         if self.item.exact:
-            self._go_near(end)
-        self._found = end - self.item.base
-        if not self._found and self._tail is not None and not self._tail.control and not self._is_lost(self._tail):
-            raise self._foreign()  # a record where there is none in the archive
+            self._skip_restored(end)
+        self._present = end - self.item.base
+        if not self._present and self._tail is not None and not self._tail.control and not self._is_lost(self._tail):
+            raise self._foreign()  # a record at an offset where the archive has none
 
     def _is_lost(self, tail: LogTail) -> bool:
-        """Whether an earlier attempt has restored a record that the archive has lost since. Nobody else has its id."""
+        """Whether an earlier attempt restored this batch before the archive lost it: only this restore has the id."""
         return self.item.exact and self.item.lossy and tail.producer_id == self._identity.producer_id
 
     def _next_sequence(self, client: KafkaClient, end: int, deadline: Deadline) -> int:
+        """Appended records fill every offset, so their number is the sequence number. Exact logs also hold markers."""
         if not self.item.exact:
             return sequence_after(0, end - self.item.base)
         if self._tail is not None and not self._tail.control:
             return self._tail.next_sequence
         return next_sequence(client, self.item.where, self._identity.producer_id, deadline=deadline)
 
-    def _go_near(self, end: int) -> None:
-        """Where records keep their offsets, only the slice that holds the last one there has to be read again."""
+    def _skip_restored(self, end: int) -> None:
+        """With exact offsets, read again only the slice that holds the last record in the log, to compare it."""
         slices = tuple(each for each in self.item.slices if each.end_offset >= end)
         if not slices and self._cut.until_ms is not None:
-            return  # only all that is kept tells where the log has to end
+            return  # where the log must end follows only from reading everything that the time limit keeps
         first = max(self.item.first_offset, min(slices[0].base_offset if slices else end, end))
         self.item = replace(self.item, base=first, first_offset=first, slices=slices)
         self._cut = replace(self._cut, first_offset=first)
@@ -300,7 +322,7 @@ class _Reading:
         )
 
     def appends(self, storage: Storage, pace: Pace) -> Iterator[Append]:
-        """All that the target lacks, in order; up to what cannot be read, which does not stop other partitions."""
+        """Everything that the target lacks, in order. An error stops this partition, and not the others."""
         try:
             yield from self._appends(storage, pace)
             self._read = True
@@ -308,20 +330,29 @@ class _Reading:
             self._failure = error
 
     def _appends(self, storage: Storage, pace: Pace) -> Iterator[Append]:
-        """What the target has is read as well, because only that tells what comes next."""
+        """Batches that the target has are read too: only reading them tells what comes next.
+
+        With exact offsets, every offset without a record is a hole before a batch or at the end. A broker gives each
+        batch the next free offset, so a hole must be filled with markers before the batch behind it is sent.
+        """
         for replayed in self._replayed(storage):
-            for hole, batch in self._in_order(replayed):
+            for hole, batch in self._stamped(replayed):
                 if hole:
-                    yield from self._passed_hole(hole)
-                if not self._is_there(batch):
+                    yield from self._rest_of_hole(hole)
+                if not self._already_written(batch):
                     pace.wait(len(batch.data))
                     yield batch
         if self.item.exact and self._cut.until_ms is None and self.next_offset < self.item.end_offset:
-            yield from self._passed_hole(self.item.end_offset - self.next_offset)
-        if self._found > self.next_offset - self.item.base:
+            yield from self._rest_of_hole(self.item.end_offset - self.next_offset)
+        if self._present > self.next_offset - self.item.base:
             raise self._foreign()
 
     def _replayed(self, storage: Storage) -> Iterator[Replayed]:
+        """The batches of the source as a broker accepts them, with the holes before them.
+
+        Where batches end must depend on the plan and the archive alone, not on how much is read at once: the log of an
+        earlier attempt must end where a batch of this one ends.
+        """
         item = self.item
         position = item.first_offset
         for stored in item.slices:
@@ -340,43 +371,46 @@ class _Reading:
                 )
                 for oversized in replayed.oversized:
                     raise self._refused(
-                        f"a batch of {oversized.bytes} bytes at offset {oversized.offset} is more than the target takes"
+                        f"a batch of {oversized.bytes} bytes at offset {oversized.offset} is too large for the target"
                     )
                 position = replayed.position
                 self._source.append(replayed.ranges.first_offset)
                 self._count.append(replayed.ranges.count)
                 yield replayed
 
-    def _in_order(self, replayed: Replayed) -> Iterable[tuple[int, Batch]]:
+    def _stamped(self, replayed: Replayed) -> Iterable[tuple[int, Batch]]:
+        """Batches with producer id and sequence numbers, each with the number of offsets without a record before it."""
         counts = replayed.headers["count"].astype(np.int64)
-        places = self.next_offset + np.cumsum(replayed.hole + counts) - counts
-        there = int(counts[places < self.item.base + self._found].sum())
+        offsets = self.next_offset + np.cumsum(replayed.hole + counts) - counts
+        # `_sequence` belongs to the first record that the target lacks; those before it count backwards from there.
+        present = int(counts[offsets < self.item.base + self._present].sum())
         batches = stamped(
-            replayed.data, replayed.headers, self._identity, first_sequence=sequence_after(self._sequence, -there)
+            replayed.data, replayed.headers, self._identity, first_sequence=sequence_after(self._sequence, -present)
         )
-        self._sequence = sequence_after(self._sequence, int(counts.sum()) - there)
+        self._sequence = sequence_after(self._sequence, int(counts.sum()) - present)
         return zip(replayed.hole.tolist(), batches, strict=True)
 
-    def _passed_hole(self, count: int) -> Iterator[Hole]:
-        """The part of a hole that the target has not passed yet."""
+    def _rest_of_hole(self, count: int) -> Iterator[Hole]:
+        """The part of a hole that the target's log does not cover yet."""
         before = self.next_offset - self.item.base
-        there = min(max(self._found - before, 0), count)
-        if 0 < there == self._found - before and self._tail is not None and not self._tail.control:
+        present = min(max(self._present - before, 0), count)
+        # The log ends within this hole, so its last batch must be a marker.
+        if 0 < present == self._present - before and self._tail is not None and not self._tail.control:
             raise self._foreign()
         self.next_offset += count
-        if there < count:
-            yield Hole(count=count - there, source_offset=self.next_offset - count + there)
+        if present < count:
+            yield Hole(count=count - present, source_offset=self.next_offset - count + present)
 
-    def _is_there(self, batch: Batch) -> bool:
-        """Whether a batch stands in the target already. The last of those is compared, byte for byte."""
+    def _already_written(self, batch: Batch) -> bool:
+        """Whether the target has this batch. The last batch in the log is compared byte for byte."""
         before, count = self.next_offset - self.item.base, batch.count
         self.next_offset += count
-        if self._found <= before:
+        if self._present <= before:
             return False
-        if self._found < before + count:
+        if self._present < before + count:
             raise self._refused("the log ends within a batch of this restore: somebody else has written to it")
-        if self._found == before + count and self._tail is not None and not self._is_ours(self._tail, batch):
-            raise self._refused("what stands last in the log is not what this restore put there")
+        if self._present == before + count and self._tail is not None and not self._is_ours(self._tail, batch):
+            raise self._refused("the last batch in the log is not the one that this restore wrote")
         return True
 
     def _is_ours(self, tail: LogTail, batch: Batch) -> bool:
@@ -384,7 +418,7 @@ class _Reading:
         return ours and np.array_equal(tail.records, batch.data[HEADER_BYTES:])
 
     def _foreign(self) -> RefusedError:
-        return self._refused("the log has more than this restore puts there: somebody else has written to it")
+        return self._refused("the log is longer than this restore makes it: somebody else has written to it")
 
     def _refused(self, message: str) -> RefusedError:
         return RefusedError(
@@ -392,12 +426,12 @@ class _Reading:
             operation=_OPERATION,
             object_name=str(self.item.where),
             offset=self.next_offset,
-            hint="nothing was changed since; restore under another name, or delete the topic and run this again",
+            hint="nothing more was written; restore under another name, or delete the topic and run this again",
         )
 
 
 class Pace:
-    """Lets so many bytes pass in a second."""
+    """Limits the bytes per second."""
 
     def __init__(self, bytes_per_s: float | None) -> None:
         self._bytes_per_s = bytes_per_s

@@ -1,38 +1,64 @@
-"""What a restore does about `--where` and `--select`: has them checked before anything is touched, and the records
-staged before anything is restored.
+"""`--where` and `--select` of a restore: Spark transforms the records into a staging archive, which is restored.
+
+Everything is staged before the first record goes to the cluster. So a restore that resumes after a crash reads the same
+records, even if the expressions would give others a second time (`uuid()`, `now()`). Each commit holds the rows of one
+wave together with the counts of its changes: what is committed is not transformed again.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
 
+from maxbrod.archive.opening import RESTORES, open_for_writing, open_native
+from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, slice_of
+from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.convert.plan.parts import ConvertPart, shares, waves
+from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.errors import MaxbrodError
-from maxbrod.restore.staged_objects import stagings_done
-from maxbrod.restore.staging import Staging, changes_in, remove_staged, staging_url
+from maxbrod.engine.windows import spread
+from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError, error_of
+from maxbrod.layouts.travelling import decode_slice
+from maxbrod.model import GapReason, PartitionId, now_ms
+from maxbrod.restore.plan.plan import sources_of
+from maxbrod.restore.plan.sources import revisions_of, sound_part
+from maxbrod.restore.staged_objects import STAGED, stagings_done
+from maxbrod.storage.opening import open_storage
+from maxbrod.storage.overlay import OWN_FOLDER
+from maxbrod.transfer.task import TransferItem
+from maxbrod.transform.columns import shown_for
 from maxbrod.transform.frame import check_transform
-from maxbrod.transform.plan import TransformPlan
+from maxbrod.transform.job import run_transform_job
+from maxbrod.transform.plan import TransformPlan, add_changes, changes_of
+from maxbrod.transform.task import TransformSettings
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.config import Config
+    from maxbrod.catalog.replaced import Revisions
+    from maxbrod.config import Config, StorageConfig
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.request import RestoreRequest
+    from maxbrod.restore.plan.sources import Source, UnreadableRange
+    from maxbrod.transform.plan import Changes, Transform
+    from maxbrod.transform.task import Transformed
+
+COMMIT_BYTES: Final = 4 << 30
+_CHANGES: Final = "changes"
 
 
 @contextmanager
 def transform_session(
     config: Config, request: RestoreRequest, *, on_progress: OnProgress = silent
 ) -> Iterator[Session | None]:
-    """A session for a plan and for the restore that follows; None where expressions do not need one."""
+    """A Spark session for the plan and for the restore that follows; None if the request has no expressions."""
     if request.transform is None:
         yield None
         return
@@ -44,15 +70,23 @@ def transform_session(
 def plan_transform(
     session: Session, archive: Archive, request: RestoreRequest, restore_id: str
 ) -> TransformPlan | None:
-    """UsageError: the expressions are none, or not over the columns of the table."""
+    """UsageError: an expression is invalid, or uses something else than the columns of the table."""
     if request.transform is None:
         return None
     return TransformPlan(
         where=request.where,
         select=request.select,
         fields=check_transform(session, request.transform),
-        staging=staging_url(archive, restore_id, request.staging),
+        staging=_staging_url(archive, restore_id, request.staging),
     )
+
+
+def _staging_url(archive: Archive, restore_id: str, staging: str | None) -> str:
+    """Where the records of a restore are staged: in a folder of `staging`, or in the archive beside its plan."""
+    if staging is not None:
+        return f"{staging.rstrip('/')}/{restore_id}"
+    own = "" if archive.survey is None else f"{OWN_FOLDER}/"
+    return f"{archive.url}/{own}{RESTORES}/{restore_id}/{STAGED}"
 
 
 def stage(
@@ -66,7 +100,7 @@ def stage(
     on_progress: OnProgress,
     stop: threading.Event,
 ) -> tuple[Archive, TransformPlan]:
-    """The records as they will be restored, in an archive of their own; and what was changed."""
+    """Transform the records of the plan. Returns the staging archive, and the plan with the counts of changes."""
     transform = request.transform
     assert transform is not None, "a plan with a transformation comes of a request for one"  # noqa: S101 - our own mistake
     archive.storage.delete(stagings_done(archive.storage))
@@ -81,7 +115,7 @@ def stage(
     )
     staged = staging.run(
         session,
-        [each.source for topic in plan.topics for each in topic.partitions],
+        sources_of(plan),
         parallelism=parallelism_of(config.spark.master, session),
         on_progress=on_progress,
         stop=stop,
@@ -90,14 +124,183 @@ def stage(
 
 
 def as_staged(request: RestoreRequest, planned: TransformPlan) -> RestoreRequest:
-    """The same of records that were staged: where their times are others, they were chosen by those that they had."""
+    """The request for staged records. If timestamps are rewritten, `since` and `until` have already been applied."""
     return replace(request, since_ms=None, until_ms=None) if "timestamp" in planned.fields else request
 
 
+def open_staged(url: str, storage: StorageConfig) -> Archive:
+    """The staging archive of a restore that has a stored plan. RefusedError: it is gone."""
+    try:
+        return open_native(url, storage)
+    except UsageError as error:
+        raise RefusedError(
+            "the staged records of this restore are gone",
+            operation="restore",
+            object_name=url,
+            hint="delete what was restored so far, and restore again",
+        ) from error
+
+
+def changes_in(staged: Archive) -> tuple[Changes, ...]:
+    """The counts of changes by topic, over all waves."""
+    return add_changes(changes_of(each) for run in staged.catalog.runs() for each in run.statistics[_CHANGES])
+
+
 def clear_staging(config: Config, planned: TransformPlan) -> str | None:
-    """Once all is restored. What cannot be removed is told, and spoils nothing."""
+    """Remove the staging archive once all is restored. Returns a warning if that fails: the restore is complete."""
     try:
         remove_staged(planned.staging, config.storage)
     except MaxbrodError as error:
         return f"the staged records could not be removed: {error}"
     return None
+
+
+def remove_staged(url: str, storage: StorageConfig) -> None:
+    """Remove the catalog last: as long as it exists, what is left can be found."""
+    place = open_storage(url, storage)
+    paths = [each.path for each in place.list()]
+    place.delete([path for path in paths if not path.startswith("catalog/")])
+    place.delete([path for path in paths if path.startswith("catalog/")])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """An archive, which is only read, and the place where its transformed records are staged."""
+
+    source: Archive
+    url: str
+    storage: StorageConfig
+    transform: Transform
+    since_ms: int | None
+    until_ms: int | None
+
+    def run(
+        self,
+        session: Session,
+        sources: Sequence[Source],
+        *,
+        parallelism: int,
+        on_progress: OnProgress,
+        stop: threading.Event,
+        commit_bytes: int = COMMIT_BYTES,
+    ) -> Archive:
+        """Stage the requested offsets that are not staged yet, wave by wave."""
+        # There is no other writer: the folder has the id of the restore, which one process at a time carries out.
+        target = open_for_writing(self.url, self.storage, single_writer=True)
+        asked = {each.id: (each.asked_first, each.asked_end) for each in sources}
+        lost = {each.id: {one.end: one for one in each.lost} for each in sources}
+        ends = {each: position.end_offset for each, position in target.catalog.positions().items()}
+        parts = [
+            each
+            for part in self._parts(asked, revisions_of(sources))
+            for each in _left(part, ends.get(part.id), asked[part.id], self.url)
+        ]
+        total, done = sum(part.bytes for part in parts), 0
+        for wave in waves(parts, commit_bytes):
+            if stop.is_set():
+                raise UnavailableError("the restore was stopped", operation="restore")
+            on_progress(Progress(phase="transforming", bytes_done=done, bytes_total=total))
+            self._transform(session, target, wave, asked, ends, lost, parallelism=parallelism, stop=stop)
+            done += sum(part.bytes for part in wave)
+        return target
+
+    def _parts(self, asked: Mapping[PartitionId, tuple[int, int]], revisions: Revisions) -> Iterator[ConvertPart]:
+        ids = {each.topic_id for each in asked}
+        table = self.source.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None, revisions=revisions)
+        rows = decode_rows(table)
+        kept = [row for row in rows if isinstance(row, Segment | Gap)]
+        for (topic_id, partition), group in groupby(kept, key=lambda row: (row.topic_id, row.partition)):
+            first, end = asked.get(PartitionId(topic_id=topic_id, partition=partition), (0, 0))
+            found = tuple(row for row in group if row.end_offset > first and row.base_offset < end)
+            if found:
+                yield ConvertPart(topic=found[0].topic, topic_id=topic_id, partition=partition, rows=found)
+
+    def _transform(
+        self,
+        session: Session,
+        target: Archive,
+        wave: Sequence[ConvertPart],
+        asked: Mapping[PartitionId, tuple[int, int]],
+        ends: dict[PartitionId, int],
+        lost: Mapping[PartitionId, Mapping[int, UnreadableRange]],
+        *,
+        parallelism: int,
+        stop: threading.Event,
+    ) -> None:
+        """Transform one wave, without what is `lost`, and commit it. `ends`, where staged partitions end, move on."""
+        started_at = now_ms()
+        run_id = new_run_id()
+        settings = TransformSettings(
+            run_id=run_id,
+            source_url=self.source.url,
+            source=self.source.options,
+            target_url=target.url,
+            target=self.storage,
+            shown=tuple(shown_for(self.transform.text)),
+            since_ms=self.since_ms,
+            until_ms=self.until_ms,
+        )
+        items = [
+            (part, _item(part, asked[part.id], ends.get(part.id), lost[part.id])) for part in shares(wave, parallelism)
+        ]
+        tasks = spread([(part.bytes, item) for part, item in items], parallelism)
+        answers = run_transform_job(session, settings, self.transform, tasks, stop=stop)
+        failures = [each.failure for each in answers if each.failure is not None]
+        if failures:
+            raise error_of(failures[0])
+        found = {(each.topic_id, each.partition, each.start): each for each in answers}
+        rows: list[Segment | Gap | Run] = []
+        for part, item in items:
+            rows += _rows(part, item, found[part.topic_id, part.partition, item.start], run_id)
+            ends[part.id] = item.end
+        changes = add_changes(each.changes for each in answers)
+        run = Run(
+            run_id=run_id,
+            started_at=started_at,
+            finished_at=now_ms(),
+            snapshot=None,
+            statistics={_CHANGES: [asdict(each) for each in changes]},
+            written_at=now_ms(),
+        )
+        target.catalog.commit([*rows, run])
+
+
+def _left(part: ConvertPart, end: int | None, asked: tuple[int, int], url: str) -> Iterator[ConvertPart]:
+    """The rest of a part that is staged up to `end`."""
+    if end is None:
+        yield part
+        return
+    if end > max(asked[1], part.end):
+        raise RefusedError(
+            f"records are staged up to offset {end}, but the archive now ends at {asked[1]}",
+            operation="restore",
+            object_name=f"{url} {part.where}",
+            hint="the archive has changed since the restore was started: delete the staging folder, and restore again",
+        )
+    left = part.after(end)
+    if left.rows and end < asked[1]:
+        yield left
+
+
+def _item(
+    part: ConvertPart, asked: tuple[int, int], end: int | None, lost: Mapping[int, UnreadableRange]
+) -> TransferItem:
+    """The offsets of a part to transform now. Its first and its last row may reach beyond them."""
+    slices = (sound_part(slice_of(row), lost) for row in part.rows if isinstance(row, Segment))
+    return TransferItem(
+        where=part.where,
+        topic_id=part.topic_id,
+        start=max(asked[0], part.rows[0].base_offset, end or 0),
+        end=min(asked[1], part.end),
+        survey="",
+        slices=tuple(each for each in slices if each is not None),
+    )
+
+
+def _rows(part: ConvertPart, item: TransferItem, done: Transformed, run_id: str) -> list[Segment | Gap]:
+    clipped = [
+        replace(row, base_offset=max(row.base_offset, item.start), end_offset=min(row.end_offset, item.end))
+        for row in part.rows
+    ]
+    slices = [decode_slice(fields) for fields in done.segments]
+    return convert_rows(clipped, slices, run_id=run_id, written_at=now_ms(), otherwise=GapReason.PRUNED)

@@ -1,1 +1,1 @@
-"""Spark expressions over records on their way: `--where` and `--select`."""
+"""Spark SQL expressions over records that are restored or converted: `--where` and `--select`."""

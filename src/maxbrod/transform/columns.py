@@ -1,7 +1,7 @@
-"""The columns that expressions speak of while records are transformed, and those that records travel in.
+"""The columns that expressions use, and those that records travel in between the two tasks of a transformation.
 
-A task gives records in columns of our own (`_m_…`), each field as it is. The columns of the table are made of them by
-Spark, and only those that an expression uses. What no expression rewrites goes on as it came.
+The reading task returns records in internal columns (`_m_…`), with each field unchanged. Spark derives the columns of
+the table from them, and only those that an expression uses. Fields that no expression rewrites pass through unchanged.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "_m_"
 RECORD, END, FAILED = 0, 1, 2
-"""Kinds of rows: a record; after those of an item, with their number as its offset; what went wrong, as its value."""
+"""Kinds of rows: a record; the end of an item, with the number of its records as offset; an error, as value."""
 
 PLACES: Final = {"task": "int", "item": "int", "kind": "int"}
-"""Which task and which of its items a row belongs to, and what it is."""
+"""The task and the item that a row belongs to, and its kind."""
 CARRIED: Final = {
     "offset": "bigint",
     "timestamp_ms": "bigint",
@@ -28,7 +28,7 @@ CARRIED: Final = {
     "value": "binary",
     "headers": "array<struct<key:binary,value:binary>>",
 }
-"""What is written again of every record."""
+"""The fields of every record that are written again."""
 SHOWN: Final = {
     "topic": "string",
     "topic_id": "string",
@@ -38,7 +38,7 @@ SHOWN: Final = {
     "sequence": "int",
     "transactional": "boolean",
 }
-"""What expressions may look at besides."""
+"""Further fields that expressions may use."""
 FLAGS: Final = ("keep", "key_changed", "value_changed", "headers_changed", "timestamp_changed")
 
 _MS_MAX: Final = (2**63 - 1) // 1000
@@ -46,12 +46,12 @@ _MS_MAX: Final = (2**63 - 1) // 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
-    """A column of the table: its type, and how Spark makes it."""
+    """A column of the table: its type, and the expression from which Spark derives it."""
 
     kind: str
     made: str
     needs: str
-    """The column of ours."""
+    """The internal column that it needs."""
 
 
 def _same(name: str, kind: str) -> TableColumn:
@@ -66,14 +66,14 @@ TABLE: Final = {
     "offset": _same("offset", "bigint"),
     "timestamp": TableColumn(
         kind="timestamp",
-        # Beyond that Spark's microseconds do not reach, and it would fail.
+        # Spark counts microseconds, and fails with times beyond this.
         made=f"case when _m_timestamp_ms between -{_MS_MAX} and {_MS_MAX} then timestamp_millis(_m_timestamp_ms) end",
         needs="timestamp_ms",
     ),
     "timestampType": _same("timestamp_type", "int"),
     "headers": TableColumn(
         kind="array<struct<key:string,value:binary>>",
-        # A cast keeps bytes that are no UTF-8, so that a header which is passed on stays what it was.
+        # A cast keeps bytes that are not UTF-8, so that a header which is passed through stays unchanged.
         made="case when size(_m_headers) > 0 then "
         "transform(_m_headers, h -> named_struct('key', cast(h.key as string), 'value', h.value)) end",
         needs="headers",
@@ -86,24 +86,24 @@ TABLE: Final = {
     "sequence": _same("sequence", "int"),
     "transactional": _same("transactional", "boolean"),
 }
-"""As the table of an archive has them, the usual ones and those that it has on request."""
+"""The columns of the table of an archive, those by default and those on request."""
 
 
 def mentioned(text: str) -> list[str]:
-    """Columns of the table that expressions may use: whose names stand somewhere in them, if only in a word."""
+    """Columns of the table that expressions may use: those whose names occur in the text, even within a word."""
     if "*" in text:
         return list(TABLE)
     return [name for name in TABLE if re.search(re.escape(name), text, re.IGNORECASE)]
 
 
 def shown_for(text: str) -> list[str]:
-    """Which of SHOWN these expressions need."""
+    """The columns of SHOWN that these expressions need."""
     needed = {TABLE[name].needs for name in mentioned(text)}
     return [name for name in SHOWN if name in needed]
 
 
 def schema_of(shown: Iterable[str]) -> str:
-    """Of the rows that a task gives, as Spark reads it."""
+    """The schema of the rows of the reading task, as Spark reads it."""
     kinds = {**PLACES, **CARRIED, **{name: SHOWN[name] for name in shown}}
     return ", ".join(f"{PREFIX}{name} {kind}" for name, kind in kinds.items())
 

@@ -1,6 +1,6 @@
-"""Expressions of Spark SQL over records: checked against the columns of the table, and put between two tasks.
+"""Spark SQL expressions over records: checks them against the columns of the table, and applies them.
 
-What is wrong with an expression is said in Spark's own words, the first line of them.
+Errors in an expression are reported with the first line of Spark's message.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from maxbrod.transform.plan import Transform
 
 _LOGGER: Final = "SQLQueryContextLogger"
-"""PySpark's, which puts a stack of Java's on the screen for each mistake in an expression."""
+"""PySpark's logger, which prints a Java stack trace for each mistake in an expression."""
 _MISTAKES: Final = ("0A", "21", "22", "42")
-"""Classes of SQLSTATE: not supported, a wrong number of values, data that does not fit, wrong names or types."""
+"""SQLSTATE classes: not supported, wrong number of values, invalid data, wrong names or types."""
 _MS: Final = "timestampMs"
 _NEW: Final = f"{PREFIX}new"
 
 
 def check_transform(session: SparkSession, transform: Transform) -> tuple[str, ...]:
-    """The fields of records that it rewrites. UsageError: it is no expression over the columns of the table."""
+    """The fields of records that it rewrites. UsageError: an expression is invalid, or uses unknown columns."""
     from pyspark.sql import functions as sql  # noqa: PLC0415 - workers load this module, too
 
     table = session.createDataFrame([], table_schema())
     if transform.where is not None:
         with mistakes("--where"):
-            # As a filter, where Spark allows neither aggregates nor windows: each record is looked at by itself.
+            # In a filter Spark allows neither aggregates nor windows: each record is judged by itself.
             _ = table.where(sql.expr(transform.where)).schema
     if transform.select is None:
         return ()
@@ -56,9 +56,9 @@ def check_transform(session: SparkSession, transform: Transform) -> tuple[str, .
 
 
 def transformed(records: DataFrame, transform: Transform) -> DataFrame:
-    """Rows as a task gives them, as another one takes them: `FLAGS` say what became of each.
+    """Turns the rows of the reading task into those of the writing task, with `FLAGS` that say what changed.
 
-    Rows come in the order in which they went, and none is missing: nothing here moves them between tasks.
+    Rows stay complete and in order: nothing here moves them between tasks.
     """
     from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
 
@@ -71,12 +71,12 @@ def transformed(records: DataFrame, transform: Transform) -> DataFrame:
         changed = keep & ~fresh[name].eqNullSafe(values[column]) if name in fresh else sql.lit(False)
         flags[f"{name}_changed"] = changed
         values[column] = fresh.get(name, values[column])
-    # A time that somebody chose is no time of appending.
+    # A rewritten timestamp is not the time at which a broker appended the record.
     values["timestamp_type"] = sql.when(flags["timestamp_changed"], 0).otherwise(values["timestamp_type"])
     for name in ("key", "headers"):
         values[name] = sql.when(keep, values[name])
-    told = sql.when(kind == FAILED, sql.col(f"{PREFIX}value"))
-    values["value"] = sql.when(keep, values["value"]).otherwise(told)
+    error = sql.when(kind == FAILED, sql.col(f"{PREFIX}value"))
+    values["value"] = sql.when(keep, values["value"]).otherwise(error)
     return judged.select(
         *(f"{PREFIX}{name}" for name in PLACES),
         *(values[name].alias(f"{PREFIX}{name}") for name in CARRIED),
@@ -85,7 +85,7 @@ def transformed(records: DataFrame, transform: Transform) -> DataFrame:
 
 
 def _judged(records: DataFrame, transform: Transform) -> tuple[DataFrame, dict[str, Column]]:
-    """Rows with whether they are kept; and what their fields become, of those that are rewritten."""
+    """Rows with a flag whether they are kept; and the new values of rewritten fields."""
     from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
 
     named = records.select("*", *(sql.expr(TABLE[name].made).alias(name) for name in mentioned(transform.text)))
@@ -95,14 +95,14 @@ def _judged(records: DataFrame, transform: Transform) -> tuple[DataFrame, dict[s
     judged = named.withColumn(f"{PREFIX}keep", keep)
     if transform.select is None:
         return judged, {}
-    # Only of what is kept: an expression may well fail on other records.
+    # Only for records that are kept: an expression may fail on others.
     judged = judged.withColumn(_NEW, sql.when(sql.col(f"{PREFIX}keep"), _made(transform.select)))
     return judged, _fresh(judged)
 
 
 @contextmanager
 def mistakes(what: str) -> Iterator[None]:
-    """UsageError in place of what Spark raises where an expression is wrong, or fails on a record."""
+    """Turns Spark's errors about an expression, or its failure on a record, into UsageError."""
     logger = logging.getLogger(_LOGGER)
     before, logger.disabled = logger.disabled, True
     try:
@@ -116,7 +116,7 @@ def mistakes(what: str) -> Iterator[None]:
 
 
 def is_mistake(error: Exception) -> bool:
-    """Whether Spark says that an expression is wrong, or does not fit a record."""
+    """Whether Spark says that an expression is invalid, or fails on a record."""
     state = getattr(error, "getSqlState", lambda: None)() if type(error).__module__.startswith("pyspark") else None
     return state is not None and state.startswith(_MISTAKES)
 
@@ -130,14 +130,14 @@ def _first_line(error: Exception) -> str:
 
 
 def _made(select: str) -> Column:
-    """All that is selected as one value. A comment at its end must not take the bracket along."""
+    """Everything that is selected, as one value. The line break ends a comment at the end of the expressions."""
     from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
 
     return sql.expr(f"struct({select}\n)")
 
 
 def _fresh(judged: DataFrame) -> dict[str, Column]:
-    """What is selected, by the field that it replaces and in the type that this has."""
+    """The selected values by the field that they replace, cast to its type."""
     from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
 
     found = {}
@@ -160,7 +160,7 @@ def _headers(new: Column) -> Column:
     def header(each: Column) -> Column:
         return sql.struct(each["key"].cast("binary").alias("key"), each["value"].cast("binary").alias("value"))
 
-    # A header that is null must not become one whose fields are.
+    # A header that is null must not become a header with null fields.
     made = sql.transform(new, lambda each: sql.when(each.isNotNull(), header(each)))
     return sql.coalesce(made, sql.array().cast(CARRIED["headers"]))
 
@@ -199,7 +199,7 @@ def _unknown(name: str) -> str:
         case "partition":
             return "partitions cannot be rewritten; give --partition-count"
         case _:
-            return f"{name} is nothing that can be rewritten"
+            return f"{name} is not a field that can be rewritten"
 
 
 def _check_kind(name: str, kind: Any) -> None:  # noqa: ANN401 - of Spark, which is not typed
@@ -213,14 +213,14 @@ def _check_kind(name: str, kind: Any) -> None:  # noqa: ANN401 - of Spark, which
         fits, wanted = _is_headers(kind), "array<struct<key:string,value:binary>>"
     if not fits:
         raise UsageError(
-            f"--select: what is to be {name} is {kind.simpleString()}, not {wanted}",
+            f"--select: the expression for {name} is {kind.simpleString()}, not {wanted}",
             operation="transform",
             hint="cast it, or use to_json, date_format and the like",
         )
 
 
 def _is_bytes(kind: Any) -> bool:  # noqa: ANN401 - as above
-    # Strings have their collation in the name.
+    # The type name of a string includes its collation.
     return kind.typeName().split(" ")[0] in {"binary", "string", "void"}
 
 

@@ -1,5 +1,5 @@
-"""The job that transforms records: partitions out to the workers, expressions of Spark over their records, and what was
-written of them back as JSON.
+"""The Spark job that transforms records: workers read partitions, Spark applies the expressions, workers write the
+result and return what they wrote as JSON.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def run_transform_job(
     on_done: Callable[[int], None] | None = None,
     stop: threading.Event | None = None,
 ) -> list[Transformed]:
-    """What became of every item of every task. UsageError: an expression fails on a record.
+    """The outcome of every item of every task. UsageError: an expression fails on a record.
 
-    Both ends of a task and the expressions between them are one stage: nothing is shuffled, nothing stored meanwhile.
+    Reading, expressions and writing are one stage: Spark neither shuffles nor stores records in between.
     """
     payloads = tuple(json.dumps([asdict(item) for item in task]) for task in tasks)
     if not payloads:

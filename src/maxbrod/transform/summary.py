@@ -1,4 +1,4 @@
-"""What records go through on their way, for a person."""
+"""A transformation and its changes, printed for a person."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES_SHOWN_MAX: Final = 60
 
 
 def print_transform(transform: TransformPlan | None) -> None:
-    """What is asked for, and once it is done what came of it."""
+    """Print the expressions, and the changes once it has run."""
     if transform is None:
         return
     if transform.where is not None:
@@ -24,7 +24,7 @@ def print_transform(transform: TransformPlan | None) -> None:
     if transform.select is not None:
         print_line(f"rewritten: {', '.join(transform.fields)}, as {transform.select}")
     if not transform.topics:
-        print_line(f"records are counted anew then, and offsets planned by what is left; staged in {transform.staging}")
+        print_line(f"records are staged in {transform.staging}; counts and offsets are planned again from the result")
         return
     print_changes(transform.topics)
 
@@ -36,4 +36,4 @@ def print_changes(topics: Sequence[Changes]) -> None:
         shown.add_row(each.topic, *(f"{count:,}" for count in (each.read, each.kept, each.dropped, *changed)))
     out.print(shown)
     if len(topics) > LINES_SHOWN_MAX:
-        print_line(f"and {len(topics) - LINES_SHOWN_MAX:,} topics more, all of them with --json")
+        print_line(f"and {len(topics) - LINES_SHOWN_MAX:,} more topics; --json shows all")

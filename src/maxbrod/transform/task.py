@@ -1,7 +1,7 @@
-"""What the two tasks of a transformation do: one reads records of an archive as rows, one writes rows into another.
+"""The two tasks of a transformation: one reads records of an archive as rows, one writes rows into another archive.
 
-Between them stand expressions of Spark, which leave the rows in their order. Whatever else they might do to them is
-found: a row says which task and item it belongs to, and the last one of an item how many there are.
+Between them Spark applies the expressions, which must keep all rows in order. Anything else is detected: each row names
+its task and item, and the last row of an item gives the number of its records.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OF_THE_ITEM: Final = frozenset({"topic", "topic_id", "partition"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSettings:
-    """What every task needs to know besides its items. Holds secrets."""
+    """What every task needs besides its items. Holds secrets."""
 
     run_id: str
     source_url: str
@@ -52,7 +52,7 @@ class TransformSettings:
     target_url: str
     target: StorageConfig = field(repr=False)
     shown: tuple[str, ...] = ()
-    """Columns that expressions look at, besides those that are written."""
+    """Columns that expressions use, besides those that are written."""
     since_ms: int | None = None
     until_ms: int | None = None
     compression: str = "auto"
@@ -62,13 +62,13 @@ class TransformSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformed:
-    """What was written of an item, and what became of its records. With a failure nothing of its task was."""
+    """What was written of an item, and the changes. With a failure nothing of its task was written."""
 
     topic: str
     topic_id: str
     partition: int
     start: int
-    """Where the item began."""
+    """The start of the item."""
     segments: tuple[dict[str, Any], ...] = ()
     read: int = 0
     kept: int = 0
@@ -85,7 +85,7 @@ class Transformed:
 def read_rows(
     settings: TransformSettings, payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of each task, item after item, in the order of offsets; each item is ended by a row of its own."""
+    """The records of each task, item after item, in the order of offsets. Each item ends with a row of its own."""
     for batch in batches:
         for task in batch.column(0).to_pylist():
             items = [decode_item(values) for values in json.loads(payloads[task])]
@@ -105,7 +105,7 @@ def _read_task(settings: TransformSettings, task: int, items: Sequence[TransferI
                     yield rows.records(records, item, each)
             yield rows.one(item, END, offset=count)
     except MaxbrodError as error:
-        # Told, not raised: Spark would try it again, and keep the words to itself.
+        # Passed on as a row, not raised: Spark would run the task again, and the user would not see the message.
         yield rows.one(item, FAILED, value=json.dumps(error.as_dict()).encode())
 
 
@@ -146,7 +146,7 @@ class _Rows:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def one(self, item: int, kind: int, *, offset: int = 0, value: bytes | None = None) -> pa.RecordBatch:
-        """A row that is no record."""
+        """A row that is not a record."""
         values = {"task": self._task, "item": item, "kind": kind, "offset": offset, "value": value}
         return pa.RecordBatch.from_pylist(
             [{f"{PREFIX}{name}": values.get(name) for name in self._names}], schema=self._schema
@@ -166,7 +166,7 @@ def _repeated_text(text: str, count: int) -> pa.Array:
 def write_rows(
     settings: TransformSettings, payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """What came of one task, as one row of JSON: a `Transformed` for each of its items."""
+    """The outcome of one task, as one row of JSON: a `Transformed` for each of its items."""
     from maxbrod.transform.writing import write_task  # noqa: PLC0415 - numba, which readers load by themselves
 
     answer = [asdict(each) for each in write_task(settings, payloads, batches)]

@@ -1,6 +1,6 @@
-"""Rows that went through expressions, as batches of a native archive: one task's, item after item.
+"""Writes the rows that passed the expressions as batches of a native archive: one task, item after item.
 
-Objects have names of their own for each attempt, and only what the driver commits is ever read.
+Each attempt gives its objects names of their own, and only objects that the driver commits are ever read.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
     from maxbrod.transform.task import TransformSettings
 
 _PACKED_BYTES: Final = 4 << 20
-"""Partitions with less than this share objects, as in a backup."""
+"""Partitions with fewer bytes share objects, as in a backup."""
 
 
 def write_task(
     settings: TransformSettings, payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> list[Transformed]:
-    """Items share objects, so that what goes wrong with one spoils all: then it is told for each of them."""
+    """Write the items of one task. They share objects, so an error in one fails all: each of them returns it."""
     task = _Task(payloads)
     try:
         with _writer(settings) as archive:
             for batch in batches:
                 task.add(archive, batch)
-            # Before the archive's block ends: what does not come whole shall not be there at all.
+            # Before the `with` ends, which completes the objects: an incomplete task must leave none.
             task.end()
         return task.outcome()
-    except _ToldError as told:
-        return task.nothing(told.failure)
+    except _ReadingError as error:
+        return task.failed(error.failure)
     except MaxbrodError as error:
-        return task.nothing(error.as_dict())
+        return task.failed(error.as_dict())
 
 
-class _ToldError(Exception):
-    """The other task said what went wrong."""
+class _ReadingError(Exception):
+    """The error of the reading task."""
 
     def __init__(self, failure: dict[str, Any]) -> None:
         super().__init__(failure.get("message"))
@@ -80,7 +80,7 @@ def _writer(settings: TransformSettings) -> ArchiveWriter:
 
 
 class _Task:
-    """All items of one task, while their rows come in."""
+    """The items of one task, while their rows arrive."""
 
     def __init__(self, payloads: Sequence[str]) -> None:
         self._payloads = payloads
@@ -89,8 +89,8 @@ class _Task:
         self._done: list[_Item] = []
         self._open: _Item | None = None
 
-    def nothing(self, failure: dict[str, Any]) -> list[Transformed]:
-        """Before the first row came, nobody knows whose task it is."""
+    def failed(self, failure: dict[str, Any]) -> list[Transformed]:
+        """The failure for each item. Before the first row arrives, the task and its items are unknown."""
         places = [_place(item) for item in self._items] or [{"topic": "", "topic_id": "", "partition": -1, "start": 0}]
         return [Transformed(**each, failure=failure) for each in places]
 
@@ -107,35 +107,35 @@ class _Task:
             self._number = int(task[0])
             self._items = [decode_item(values) for values in json.loads(self._payloads[self._number])]
         if (task != self._number).any():
-            raise _mixed("rows of several tasks came together")
+            raise _mixed("rows of several tasks arrived together")
 
     def _add_run(self, archive: ArchiveWriter, rows: pa.RecordBatch, number: int, kind: int) -> None:
         if number != len(self._done):
-            raise _mixed(f"a row of item {number} came where item {len(self._done)} was expected")
+            raise _mixed(f"a row of item {number} arrived where item {len(self._done)} was expected")
         if kind == FAILED:
-            raise _ToldError(json.loads(rows.column(f"{PREFIX}value")[0].as_py()))
+            raise _ReadingError(json.loads(rows.column(f"{PREFIX}value")[0].as_py()))
         if self._open is None:
             self._open = _Item(archive, self._items[number])
         if kind == RECORD:
             self._open.add(rows)
             return
         if kind != END or rows.num_rows != 1:
-            raise _mixed(f"{rows.num_rows} rows of kind {kind} came")
+            raise _mixed(f"{rows.num_rows} rows of kind {kind} arrived")
         self._open.end(rows.column(f"{PREFIX}offset")[0].as_py())
         self._done.append(self._open)
         self._open = None
 
     def end(self) -> None:
         if len(self._done) != len(self._items):
-            raise _mixed(f"rows of {len(self._done)} items came, of {len(self._items)}")
+            raise _mixed(f"rows of {len(self._done)} of {len(self._items)} items arrived")
 
     def outcome(self) -> list[Transformed]:
-        """When the archive's block has ended well."""
+        """To be called when the archive's `with` has ended without an error."""
         return [each.outcome() for each in self._done]
 
 
 class _Item:
-    """One partition, or a part of it: which records were kept, and with which fields changed."""
+    """One partition, or a part of it: counts the records that are kept, and those with changed fields."""
 
     def __init__(self, archive: ArchiveWriter, item: TransferItem) -> None:
         self._item = item
@@ -163,7 +163,7 @@ class _Item:
                 self._append(_as_records(kept))
 
     def _append(self, records: pa.RecordBatch) -> None:
-        """By the slices that they came from: each has its codec, and what lay between two stays a gap."""
+        """Append records slice by slice: each source slice has its codec, and a gap between two slices stays one."""
         offsets = number_column(records.column("offset"))
         self._written = int(offsets[-1])
         place = self._ends.searchsorted(offsets, side="right")
@@ -183,12 +183,15 @@ class _Item:
 
     def end(self, count: int) -> None:
         if count != self._counts["read"]:
-            raise _mixed(f"{self._counts['read']:,} records of {self._item.where} came, of {count:,}")
+            raise _mixed(f"{self._counts['read']:,} of {count:,} records of {self._item.where} arrived")
         self._keep_epoch()
         self._part.close()
 
     def _keep_epoch(self) -> None:
-        """Of the source's last offset, where its record is dropped: a backup that goes on asks by it for a cut log."""
+        """Keep the leader epoch of the source's last offset if its record is dropped.
+
+        A later backup into the archive detects by it whether the log was truncated.
+        """
         last = self._item.slices[-1] if self._item.slices else None
         if last is None or last.last_leader_epoch < 0 or not self._written < last.end_offset - 1 < self._item.end:
             return
@@ -235,16 +238,16 @@ def _refuse_null(offsets: pa.Array, wrong: pa.Array, what: str) -> None:
     rows = np.flatnonzero(number_column(wrong))
     if rows.size:
         raise UsageError(
-            f"{what} by what --select says",
+            f"{what} by --select",
             operation="transform",
             offset=int(number_column(offsets)[rows[0]]),
-            hint="let the expression give something for every record, with coalesce or case",
+            hint="make the expression return a value for every record, with coalesce or case",
         )
 
 
 def _mixed(what: str) -> RefusedError:
     return RefusedError(
-        f"the expressions do not leave records where they are: {what}",
+        f"the expressions do not keep records in order: {what}",
         operation="transform",
         hint="use expressions over single records, without subqueries",
     )

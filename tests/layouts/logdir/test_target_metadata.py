@@ -40,7 +40,7 @@ def test_a_broker_that_is_not_named_and_has_a_replica_is_refused(source: Path, d
 
 def test_folders_that_the_clusters_metadata_does_not_mean_are_refused(source: Path, disk: Path) -> None:
     put(disk, UUID(int=9), 1)
-    assert "of several topics" in refused(source, disk).message
+    assert "different topic ids" in refused(source, disk).message
 
 
 def test_a_topic_with_more_partitions_elsewhere_is_refused(source: Path, disk: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -16,7 +15,7 @@ from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.restore.cold import run as engine
-from maxbrod.restore.cold.job import _work, _written
+from maxbrod.restore.cold.job import decode_answer, encode_task, work
 from maxbrod.restore.plan.request import RestoreRequest
 from restore.engine import run_loss_job_here
 
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
 def run_job_here(
     _: object, settings: ColdSettings, tasks: Sequence[Sequence[ColdItem]], **__: object
 ) -> list[ColdWritten]:
-    """What Spark does with tasks, one after another: text in, text out."""
-    answers = [_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
-    return [_written(values) for answer in answers for values in json.loads(answer)]
+    """What Spark does with tasks, one after another: JSON in, JSON out."""
+    return [each for task in tasks for each in decode_answer(work(settings, encode_task(task)))]
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UnavailableError
 from maxbrod.layouts.logdir.installing import JOURNAL
-from maxbrod.restore.cold.meter import ColdMeter
+from maxbrod.restore.cold.job import ColdMeter
 from maxbrod.restore.cold.placing import Placing
 from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.plan.request import RestoreRequest
@@ -138,7 +138,7 @@ def forget_the_broker(disk: Path) -> None:
         (lose_a_partition, "no directory has orders-1", 5),
         (link_a_partition, "no directory has orders-1", 5),
         (add_a_partition, "it has 3 partitions, the archived topic 2", 5),
-        (mix_topics, "of several topics", 5),
+        (mix_topics, "different topic ids", 5),
         (garble_a_checkpoint, "does not have the 5 rows", 4),
         (forget_the_broker, "not the log directory of a broker", 2),
     ],
@@ -155,7 +155,7 @@ def test_what_is_not_as_expected_is_never_written_over(
 def test_directories_of_several_clusters_are_refused(source: Path, tmp_path: Path) -> None:
     one = put_target(tmp_path / "one", ("orders-0",))
     two = put_target(tmp_path / "two", ("orders-1",), node_id=2, cluster_id="another")
-    assert "of several clusters" in refused(source, one, two).message
+    assert "belong to several clusters" in refused(source, one, two).message
 
 
 def test_a_replica_that_would_stay_empty_is_refused(source: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from maxbrod.groups.moves import _missing
 from maxbrod.groups.plan import ExactLog, GroupOffset, Move, MovedLog, RestoredTopic, translate_groups
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.mapping import build_map
-from maxbrod.restore.repartition.blocks import interleave
+from maxbrod.restore.repartition.extents import interleave
 from maxbrod.restore.repartition.shares import Share, find_position
 from restore.plan.examples import group
 
@@ -102,19 +102,19 @@ def test_groups_that_could_not_be_read_are_named() -> None:
 @st.composite
 def repartitioned(draw: st.DrawFn) -> tuple[dict[int, list[tuple[int, Share]]], dict[int, int]]:
     """Target partition to its records (source partition, source offset) by way of shares, and a group's offsets."""
-    blocks = []
+    extents = []
     for partition in range(draw(st.integers(1, 3))):
         offset = draw(st.integers(0, 5))
         for _ in range(draw(st.integers(0, 4))):
             length = draw(st.integers(1, 5))
-            blocks.append((partition, offset, offset + length, draw(st.none() | st.integers(0, 20))))
+            extents.append((partition, offset, offset + length, draw(st.none() | st.integers(0, 20))))
             offset += length + draw(st.integers(0, 2))
-    order = interleave((partition, first, time) for partition, first, _, time in blocks)
+    order = interleave((partition, first, time) for partition, first, _, time in extents)
     count = draw(st.integers(1, 3))
     logs: dict[int, list[tuple[int, Share]]] = {target: [] for target in range(count)}
     records: dict[int, int] = dict.fromkeys(range(count), 100)
     for place in order:
-        partition, first, end, _ = blocks[place]
+        partition, first, end, _ = extents[place]
         owners = [draw(st.integers(0, count - 1)) for _ in range(first, end)]
         for target in range(count):
             mine = [first + number for number, owner in enumerate(owners) if owner == target]

@@ -14,7 +14,7 @@ from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.choosing import Chosen
-from maxbrod.restore.plan.document import decode_plan, encode_plan, plan_digest
+from maxbrod.restore.plan.document import decode_plan, encode_plan
 from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan, TopicPlan, describe
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
@@ -56,7 +56,7 @@ def test_the_same_inputs_give_the_same_plan_in_any_order_of_rows() -> None:
     made, turned = plan(ROWS), plan(ROWS[::-1])
     assert made == turned
     assert encode_plan(made) == encode_plan(turned)
-    assert plan_digest(made) != plan_digest(plan(ROWS[:-1]))
+    assert encode_plan(made) != encode_plan(plan(ROWS[:-1]))
 
 
 def test_a_plan_that_is_made_again_is_found_by_its_command_though_the_archive_has_grown() -> None:

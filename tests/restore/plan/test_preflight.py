@@ -155,10 +155,10 @@ OLD = [segment(0, 10, min_timestamp=NOW - 60 * WEEK_MS, max_timestamp=NOW)]
 @pytest.mark.parametrize(
     ("defaults", "told"),
     [
-        ({"retention.ms": str(WEEK_MS)}, "the brokers' own default, because the archive does not know"),
+        ({"retention.ms": str(WEEK_MS)}, "the brokers' default, because the archive does not know"),
         ({"retention.ms": "-1"}, None),
         ({"retention.ms": str(WEEK_MS), "cleanup.policy": "compact"}, None),
-        (None, "Kafka's own default, and nobody could ask these brokers, because the archive does not know"),
+        (None, "Kafka's default, and that of these brokers is unknown, because the archive does not know"),
     ],
 )
 def test_old_records_are_warned_of_though_nobody_knows_the_configuration(
@@ -256,7 +256,7 @@ def test_settings_that_are_left_out_are_told() -> None:
 def test_a_topic_that_is_there_and_configured_otherwise_is_told() -> None:
     there = target(topic(configs={"retention.ms": "5000000"}), ends={"orders": [(0, 0)]})
     (found,) = obstacles(archived=topic(configs={"retention.ms": "-1", "cleanup.policy": "compact"}), into=there)
-    assert "archived otherwise are cleanup.policy, retention.ms" in found.what
+    assert "other values for cleanup.policy, retention.ms" in found.what
     assert not found.fatal
 
 

@@ -124,6 +124,39 @@ def test_the_same_command_has_the_same_digest_and_another_one_another() -> None:
     assert len(digests) == 3 + len(others)
 
 
+def test_digests_stay_those_of_earlier_releases() -> None:
+    """Else a restore that an earlier release began would not be found, and begun a second time."""
+    everything = RestoreRequest(
+        topics=("b", "a"),
+        exclude=("x",),
+        partitions=frozenset({3, 1}),
+        ranges=(OffsetRange(where=TopicPartition(topic="a", partition=1), first=5),),
+        since_ms=1,
+        until_ms=9,
+        as_of="r",
+        topic_ids=frozenset({"q"}),
+        rename=parse_rename(["a=b", r"/x(.*)/y\1/"], prefix="p"),
+        partition_count=4,
+        partition_counts={"a": 5},
+        configs={"retention.ms": "1"},
+        offsets=OffsetsMode.EXACT,
+        strict=True,
+        accept_gaps=True,
+        again=True,
+        rate_bytes_per_s=7,
+        groups=("g",),
+        force_groups=True,
+        provenance=True,
+        with_acls=True,
+        with_quotas=True,
+        where="key is null",
+        select="1 as value",
+        staging="s3://x",
+    )
+    digests = [command_digest(each, archive="/a", cluster_id="c") for each in (RestoreRequest(), everything)]
+    assert digests == ["b1f5c3dd75200dc81aa50ddd00b9e48e", "a0fccd8f1ec5987938fb1d02a205feec"]
+
+
 def test_names_are_changed_by_list_then_expression_then_prefix_and_suffix() -> None:
     rename = parse_rename(["a=b", r"/prod-(.*)-(?P<n>\d+)/\g<n>-\1/", "/prod-.*/other/"], prefix="x.", suffix="_y")
     assert [rename.apply(name) for name in ("a", "prod-orders-7", "prod-z", "plain")] == [

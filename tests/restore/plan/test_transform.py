@@ -52,7 +52,7 @@ def test_expressions_that_would_not_be_followed_are_refused(asked: RestoreReques
 
 
 def test_staging_without_expressions_is_refused() -> None:
-    with pytest.raises(UsageError, match="staged"):
+    with pytest.raises(UsageError, match="--staging needs"):
         RestoreRequest(staging="/elsewhere")
 
 

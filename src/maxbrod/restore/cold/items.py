@@ -6,12 +6,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.logdir.log_writing import SEGMENT_BYTES
 from maxbrod.layouts.logdir.target import look_at
 from maxbrod.layouts.logdir.target_metadata import read_assignments
-from maxbrod.model import PartitionId, TopicPartition
+from maxbrod.model import TopicPartition
 from maxbrod.restore.cold.plan import LeaderEpochs, cold_configs, measure_extents, rows_to_write
 from maxbrod.restore.cold.preflight import ColdTarget
 from maxbrod.restore.cold.task import ColdItem
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.layouts.logdir.log_writing import WrittenLog
+    from maxbrod.model import PartitionId
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.request import RestoreRequest
 
@@ -43,7 +43,7 @@ def cold_items(
     done: Done,
     leader_epochs: LeaderEpochs,
 ) -> list[tuple[int, ColdItem]]:
-    """Of every partition that is not yet everywhere, with its size. RefusedError: one has got something meanwhile."""
+    """The partitions that some directory lacks, with their sizes. RefusedError: a folder is no longer empty."""
     target = ColdTarget(directories=list(map(look_at, paths)), done=done.keys())
     moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
     configs = cold_configs(request.rename, moment.cluster, read_assignments(paths))
@@ -69,26 +69,23 @@ def cold_items(
 
 
 def cold_slices(rows: pa.Table, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
-    """Of all sources, in the order of offsets, without what is lost."""
-    found: dict[PartitionId, list[Slice]] = {}
-    for row in decode_rows(rows_to_write(rows, sources_of(plan))):
-        if isinstance(row, Segment):
-            found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(slice_of(row))
-    return sound_slices(found, sources_of(plan))
+    """The slices of all sources in the order of offsets, without what is lost."""
+    sources = sources_of(plan)
+    return sound_slices(rows_to_write(rows, sources), sources)
 
 
 def _lacking(target: ColdTarget, where: TopicPartition) -> list[Path]:
-    """The directories that are still to get it."""
+    """The directories that the partition is still to be written to."""
     found = []
     for directory, folder in target.folders(where):
         if (directory.path, where) in target.done:
             continue
         if folder.held is not None:
             raise RefusedError(
-                f"it is not empty any more: {folder.held}",
+                f"the folder is not empty any more: {folder.held}",
                 operation="restore",
                 object_name=str(directory.path / str(where)),
-                hint="nothing was changed; see what has written there",
+                hint="nothing was changed; find out what has written there",
             )
         found.append(directory.path)
     return found

@@ -1,4 +1,8 @@
-"""The last steps of a restore into log directories: partitions put in place in all of them, or gone on with."""
+"""The last steps of a restore into log directories: staged partitions are put in place in all directories.
+
+A journal in each directory names the staged partitions before the first of them is moved. So after a crash the same
+command completes what was started, and a restore that wrote no journal has changed nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Placing:
-    """The directories of one restore, which holds their locks. In a `with`, nothing stays that is not in its place."""
+    """The directories of one restore, which holds their locks. The `with` removes what was staged and not placed."""
 
     def __init__(self, directories: Sequence[Path], command: str) -> None:
         self._directories, self._command = directories, command
@@ -49,29 +53,29 @@ class Placing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for directory in self._directories:
-            # What a journal names is no litter: whoever comes next puts it in place.
+            # What a journal names stays: the same command puts it in place.
             if not (directory / JOURNAL).exists():
                 discard_staged(directory)
 
     def look(self) -> list[TargetDirectory]:
-        """The directories as they are, or as they will be where one is about to be put right."""
+        """The directories as they are, or as they will be once interrupted journals are completed."""
         journals = self._journals()
         begun = {path: {each.where: each.folder for each in journal.staged} for path, journal in journals.items()}
         found = [look_at(path, begun.get(path)) for path in self._directories]
-        # What a restore that was killed had begun to write goes before the next one writes anything.
-        litter = {each.path: staged_bytes(each.path) for each in found if each.path not in journals}
-        return [replace(each, free_bytes=each.free_bytes + litter.get(each.path, 0)) for each in found]
+        # What a killed restore staged without a journal is removed before anything is written.
+        removed = {each.path: staged_bytes(each.path) for each in found if each.path not in journals}
+        return [replace(each, free_bytes=each.free_bytes + removed.get(each.path, 0)) for each in found]
 
     def begun(self) -> frozenset[tuple[Path, TopicPartition]]:
-        """What a restore by the same command has put in place, or was about to. Changes nothing."""
+        """The partitions in journals of an interrupted restore by the same command. Changes nothing."""
         return frozenset(
             (directory, each.where) for directory, journal in self._journals().items() for each in journal.staged
         )
 
     def finish_begun(self) -> Mapping[tuple[Path, TopicPartition], WrittenLog]:
-        """Goes on with what such a restore was about to do; what it had only begun to write goes."""
+        """Complete the journals of such a restore, and remove what it staged without a journal."""
         for directory, journal in self._journals().items():
-            self._note(directory, finish(directory, journal))
+            self._add_placed(directory, finish(directory, journal))
             self.resumed = True
         for directory in self._directories:
             discard_staged(directory)
@@ -80,7 +84,11 @@ class Placing:
         return dict(self.placed)
 
     def place(self, written: Sequence[ColdWritten]) -> None:
-        """Everything is written: told to all journals first, then put in place."""
+        """Put everything that was written in place: first all journals, then the moves.
+
+        A journal is the commit point of its directory. After a crash the same command completes the directories with
+        a journal, and writes the others again.
+        """
         try:
             journals = self._journals()
             for directory in self._directories:
@@ -88,12 +96,12 @@ class Placing:
                 journals[directory] = replace(earlier, staged=(*earlier.staged, *_staged(directory, written)))
                 write_journal(directory, journals[directory])
             for directory, journal in journals.items():
-                self._note(directory, finish(directory, journal))
+                self._add_placed(directory, finish(directory, journal))
             forget(self._directories)
         except OSError as error:
             raise translate_os(error, "put partitions in place", str(error.filename)) from error
 
-    def _note(self, directory: Path, done: Sequence[Staged]) -> None:
+    def _add_placed(self, directory: Path, done: Sequence[Staged]) -> None:
         self.placed.update({(directory, each.where): each.log for each in done})
 
     def _journals(self) -> dict[Path, Journal]:

@@ -1,4 +1,4 @@
-"""A restore straight into brokers' log directories: what is written where, and all that stands in its way. Pure."""
+"""Plans a restore directly into the log directories of brokers: what is written where. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.sources import Source
 
 COLD_COLUMNS: Final = ("last_leader_epoch",)
-"""What is read of a row besides what every restore reads."""
+"""Columns that are read besides those of every restore."""
 _KAFKA_DEFAULTS: Final = {"retention.ms": "604800000", "segment.bytes": "1073741824"}
 _REASONS: Final = tuple(GapReason)
 _COMPACTED: Final = _REASONS.index(GapReason.COMPACTED)
@@ -40,7 +40,7 @@ _COLD: Final = frozenset(
         *("offsets", "groups", "force_groups"),
     }
 )
-"""What may be wanted for, or is refused in words of its own. All else looks at records, or needs a running cluster."""
+"""Options that are allowed, or refused with a message of their own. Others need records or a running cluster."""
 _FLAGS: Final = {
     "since_ms": "since",
     "until_ms": "until",
@@ -52,17 +52,17 @@ _FLAGS: Final = {
 
 
 class LeaderEpochs(StrEnum):
-    """What becomes of the leader epochs that the batches carry."""
+    """What happens to the leader epochs in batches."""
 
     KEEP = "keep"
-    """Nothing: logs are the same byte for byte."""
+    """Nothing: logs stay the same byte for byte."""
     LOWER = "lower"
-    """Those above the target's own become its own: four bytes of a batch, which its checksum does not cover."""
+    """Epochs above the target's become the target's: four bytes of a batch, which its checksum does not cover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLog:
-    """Of one source: where its log begins, as it began at its cluster, and the highest leader epoch in it."""
+    """Where the log of one source began at its cluster, and the highest leader epoch in it."""
 
     start: int
     last_epoch: int
@@ -76,22 +76,22 @@ def parse_leader_epochs(word: str) -> LeaderEpochs:
 
 
 def check_cold(request: RestoreRequest) -> None:
-    """UsageError: a request that needs records to be looked at, or a cluster that runs."""
+    """UsageError: the request needs single records, or a running cluster."""
     usual = RestoreRequest()
     for name in (each.name for each in fields(RestoreRequest) if each.name not in _COLD):
         if getattr(request, name) != getattr(usual, name):
             flag = _FLAGS.get(name, name.replace("_", "-"))
             raise UsageError(
-                f"--{flag} and --to-logdir do not go together: logs are written as they were",
+                f"--{flag} cannot be used with --to-logdir: logs are written unchanged",
                 hint="restore into a running cluster, with --bootstrap"
                 if request.transform is None
-                else "convert the archive with --where and --select, and restore what comes of it",
+                else "convert the archive with --where and --select, and restore the result",
             )
     if request.offsets is OffsetsMode.APPEND:
         raise UsageError("--to-logdir keeps all offsets", hint="leave out --offsets append")
     if request.groups:
         raise UsageError(
-            "groups are kept by brokers that run: --groups and --to-logdir do not go together",
+            "--groups cannot be used with --to-logdir: groups need running brokers",
             hint="restore, start the brokers, and then run 'maxbrod groups apply'",
         )
 
@@ -104,7 +104,7 @@ def cold_state(
     *,
     now_ms: int,
 ) -> TargetState:
-    """The directories as a cluster. That nothing stands in a log is looked at elsewhere; here each is empty."""
+    """The directories in the form of a cluster. Logs count as empty here: the preflight checks that they are."""
     effective = cold_configs(rename, snapshot, assignments)
     partitions: dict[str, dict[int, list[int]]] = {}
     ids: dict[str, str] = {}
@@ -146,16 +146,16 @@ def cold_state(
 def cold_configs(
     rename: Rename, snapshot: ClusterState | None, assignments: Assignments | None
 ) -> dict[str, Mapping[str, str]]:
-    """Of the target's topics by name: as they are set, or if nobody knows that, as they were archived."""
+    """The settings of target topics by name: those of the cluster's metadata, or else the archived ones."""
     if assignments is not None:
         return {name: {**_KAFKA_DEFAULTS, **configs} for name, configs in assignments.configs.items()}
-    # Of one name the topic that the cluster had last comes first.
+    # Reversed: of topics with the same name, the one that the cluster had last wins.
     topics = () if snapshot is None else reversed(snapshot.topics)
     return {rename.apply(each.name): each.effective for each in topics if each.effective is not None}
 
 
 def rows_to_write(rows: pa.Table, sources: Iterable[Source]) -> pa.Table:
-    """The data of the sources in the order of offsets, batches without records among it."""
+    """The data rows of the sources in the order of offsets, with batches that hold no records."""
     rows = rows.filter(pc.field("kind") == Kind.DATA).sort_by(SORT_ORDER)
     columns = read_columns(rows)
     kept = np.zeros(rows.num_rows, np.bool_)
@@ -178,7 +178,7 @@ def measure_extents(rows: pa.Table, sources: Iterable[Source]) -> dict[Partition
         data = columns.data[span] & below
         leading = int(np.argmax(np.append(data, True)))
         gone = columns.reason[span][:leading] != _COMPACTED
-        # What retention has taken is before the log; what compaction has, is in it.
+        # Offsets that retention removed are before the log; those that compaction removed are within it.
         passed = int(np.argmin(np.append(gone, False)))
         start = source.asked_first if not passed else int(columns.end[span][passed - 1])
         found[source.id] = SourceLog(

@@ -1,4 +1,4 @@
-"""Looks for everything that keeps partitions from being written into log directories, before anything is. Pure."""
+"""Finds every obstacle to writing partitions into log directories, before anything is written. Pure."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
 
 _INDEX_SHARE: Final = 256
-"""A log of 4 KiB has an entry of 8 bytes in one index and of 12 in the other, at most."""
+"""For 4 KiB of log, one index has an entry of 8 bytes and the other one of 12, at most."""
 _NAMED_MAX: Final = 5
 _NOT_HERE: Final = frozenset({ObstacleKind.CONFIG, ObstacleKind.PARTITION_COUNT, ObstacleKind.OFFSETS})
-"""Of a restore through brokers: nothing is configured here, and what cannot be is told in other words."""
+"""Obstacles of a restore through brokers. Nothing is configured here, and the others have messages of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdTarget:
-    """The directories, and which of their partitions a restore that was interrupted has already put in place."""
+    """The directories, and the partitions that an interrupted restore has put in place there."""
 
     directories: Sequence[TargetDirectory]
     assignments: Assignments | None = None
-    """What their cluster knows of its topics; None where nobody can tell."""
+    """The topics in the cluster's metadata; None: unknown."""
     done: Collection[tuple[Path, TopicPartition]] = field(default=frozenset())
 
     def folders(self, where: TopicPartition) -> list[tuple[TargetDirectory, TargetFolder]]:
         return [(each, each.folders[where]) for each in self.directories if where in each.folders]
 
     def leader_epoch(self, where: TopicPartition) -> int:
-        """The highest that any of its brokers has noted; at the next start it is this one, or higher."""
+        """The highest epoch that any of its brokers has stored. After the next start it is this one or higher."""
         return max((folder.leader_epoch for _, folder in self.folders(where)), default=-1)
 
 
@@ -64,7 +64,7 @@ def find_cold_obstacles(
 def _clusters(target: ColdTarget) -> Iterator[Obstacle]:
     ids = sorted({each.cluster_id or "unknown" for each in target.directories})
     if len(ids) > 1:
-        what = f"these directories are of several clusters: {', '.join(ids)}"
+        what = f"these directories belong to several clusters: {', '.join(ids)}"
         hint = "restore into one cluster at a time"
         yield Obstacle(kind=ObstacleKind.BROKERS, where=None, what=what, hint=hint, fatal=True)
 
@@ -92,19 +92,19 @@ def _partitions(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
             kind=ObstacleKind.PARTITION_COUNT,
             where=name,
             what=f"no directory has {_some(missing)}",
-            hint="create the topic with as many partitions while the brokers run, stop them, and name the log "
-            "directories of every one of them",
+            hint="start the brokers, create the topic with that many partitions, stop them, and name the log "
+            "directories of all of them",
             fatal=True,
         )
 
 
 def _replicas(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
-    """A replica that stays empty may become the leader, and then what was restored is truncated."""
+    """A replica that stays empty may become the leader, and then followers truncate what was restored."""
     name, held = topic.target.name, {where: target.folders(where) for where in _wanted(topic)}
     what: str | None = None
     if target.assignments is None:
         if len({len(each) for each in held.values()} - {0}) > 1:
-            what = "some of its partitions stand in more of these directories than others"
+            what = "some of its partitions are in more of these directories than others"
     else:
         nodes = {where: {directory.node_id for directory, _ in each} for where, each in held.items() if each}
         lacking = {where: set(target.assignments.replicas.get(where, ())) - found for where, found in nodes.items()}
@@ -116,8 +116,8 @@ def _replicas(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
         hint = "name the log directories of every broker: one that stays empty may lead, and truncate the others"
         yield Obstacle(kind=ObstacleKind.BROKERS, where=name, what=what, hint=hint, fatal=True)
     elif target.assignments is None:
-        what = "nothing here says which brokers have replicas of it"
-        hint = "name the log directories of every broker that has one: what stays empty may truncate the others"
+        what = "it is unknown which brokers have replicas of it"
+        hint = "name the log directories of every broker with a replica: an empty one may truncate the others"
         yield Obstacle(kind=ObstacleKind.BROKERS, where=name, what=what, hint=hint, fatal=False)
 
 
@@ -133,8 +133,8 @@ def _identity(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
         ids.add(known)
     if len(ids) > 1:
         named = ", ".join(sorted(each or "none" for each in ids))
-        what = f"its folders, and the cluster's metadata, are of several topics: {named}"
-        hint = "start the brokers once: they put aside what is left of a topic that was deleted"
+        what = f"its folders and the cluster's metadata have different topic ids: {named}"
+        hint = "start the brokers once: they set aside folders of a deleted topic"
         yield Obstacle(kind=ObstacleKind.NAME, where=name, what=what, hint=hint, fatal=True)
 
 
@@ -158,7 +158,7 @@ def _epochs(where: TopicPartition, target: ColdTarget, extent: SourceLog) -> Ite
             where=str(where),
             what=f"its batches have leader epochs up to {extent.last_epoch}, the target's is {max(known, 0)}: "
             "followers would never copy them, and consumers would wait for such a leader",
-            hint="say --leader-epochs lower: above the target's own they become its own, and nothing else changes",
+            hint="say --leader-epochs lower, which lowers epochs to the target's and changes nothing else",
             fatal=True,
         )
 
@@ -175,6 +175,6 @@ def _space(plan: RestorePlan, target: ColdTarget) -> Iterator[Obstacle]:
     for directory in {each.device: each for each in target.directories}.values():
         wanted, free = needed.get(directory.device, 0), directory.free_bytes
         if wanted > free:
-            what = f"{wanted} bytes are to be written, and {free} are free"
+            what = f"{wanted} bytes are needed, and {free} are free"
             hint = "make room, or restore fewer topics at a time"
             yield Obstacle(kind=ObstacleKind.SPACE, where=str(directory.path), what=what, hint=hint, fatal=True)

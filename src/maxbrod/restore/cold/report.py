@@ -1,21 +1,22 @@
-"""What a restore into log directories tells in the end: what every restore tells, and what was written where."""
+"""The report of a restore into log directories: that of every restore, and what was written."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.model import TopicPartition, now_ms
-from maxbrod.restore.plan.request import OffsetsMode
-from maxbrod.restore.report import PartitionReport, RestoreReport, told_by_plan
+from maxbrod.model import TopicPartition
+from maxbrod.restore.report import RestoreReport, report_of
+from maxbrod.restore.task import Restored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from maxbrod.layouts.logdir.log_writing import WrittenLog
-    from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan
+    from maxbrod.restore.plan.plan import RestorePlan
 
-_NOWHERE: dict[str, Any] = {"base": 0, "ranges": []}
+_NO_MAP: dict[str, Any] = {"base": 0, "ranges": []}
+"""Offsets stay the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +24,12 @@ class ColdReport:
     restore: RestoreReport
     directories: tuple[str, ...]
     bytes: int
-    """Of logs, over all replicas."""
+    """The size of the logs, over all replicas."""
     segments: int
     batches_lowered: int
-    """Whose leader epoch was above the target's own, and is the target's now."""
+    """Batches whose leader epoch was lowered to the target's."""
     remembered: bool
-    """Whether the archive remembers it, so that 'maxbrod groups' and 'maxbrod compare' find it."""
+    """Whether the archive holds plan and report, so that 'maxbrod groups' and 'maxbrod compare' find them."""
 
     @property
     def exit_code(self) -> int:
@@ -57,42 +58,14 @@ def cold_report_of(
     started_at_ms: int,
     resumed: bool,
 ) -> RestoreReport:
-    """Nothing is in its place where anything failed."""
-    placed = {} if failures else logs
-    partitions = [
-        _partition(topic.target.source_topic, topic.target.name, each, placed, failures)
-        for topic in plan.topics
-        for each in topic.partitions
-    ]
-    return RestoreReport(
-        restore_id=plan.restore_id,
-        archive=plan.archive.url,
-        cluster_id=plan.cluster_id,
-        started_at_ms=started_at_ms,
-        finished_at_ms=now_ms(),
-        resumed=resumed,
-        partitions=tuple(partitions),
-        warnings=tuple(map(str, plan.obstacles)),
-        **told_by_plan(plan),
-    )
-
-
-def _partition(
-    source: str,
-    target: str,
-    planned: PartitionRestore,
-    logs: Mapping[TopicPartition, WrittenLog],
-    failures: Mapping[TopicPartition, Mapping[str, Any]],
-) -> PartitionReport:
-    where = TopicPartition(topic=target, partition=planned.source.partition)
-    log = logs.get(where)
-    return PartitionReport(
-        source=source,
-        target=target,
-        partition=where.partition,
-        offsets=str(OffsetsMode.EXACT),
-        records=0 if log is None else log.records,
-        end=0 if log is None else log.end,
-        map=_NOWHERE,
-        failure=failures.get(where),
-    )
+    """If any partition failed, none is in place."""
+    restored = []
+    for topic in plan.topics:
+        for each in topic.partitions:
+            where = TopicPartition(topic=topic.target.name, partition=each.source.partition)
+            log = None if failures else logs.get(where)
+            end, records = (0, 0) if log is None else (log.end, log.records)
+            failure = dict(failures[where]) if where in failures else None
+            restored.append(Restored(where=where, end=end, records=records, map=_NO_MAP, failure=failure))
+    # A restore into log directories has no ACLs and quotas to report.
+    return replace(report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed), access=None)

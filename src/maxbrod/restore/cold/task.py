@@ -1,6 +1,6 @@
-"""What one task does that writes partitions into log directories: slices read, checked, and written one after another.
+"""One task that writes partitions into log directories: reads slices, checks them, and writes them in order.
 
-Every attempt writes into folders of its own, which nobody looks at before the driver puts them in place.
+Every attempt writes into folders of its own. Brokers ignore them until the driver puts them in place.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import numpy as np
 
 from maxbrod.batch.headers import NEWEST_MAGIC
 from maxbrod.errors import MaxbrodError, naming
+from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.logdir.installing import stage
 from maxbrod.layouts.logdir.log_writing import LogWriter, WrittenLog
 from maxbrod.layouts.reading import read_logs
+from maxbrod.model import TopicPartition  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.storage.failures import translate_os
 from maxbrod.storage.opening import open_storage
 
@@ -30,17 +32,16 @@ if TYPE_CHECKING:
 
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.config import StorageConfig
-    from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.model import AbortedTransaction, TopicPartition
+    from maxbrod.model import AbortedTransaction
     from maxbrod.storage.interface import Storage
 
 _EPOCH: Final = slice(12, 16)
-"""Where a batch of magic 2 has its leader epoch. Its checksum begins behind that."""
+"""The place of the leader epoch in a batch of magic 2. The checksum covers only what follows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdSettings:
-    """What every task needs to know besides its items. Holds secrets."""
+    """What every task needs besides its items. Holds secrets."""
 
     restore_id: str
     archive_url: str
@@ -49,23 +50,23 @@ class ColdSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdItem:
-    """One partition of the target, and the directories that get it."""
+    """One target partition, and the directories to write it to."""
 
     where: TopicPartition
     directories: tuple[str, ...]
     start: int
-    """Where its log begins."""
+    """The start of its log."""
     end: int
-    """Where it ends: no batch reaches beyond."""
+    """The end of its log. No batch reaches beyond it."""
     epoch_max: int | None
-    """Higher leader epochs become this one; None: none does."""
+    """Higher leader epochs are lowered to this one; None: they stay."""
     segment_bytes: int
     slices: tuple[Slice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdWritten:
-    """What became of an item: by directory the folder that holds it, or why there is none."""
+    """The outcome of an item: the staged folder in each directory, or why there is none."""
 
     where: TopicPartition
     folders: dict[str, str]
@@ -75,7 +76,7 @@ class ColdWritten:
 
 
 def run_cold_task(settings: ColdSettings, items: Sequence[ColdItem]) -> list[ColdWritten]:
-    """What goes wrong with one partition is told, and the others go on."""
+    """Write partitions. An error in one of them is returned, and the others continue."""
     storage = open_storage(settings.archive_url, settings.storage)
     with ThreadPoolExecutor(1) as ahead:
         return [_write(storage, item, ahead) for item in items]
@@ -117,16 +118,16 @@ def _write_log(storage: Storage, item: ColdItem, folders: Sequence[Path], ahead:
 
 
 def _batches(storage: Storage, item: ColdItem, ahead: Executor) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    """Those of the item, all of every slice read, so that its digest is checked whatever is taken of it."""
+    """The batches of the item. Every slice is read to its end, because only then is its digest checked."""
     for stored in item.slices:
         for data, headers in read_logs(storage, stored, ahead=ahead):
-            taken = int(np.count_nonzero(headers.last_offset < item.end))
-            if taken:
-                yield data, headers if taken == len(headers) else headers.take(slice(taken))
+            kept = int(np.count_nonzero(headers.last_offset < item.end))
+            if kept:
+                yield data, headers if kept == len(headers) else headers.take(slice(kept))
 
 
 def _open_ended(item: ColdItem) -> list[AbortedTransaction]:
-    """Aborted transactions that go on behind what the archive has of them."""
+    """Aborted transactions that continue beyond what the archive holds of them."""
     return [each for stored in item.slices for each in stored.aborted if each.last_offset >= stored.end_offset - 1]
 
 

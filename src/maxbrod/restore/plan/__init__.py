@@ -1,4 +1,4 @@
-"""Plans a restore: from a request, the catalog and the target's state to one value that says all that will be done.
+"""Plans a restore: turns a request, the catalog and the target's state into one value that says what will be done.
 
-Pure: no I/O, no clock, no chance. The same inputs give the same plan, which is stored before anything is produced.
+Pure: no I/O, no clock, no randomness. The same inputs give the same plan. It is stored before anything is written.
 """

@@ -1,7 +1,7 @@
-"""Whether a plan that somebody has agreed to is still the one that would be made. Pure.
+"""Whether a plan that the user has agreed to is still the plan that would be made now. Pure.
 
-Between the two lies a prompt, and whoever was asked may have gone to lunch. An archive that has grown changes nothing:
-what was agreed to is still in it. A target that has changed, or something new in the way, does.
+Any time may pass between showing a plan and the answer to the prompt. An archive that has grown is no change: it still
+holds what was agreed to. A target that has changed, or a new obstacle, is one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import RefusedError
-from maxbrod.restore.plan.document import plan_digest
 from maxbrod.restore.plan.obstacles import ObstacleKind
 
 if TYPE_CHECKING:
@@ -19,36 +18,36 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
 
 _PASSING: Final = frozenset({ObstacleKind.RIGHT_UNKNOWN, ObstacleKind.RETENTION, ObstacleKind.GROUPS})
-"""Warnings that come and go by themselves, with time or with the members of a group."""
+"""Warnings that come and go with time, or with the members of a group."""
 
 
 def refuse_changes(agreed: RestorePlan, now: RestorePlan, *, begun: bool) -> None:
-    """RefusedError: `now` is not what was agreed to. `begun`: it is the stored plan of a restore that has begun."""
+    """RefusedError: `now` is not what was agreed to. `begun`: `now` is the stored plan of an interrupted restore."""
     what = next(_begun_changes(agreed, now) if begun else _changes(agreed, now), None)
     if what is not None:
         raise RefusedError(
-            f"the plan is not the one that was agreed to any more: {what}",
+            f"the plan has changed since it was agreed to: {what}",
             operation="restore",
             object_name=agreed.restore_id,
-            hint="nothing was changed; run the same command again, which shows the plan as it is now",
+            hint="nothing was changed; run the same command again, which shows the new plan",
         )
 
 
 def _begun_changes(agreed: RestorePlan, now: RestorePlan) -> Iterator[str]:
-    # How fast is no part of what.
-    if plan_digest(replace(now, rate_bytes_per_s=None)) != plan_digest(replace(agreed, rate_bytes_per_s=None)):
-        yield "the same command was begun elsewhere meanwhile"
+    # The rate is how the plan is carried out, not what it does.
+    if replace(now, rate_bytes_per_s=None) != replace(agreed, rate_bytes_per_s=None):
+        yield "the same command was begun elsewhere in the meantime"
 
 
 def _changes(agreed: RestorePlan, now: RestorePlan) -> Iterator[str]:
     if (agreed.restore_id, agreed.cluster_id) != (now.restore_id, now.cluster_id):
-        yield "the same command was carried out elsewhere meanwhile"
+        yield "the same command was carried out elsewhere in the meantime"
     topics = {(each.target.source_topic, each.target.topic_id): each for each in now.topics}
     for each in agreed.topics:
         name = each.target.name
         found = topics.get((each.target.source_topic, each.target.topic_id))
         if found is None or not _holds(found, each):
-            yield f"the archive does not hold all of {each.target.source_topic} any more"
+            yield f"the archive no longer holds all of {each.target.source_topic}"
         elif found.target != each.target:
             yield f"{name} was {'changed' if found.target.exists and each.target.exists else 'created or deleted'}"
     if agreed.access != now.access:
@@ -60,7 +59,7 @@ def _changes(agreed: RestorePlan, now: RestorePlan) -> Iterator[str]:
 
 
 def _holds(now: TopicPlan, agreed: TopicPlan) -> bool:
-    """Whether all offsets are still there; more of them do no harm."""
+    """Whether the archive still holds all offsets; more of them do no harm."""
     found = {each.source.partition: each.source for each in now.partitions}
     sources = (each.source for each in agreed.partitions)
     return all(

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Which incarnations are meant: topic id to name. `missing` are names, or ids, that the archive does not have."""
+    """The chosen incarnations, topic id to name. `missing` are names and ids that the archive does not have."""
 
     topics: Mapping[str, str]
     missing: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    """Internal topics of the archive that are meant only where somebody names them."""
+    """Internal topics of the archive, which are chosen only by name."""
     wrong: tuple[UsageError, ...] = ()
-    """About every word that means nothing: those that are missing, patterns that nothing matches, unused rules."""
+    """An error for each word without effect: missing names and ids, patterns without a match, unused rules."""
 
 
 def choose_incarnations(request: RestoreRequest, archived: Mapping[str, str], newest: Container[str]) -> Chosen:
-    """Of the archive's topics (id to name) those that are meant; `newest` are the ids that a bare name stands for."""
+    """Choose from the archive's topics (id to name). `newest` are the ids that a name without an id stands for."""
     selection = select_topics(
         dict.fromkeys(archived.values(), False), request.topics, request.exclude, internal=request.internal
     )
@@ -57,9 +57,9 @@ def choose_incarnations(request: RestoreRequest, archived: Mapping[str, str], ne
 
 
 def choose_groups(patterns: Sequence[str], groups: Iterable[Group]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
-    """Those that match a pattern, none without one; and the names and patterns that no group has or matches.
+    """The groups that match a pattern, none without patterns; and the names and patterns that match no group.
 
-    `*` means all there are, so that none is no mistake.
+    `*` is not among the latter: without any group it is no mistake.
     """
     if not patterns:
         return (), ()

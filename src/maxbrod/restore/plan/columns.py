@@ -1,4 +1,4 @@
-"""The catalog's rows as numbers in memory: what planning reads of each, some 90 bytes a row."""
+"""The catalog's rows as numbers in memory: the columns that planning reads, about 90 bytes for each row."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ SOURCE_COLUMNS: Final = (
     *("topic_id", "partition", "base_offset", "end_offset", "kind", "reason", "bytes", "raw_bytes", "records"),
     *("min_timestamp", "max_timestamp", "aborted"),
 )
-"""All that planning a restore reads of a row."""
+"""The columns that planning a restore reads."""
 _NO_REASON: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowColumns:
-    """One value a row, in the order of partition and offset. Counts are 0 where a row has none."""
+    """One value for each row, in the order of partition and offset. Counts are 0 where a row has none."""
 
     spans: Mapping[PartitionId, slice]
-    """Where the rows of each partition stand."""
+    """The places of each partition's rows."""
     base: NDArray[np.int64]
     end: NDArray[np.int64]
     data: NDArray[np.bool_]
     reason: NDArray[np.int8]
-    """The place of the reason among `GapReason`; -1 without."""
+    """The index of the reason in `GapReason`; -1 without a reason."""
     bytes: NDArray[np.int64]
     raw_bytes: NDArray[np.int64]
     records: NDArray[np.int64]
     dated: NDArray[np.bool_]
-    """Whether the two timestamps mean anything."""
+    """Whether the row has both timestamps."""
     lowest: NDArray[np.int64]
     highest: NDArray[np.int64]
     aborted: NDArray[np.int64]
-    """Offsets of the row between the first and the last record of an aborted transaction, each once for each."""
+    """The sum of the lengths of aborted transactions within the row."""
 
     def extent(self, partition: PartitionId) -> tuple[int, int] | None:
-        """From the first row to the last; None without rows."""
+        """From the start of the first row to the end of the last; None without rows."""
         span = self.spans.get(partition)
         return None if span is None else (int(self.base[span.start]), int(self.end[span].max()))
 
@@ -73,7 +73,7 @@ def read_columns(rows: pa.Table) -> RowColumns:
 
 
 def _numbers(column: Any) -> NDArray[np.int64]:  # noqa: ANN401 - an Arrow array
-    # Arrow makes floats of numbers among nulls, which 64 bits do not survive.
+    # Arrow converts a column with nulls to floats, which cannot hold all 64-bit integers.
     found: NDArray[np.int64] = pc.fill_null(column, 0).to_numpy().astype(np.int64, copy=False)
     return found
 

@@ -1,16 +1,18 @@
-"""The configuration of a target topic: what it is created with, what is held while it is filled, what it ends with.
+"""The configuration of a target topic: at its creation, during the restore, and afterwards.
 
-Held values keep a broker from deleting, compacting, redating, recompressing or refusing what is restored. The way back
-is data, made before anything is changed, so that after a crash the stored plan can still put everything right.
+During the restore temporary values keep brokers from deleting, compacting, recompressing or refusing restored records,
+and from changing their timestamps. How to undo them is part of the plan, which is stored before anything is changed. So
+a resumed restore still knows the topic's own values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container
 
     from maxbrod.kafka.state.cluster_state import TopicState
 
@@ -34,19 +36,19 @@ _HELD: Final = {
     RETENTION_MS: "-1",
 }
 MESSAGE_BYTES_DEFAULT: Final = 1_048_588
-"""Kafka's own; a batch of fillers is a little smaller."""
+"""Kafka's default. A batch of fillers is a little smaller."""
 _SEGMENT_BYTES_DEFAULT: Final = 1 << 30
 _REQUEST_BYTES_MAX: Final = 100 << 20
-"""What a broker reads at all in one request (socket.request.max.bytes), if nobody has told it otherwise."""
+"""The largest request that a broker reads by default (socket.request.max.bytes)."""
 _BATCH_SLACK_BYTES: Final = 1024
-"""A message of an old magic grows by its new header."""
+"""Messages of magic 0 and 1 grow by their new header."""
 PLACED: Final = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
-"""They name brokers of the cluster that was backed up."""
+"""Settings that name brokers of the cluster that was backed up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """Values to set, and names to delete, which gives them back to the broker's own default."""
+    """Values to set, and names to delete, which resets them to the broker's default."""
 
     set: Mapping[str, str] = field(default_factory=dict)
     delete: tuple[str, ...] = ()
@@ -57,17 +59,17 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfigs:
-    """`create` is for a topic that does not exist, `hold` for one that does; `release` ends the restore of either."""
+    """`create` is for a topic that does not exist, `hold` for one that exists; `release` is for both, at the end."""
 
     create: Mapping[str, str] = field(default_factory=dict)
     hold: ConfigChange = field(default_factory=ConfigChange)
     release: ConfigChange = field(default_factory=ConfigChange)
     final: Mapping[str, str] = field(default_factory=dict)
-    """What is set on the topic itself in the end."""
+    """The topic's own values after the restore."""
     dropped: tuple[str, ...] = ()
-    """Archived, but this target cannot have it."""
+    """Archived settings that the target's brokers do not know."""
     left_out: tuple[str, ...] = ()
-    """Archived, and not restored: about brokers of the other cluster, or nobody told its value."""
+    """Archived settings that are not restored: they name brokers of the other cluster, or have no archived value."""
 
 
 def plan_new_configs(
@@ -78,9 +80,10 @@ def plan_new_configs(
     batch_bytes_max: int,
     known: Container[str] | None,
 ) -> TopicConfigs:
-    """For a topic that the restore creates. `known` are the names that the target's brokers know; None: nobody asked.
+    """The configuration of a topic that the restore creates.
 
-    `source` is the topic as it was backed up; None, or one without configs, where nobody knows.
+    `known` are the settings that the target's brokers know; None: unknown. `source` is the topic as it was backed up;
+    None, or a topic without configs, if the archive does not know it.
     """
     archived = {} if source is None else source.configs or {}
     wanted = {name: value for name, value in archived.items() if name not in PLACED and value is not None}
@@ -104,7 +107,7 @@ def plan_new_configs(
 def plan_existing_configs(
     target: TopicState, *, batch_bytes_max: int, known: Container[str] | None
 ) -> TopicConfigs | None:
-    """For a topic that is there, which ends as it began. None: it cannot be read, so nothing can be put back."""
+    """The configuration of a topic that exists, which keeps its own in the end. None: this user may not read it."""
     if target.configs is None or target.effective is None:
         return None
     own = {name: value for name, value in target.configs.items() if value is not None}
@@ -126,7 +129,7 @@ def _held(effective: Mapping[str, str], batch_bytes_max: int, known: Container[s
     batch_bytes = min(max(batch_bytes_max + _BATCH_SLACK_BYTES, MESSAGE_BYTES_DEFAULT), _REQUEST_BYTES_MAX)
     if _as_int(effective.get(_MAX_MESSAGE_BYTES), MESSAGE_BYTES_DEFAULT) < batch_bytes:
         held[_MAX_MESSAGE_BYTES] = str(batch_bytes)
-    # A broker refuses batches that do not fit into one of its segments.
+    # A broker refuses batches that are larger than a segment.
     if _as_int(effective.get(_SEGMENT_BYTES), _SEGMENT_BYTES_DEFAULT) < batch_bytes:
         held[_SEGMENT_BYTES] = str(batch_bytes)
     return held
@@ -145,7 +148,7 @@ def _as_int(text: str | None, otherwise: int) -> int:
 
 
 def retention_of(configs: Mapping[str, str], name: str) -> int | None:
-    """Of `retention.ms` or `retention.bytes`; None where nothing is deleted by it, or nobody knows."""
+    """The value of `retention.ms` or `retention.bytes`; None: it deletes nothing, or is unknown."""
     if "delete" not in configs.get(CLEANUP_POLICY, "delete").split(","):
         return None
     found = _as_int(configs.get(name), -1)

@@ -1,7 +1,7 @@
-"""Where records of a source partition stand at the target, once their offsets have changed: a list of ranges.
+"""The target offsets of a source partition's records, where a restore changes offsets: a list of ranges.
 
-A range says that `count` records, at `count` consecutive offsets from `source` on, stand at as many from `target` on.
-Records that follow each other on both sides are one range, so that a contiguous partition has one, whatever its size.
+A range says that `count` records at consecutive offsets from `source` on are at consecutive offsets from `target` on.
+Records that are adjacent on both sides form one range, so a contiguous partition has one range, whatever its size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from maxbrod.errors import CorruptDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -25,7 +25,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translated:
-    """An offset at the target. `exact`: of the very record; else of the next one that was restored."""
+    """A target offset. `exact`: it is the offset of the same record, not of the next record that was restored."""
 
     offset: int
     exact: bool
@@ -33,7 +33,7 @@ class Translated:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetMap:
-    """Ranges in the order of offsets, which rise on both sides. `base` is where an empty map stands at the target."""
+    """Ranges in the order of offsets, which rise on both sides. `base` is the target offset of the first record."""
 
     source: NDArray[np.int64]
     count: NDArray[np.int64]
@@ -67,9 +67,9 @@ class OffsetMap:
         return int(self.source[-1] + self.count[-1]) if len(self) else 0
 
     def translate(self, offset: int) -> Translated:
-        """Of a source offset; one without a record, or before all of them, becomes the next record's.
+        """The target offset for a source offset; without a record there, that of the next restored record.
 
-        Beyond the last record it is the end. A group that goes on there has missed nothing and sees nothing twice.
+        Beyond the last record it is the end. A group that continues there misses no record and sees none twice.
         """
         place = int(np.searchsorted(self.source, offset, side="right")) - 1
         if place >= 0 and offset < int(self.source[place] + self.count[place]):
@@ -78,18 +78,11 @@ class OffsetMap:
             return Translated(offset=int(self.target[place + 1]), exact=False)
         return Translated(offset=self.target_end, exact=len(self) > 0 and offset == self.source_end)
 
-    def source_of(self, target: int) -> int | None:
-        """The inverse, of a record; None where this map put none."""
-        place = int(np.searchsorted(self.target, target, side="right")) - 1
-        if place < 0 or target >= int(self.target[place] + self.count[place]):
-            return None
-        return int(self.source[place]) + target - int(self.target[place])
-
 
 def build_map(source: Any, count: Any, target: Any, *, base: int) -> OffsetMap:  # noqa: ANN401 - arrays, or lists
-    """From columns, one value for each batch or any other run of records; neighbours become one range.
+    """A map from columns with one value for each batch or other run of records; adjacent runs become one range.
 
-    CorruptDataError: they do not rise, or overlap, on either side.
+    CorruptDataError: offsets overlap or go backwards on either side.
     """
     columns = [np.asarray(each, np.int64) for each in (source, count, target)]
     kept = columns[1] != 0
@@ -102,34 +95,31 @@ def build_map(source: Any, count: Any, target: Any, *, base: int) -> OffsetMap: 
     return OffsetMap(source[starts], merged, target[starts], base)
 
 
-def join_maps(maps: Iterable[OffsetMap], *, base: int) -> OffsetMap:
-    """Of parts that follow each other, such as the tasks of one partition."""
-    parts = list(maps)
-    columns = ([getattr(part, name) for part in parts] for name in ("source", "count", "target"))
-    empty = np.zeros(0, np.int64)
-    return build_map(*(np.concatenate([empty, *column]) for column in columns), base=base)
-
-
 def encode_map(found: OffsetMap) -> dict[str, Any]:
-    """As plain JSON values: distances instead of offsets, so that many ranges are small, and smaller in zstd."""
+    """The map as plain JSON values: distances instead of offsets, which are short and compress well."""
     source_gap = np.diff(found.source + found.count, prepend=0) - found.count
     target_gap = np.diff(found.target + found.count, prepend=found.base) - found.count
     rows = zip(source_gap.tolist(), found.count.tolist(), target_gap.tolist(), strict=True)
     return {"base": found.base, "ranges": list(chain.from_iterable(rows))}
 
 
-def decode_map(document: dict[str, Any]) -> OffsetMap:
-    """The map that `encode_map` wrote; CorruptDataError where it cannot be one."""
-    try:
-        base, values = document["base"], document["ranges"]
-        if type(base) is not int or any(type(each) is not int for each in values) or len(values) % _FIELDS:
-            raise TypeError(base)
-        source_gap, count, target_gap = np.array(values, np.int64).reshape(-1, _FIELDS).T
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise CorruptDataError(f"an offset map cannot be read: {error!r}", operation="read an offset map") from error
+def decode_map(document: Mapping[str, Any]) -> OffsetMap:
+    """The map that `encode_map` wrote. CorruptDataError: it is not one."""
+    base, (source_gap, count, target_gap) = decode_columns(document, "ranges", _FIELDS)
     source = np.cumsum(source_gap + count) - count
     target = base + np.cumsum(target_gap + count) - count
     return build_map(source, count, target, base=base)
+
+
+def decode_columns(document: Mapping[str, Any], name: str, width: int) -> tuple[int, NDArray[np.int64]]:
+    """`base`, and as columns the numbers that are stored row by row under `name`. CorruptDataError: not numbers."""
+    try:
+        base, values = document["base"], document[name]
+        if type(base) is not int or any(type(each) is not int for each in values):
+            raise TypeError(base)
+        return base, np.array(values, np.int64).reshape(-1, width).T
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise CorruptDataError(f"an offset map cannot be read: {error!r}", operation="read an offset map") from error
 
 
 def _check(source: NDArray[np.int64], count: NDArray[np.int64], target: NDArray[np.int64], base: int) -> None:
@@ -141,7 +131,7 @@ def _check(source: NDArray[np.int64], count: NDArray[np.int64], target: NDArray[
     if not fits.all():
         place = int(fits.argmin())
         raise CorruptDataError(
-            f"an offset map goes backwards: {count[place]} records stand at {target[place]}",
+            f"an offset map goes backwards: {count[place]} records are at {target[place]}",
             operation="make an offset map",
             offset=int(source[place]),
         )

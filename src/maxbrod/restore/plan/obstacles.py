@@ -1,4 +1,4 @@
-"""What stands in the way of a restore, as values: each says what it is, what to do about it, and whether it ends it."""
+"""Obstacles to a restore, as values: what is wrong, what to do about it, and whether it is fatal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ObstacleKind(StrEnum):
-    """In the order in which they are told."""
+    """In the order in which they are reported."""
 
     TOPIC_MISSING = "topic missing"
     GROUP_MISSING = "group missing"
@@ -24,11 +24,11 @@ class ObstacleKind(StrEnum):
     UNEXPLAINED = "unexplained"
     INCOMPLETE = "incomplete"
     UNPROVED = "unproved"
-    """By the layout of another tool, which does not tell."""
+    """The layout of another tool does not record enough to prove that the archive is complete."""
     NAME = "name"
     DONE_BEFORE = "done before"
     HELD = "held"
-    """By a restore that was interrupted."""
+    """An interrupted restore writes to the topic."""
     TARGET_NOT_EMPTY = "target not empty"
     PARTITION_COUNT = "partition count"
     OFFSETS = "offsets"
@@ -37,7 +37,7 @@ class ObstacleKind(StrEnum):
     BROKERS = "brokers"
     PERMISSION = "permission"
     RIGHT_UNKNOWN = "right unknown"
-    """Brokers do not tell what is allowed on topics that are not there yet, so this is no reason to worry anybody."""
+    """Common and harmless: brokers do not reveal rights on topics that do not exist yet."""
     CONFIG = "configuration"
     RETENTION = "retention"
     GROUPS = "groups"
@@ -54,13 +54,13 @@ _ERRORS: Final[dict[ObstacleKind, type[MaxbrodError]]] = {
     ObstacleKind.UNPROVED: IncompleteError,
 }
 GAPS: Final = frozenset({ObstacleKind.CORRUPT, ObstacleKind.UNEXPLAINED, ObstacleKind.INCOMPLETE})
-"""What the archive lacks of what is asked for: fatal, unless it is accepted."""
+"""Requested records that the archive lacks: fatal, unless the user accepts gaps."""
 _ORDER: Final = {kind: place for place, kind in enumerate(ObstacleKind)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """About one topic or partition. One that is not fatal is a warning."""
+    """An obstacle, usually about one topic or partition. One that is not fatal is a warning."""
 
     kind: ObstacleKind
     where: str | None
@@ -74,14 +74,14 @@ class Obstacle:
 
 
 def in_order(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
-    """Fatal ones first."""
+    """Sorted, fatal ones first."""
     return tuple(
         sorted(obstacles, key=lambda each: (not each.fatal, _ORDER[each.kind], each.where or "", each.offset or 0))
     )
 
 
 def refusal(obstacles: Iterable[Obstacle]) -> MaxbrodError | None:
-    """The error that ends the command, about the first fatal obstacle; how many others there are is in its message."""
+    """The error that ends the command, about the first fatal obstacle. Its message counts the others."""
     fatal = [each for each in in_order(obstacles) if each.fatal]
     if not fatal:
         return None

@@ -1,7 +1,7 @@
-"""The plan of a restore: all that will be done, as one value. What `--dry-run` prints is what runs.
+"""The plan of a restore: everything that will be done, as one value. What `--dry-run` prints is what runs.
 
-It speaks of offsets and names, not of objects, so that it stays true while the archive's segments are compacted; and it
-is stored before the first record is produced, so that whoever goes on after a crash does what was begun.
+It is about offsets and names, not about objects, so it stays valid while segments of the archive are compacted. It is
+stored before the first record is written, so a resumed restore does what was planned at first.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.access import AccessPlan, plan_access
-from maxbrod.restore.plan.access_preflight import find_access_obstacles
+from maxbrod.restore.plan.access import AccessPlan, find_access_obstacles, plan_access
 from maxbrod.restore.plan.choosing import choose_groups
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order
 from maxbrod.restore.plan.offsets_mode import OffsetsPlan, plan_offsets
-from maxbrod.restore.plan.permissions import find_missing_rights
-from maxbrod.restore.plan.preflight import Subject, find_obstacles, lost_obstacles, why_left_out
+from maxbrod.restore.plan.preflight import Subject, find_missing_rights, find_obstacles, lost_obstacles, why_left_out
 from maxbrod.restore.plan.request import OffsetsMode, command_digest
 from maxbrod.restore.plan.sources import Source, measure_sources, with_lost
 from maxbrod.restore.plan.targets import Right, TargetTopic, count_partitions, plan_target
-from maxbrod.restore.repartition.blocks import SourceExtent, plan_blocks
+from maxbrod.restore.repartition.extents import SourceExtent, plan_extents
+from maxbrod.transform.plan import TransformPlan  # noqa: TC001 - pydantic reads the types of fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,12 +34,11 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.plan.sources import UnreadableRange
     from maxbrod.restore.plan.targets import TargetState
-    from maxbrod.transform.plan import TransformPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRestore:
-    """One source partition. Unless its topic is repartitioned it goes to the target's of the same number."""
+    """One source partition. Unless its topic is repartitioned, it goes to the target partition of the same number."""
 
     source: Source
     offsets: OffsetsPlan
@@ -51,25 +49,25 @@ class TopicPlan:
     target: TargetTopic
     partitions: tuple[PartitionRestore, ...]
     blocks: tuple[SourceExtent, ...] = ()
-    """Of a repartitioned topic: the order in which all is read."""
+    """For a repartitioned topic: the order in which its sources are read."""
     known_from: str | None = None
-    """The run that says what the topic was like, if that is not the plan's own: the cluster had lost it by then."""
+    """The run that the topic's configuration is from, if it is an older one: the cluster had lost the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceArchive:
-    """What a plan was made from. Neither name holds a secret."""
+    """What a plan was made from. The URL holds no secret."""
 
     url: str
     version: int
-    """Of the catalog."""
+    """The version of the catalog."""
     run_id: str | None
-    """Whose snapshot says what topics and groups were like."""
+    """The run whose snapshot describes topics and groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A topic of the archive that is not restored though nobody excluded it."""
+    """A topic of the archive that is not restored although the request does not exclude it."""
 
     topic: str
     why: str
@@ -79,7 +77,7 @@ class LeftOut:
 class RestorePlan:
     restore_id: str
     command: str
-    """The digest of the command: the same again goes on with this restore."""
+    """The digest of the command. The same command again resumes this restore."""
     archive: SourceArchive
     cluster_id: str
     planned_at_ms: int
@@ -92,12 +90,12 @@ class RestorePlan:
     with_quotas: bool
     obstacles: tuple[Obstacle, ...]
     access: AccessPlan = field(default_factory=AccessPlan)
-    """The ACLs and quotas that come back."""
+    """The ACLs and quotas to restore."""
     provenance: bool = False
     source_cluster_id: str | None = None
-    """Of the cluster that was archived, where its snapshot knows it."""
+    """The id of the cluster that was backed up, if its snapshot has it."""
     transform: TransformPlan | None = None
-    """What records go through before they are restored."""
+    """The transformation of records before they are restored."""
     left_out: tuple[LeftOut, ...] = ()
 
     @property
@@ -111,7 +109,7 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLine:
-    """One line of a table: a topic, or the partitions of one that are alike in what is done about their offsets."""
+    """One line of a table: a topic, or those of its partitions that have the same offsets mode."""
 
     source: str
     target: str
@@ -145,12 +143,12 @@ def plan_restore(
     lost: Mapping[PartitionId, Sequence[UnreadableRange]] | None = None,
     revisions: Revisions | None = None,
 ) -> RestorePlan:
-    """`rows` of the chosen topics have the columns of `SOURCE_COLUMNS`; `ends` and `snapshot` are of `archive.run_id`.
+    """`rows` have the columns of `SOURCE_COLUMNS`; `ends` and `snapshot` are those of the run `archive.run_id`.
 
-    `topic_runs` says of topic ids which other run they are from, `access_runs` the same of ACLs and quotas.
-    `lost` are rows of which it is known that their objects are gone or damaged; `revisions` those that the rows are of.
+    `topic_runs` maps topic ids to the older run that describes them, `access_runs` the same for ACLs and quotas.
+    `lost` are ranges whose objects are missing or damaged; `revisions` are those of the rows.
 
-    Obstacles do not keep a plan from being made: `obstacles.refusal` says whether it may run.
+    A plan with fatal obstacles is still a plan: `obstacles.refusal` says whether it may run.
     """
     as_of = request.as_of is not None
     sources = measure_sources(rows, request, chosen, ends, as_of=as_of, lost=lost, revisions=revisions)
@@ -203,7 +201,7 @@ def sources_of(plan: RestorePlan) -> list[Source]:
 def without_lost(
     plan: RestorePlan, lost: Mapping[PartitionId, Sequence[UnreadableRange]], *, accepted: bool
 ) -> RestorePlan:
-    """The same plan, of which more is known to be lost: that is left out if it is `accepted`, else it is in the way."""
+    """The plan with more unreadable ranges. They are left out if `accepted`, and fatal obstacles otherwise."""
 
     def changed(each: PartitionRestore) -> PartitionRestore:
         found = lost.get(each.source.id)
@@ -219,7 +217,7 @@ def without_lost(
 
 
 def describe(plan: RestorePlan) -> tuple[PlanLine, ...]:
-    """What a person reads: a line for each topic, and one more where its partitions differ in their offsets."""
+    """The plan for a person: a line for each topic, and two if its partitions have different offsets modes."""
     return tuple(line for topic in plan.topics for line in _lines(topic))
 
 
@@ -234,7 +232,7 @@ def _subject(
     topics: Mapping[str, TopicState],
     state: TargetState,
 ) -> Subject:
-    # By its id: another incarnation may have looked otherwise.
+    # By its id: another incarnation may have had another configuration.
     topic_id = sources[0].topic_id
     archived = topics.get(topic_id)
     count = count_partitions(sources, archived, counts.get(topic_id, 0))
@@ -257,13 +255,13 @@ def _topic_plan(subject: Subject, rows: pa.Table, runs: Mapping[str, str]) -> To
     return TopicPlan(
         target=target,
         partitions=tuple(PartitionRestore(source=source, offsets=offsets) for source, offsets in pairs),
-        blocks=plan_blocks(rows, subject.sources, target.partition_count) if target.repartitioned else (),
+        blocks=plan_extents(rows, subject.sources, target.partition_count) if target.repartitioned else (),
         known_from=runs.get(target.topic_id),
     )
 
 
 def _missing(request: RestoreRequest, chosen: Chosen, sources: Sequence[Source]) -> Iterator[Obstacle]:
-    """What was asked for by name or number, and is not there."""
+    """Names and numbers of the request that the archive does not have."""
 
     def missing(what: str, where: str | None, kind: ObstacleKind = ObstacleKind.TOPIC_MISSING) -> Obstacle:
         return Obstacle(kind=kind, where=where, what=what, hint="see 'maxbrod ls'", fatal=True)
@@ -274,11 +272,11 @@ def _missing(request: RestoreRequest, chosen: Chosen, sources: Sequence[Source])
     known = {TopicPartition(topic=source.topic, partition=source.partition) for source in sources}
     for where in (each.where for each in request.ranges if each.where.topic not in chosen.missing):
         if where not in known:
-            yield missing(f"the archive has no partition {where}, or it is not asked for", str(where))
+            yield missing(f"the archive has no partition {where}, or the request excludes it", str(where))
     for partition in sorted(request.partitions - {source.partition for source in sources}):
         yield missing(f"no topic that is restored has a partition {partition}", None)
     if not sources and not chosen.wrong:
-        yield missing("nothing in the archive is what was asked for", None, ObstacleKind.NOTHING_CHOSEN)
+        yield missing("nothing in the archive matches the request", None, ObstacleKind.NOTHING_CHOSEN)
 
 
 def _lines(topic: TopicPlan) -> Iterator[PlanLine]:

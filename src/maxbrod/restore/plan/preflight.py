@@ -1,4 +1,4 @@
-"""Looks for everything that stands in the way of a restore, all at once, before anything is changed."""
+"""Finds every obstacle to a restore at once, before anything is changed; also the rights that it needs and lacks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.rename import is_topic_name
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.sources import TROUBLES_MAX
-from maxbrod.restore.plan.targets import UNKNOWN_END
+from maxbrod.restore.plan.targets import UNKNOWN_END, Right
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.kafka.state.cluster_state import TopicState
+    from maxbrod.restore.plan.access import AccessPlan
     from maxbrod.restore.plan.offsets_mode import OffsetsPlan
     from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.plan.sources import Source, UnreadableRange
@@ -32,30 +33,31 @@ if TYPE_CHECKING:
 _DAY_S: Final = 86_400
 _KAFKA_DEFAULTS: Final = {CLEANUP_POLICY: "delete", RETENTION_MS: str(7 * _DAY_S * 1000)}
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
-_TROUBLES: Final = {
+_MISSING: Final = {
     None: (ObstacleKind.INCOMPLETE, "the archive has no row for"),
-    GapReason.CORRUPT: (ObstacleKind.CORRUPT, "damaged batches were met in the log at"),
-    GapReason.UNEXPLAINED: (ObstacleKind.UNEXPLAINED, "records are missing, and nothing says why, among"),
+    GapReason.CORRUPT: (ObstacleKind.CORRUPT, "the log had damaged batches at"),
+    GapReason.UNEXPLAINED: (ObstacleKind.UNEXPLAINED, "records are missing for an unknown reason among"),
 }
 _LOST: Final = "put the objects back from a copy of the archive; or restore without these offsets: say --accept-gaps"
-_ACCEPT: Final = "see 'maxbrod show'; to restore what there is, say --accept-gaps"
+_HOLES_HINT: Final = "holes are filled with empty transactions instead, about 200 a second"
+_ACCEPT: Final = "see 'maxbrod show'; to restore all other records, say --accept-gaps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One topic of a plan, with all that is known of it on both sides."""
+    """One topic of a plan, with what is known about its source and its target."""
 
     target: TargetTopic
     archived: TopicState | None
     sources: Sequence[Source]
     offsets: Sequence[OffsetsPlan]
-    """Of each source."""
+    """The offsets mode of each source."""
 
 
 def find_obstacles(
     request: RestoreRequest, subjects: Sequence[Subject], state: TargetState, *, now_ms: int
 ) -> Iterator[Obstacle]:
-    """In no particular order; what the archive lacks of the request's names is told where topics are chosen."""
+    """In no particular order. Names that the archive lacks are reported where topics are chosen."""
     yield from _names(subjects, state)
     yield from _provenance(request, subjects)
     for each in subjects:
@@ -66,24 +68,24 @@ def find_obstacles(
 
 
 def why_left_out(topic: str) -> str:
-    """Of an internal topic that is in the archive, and that no restore takes without being told."""
+    """Why an internal topic of the archive is not restored by default."""
     if topic in _INTERNAL:
-        return "it belongs to the brokers, and no client may write to it; groups come back with --groups"
+        return "it belongs to the brokers, and no client may write to it; restore groups with --groups"
     return "its name begins with __, as those of internal topics do: name it with --topic to restore it"
 
 
 def _archive(request: RestoreRequest, sources: Sequence[Source]) -> Iterator[Obstacle]:
     for source in sources:
         where = f"{source.topic}-{source.partition}"
-        for trouble in source.troubles:
-            kind, what = _TROUBLES[trouble.reason]
+        for missing in source.troubles:
+            kind, what = _MISSING[missing.reason]
             yield Obstacle(
                 kind=kind,
                 where=where,
-                what=f"{what} offsets {trouble.first} to {trouble.end}",
+                what=f"{what} offsets {missing.first} to {missing.end}",
                 hint=_ACCEPT,
                 fatal=not request.accept_gaps,
-                offset=trouble.first,
+                offset=missing.first,
             )
         yield from lost_obstacles(source, source.lost, accepted=request.accept_gaps)
         if source.troubles_total > len(source.troubles):
@@ -98,7 +100,7 @@ def _archive(request: RestoreRequest, sources: Sequence[Source]) -> Iterator[Obs
 
 
 def lost_obstacles(source: Source, lost: Sequence[UnreadableRange], *, accepted: bool) -> Iterator[Obstacle]:
-    """What the objects of a partition do not hold, though its rows say so."""
+    """Ranges that rows name and that cannot be read from their objects."""
     where = f"{source.topic}-{source.partition}"
 
     def obstacle(what: str, offset: int | None) -> Obstacle:
@@ -113,19 +115,19 @@ def lost_obstacles(source: Source, lost: Sequence[UnreadableRange], *, accepted:
 
 def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle]:
     taken: dict[str, str] = {}
-    # Kafka makes one name of two that differ only in these, and refuses the second.
+    # Two names that differ only in these characters collide in metrics, so Kafka refuses the second one.
     alike = {name.replace(".", "_"): name for name in state.names}
     for target in (each.target for each in subjects):
         why, hint = None, "give the topic another name"
         folded = target.name.replace(".", "_")
         if not is_topic_name(target.name):
-            why = f"Kafka allows no topic of the name {target.name!r}"
+            why = f"Kafka does not allow the topic name {target.name!r}"
         elif target.name in _INTERNAL:
             why, hint = f"{target.name} belongs to the brokers: no client may write to it", "restore groups by name"
         elif target.name in taken:
             why = f"{taken[target.name]} and {target.source_topic} would both become {target.name}"
         elif alike.get(folded, target.name) != target.name and not target.exists:
-            why = f"Kafka does not tell {target.name} from {alike[folded]}, which is there"
+            why = f"Kafka does not distinguish {target.name} from {alike[folded]}, which exists"
         if why is not None:
             yield Obstacle(kind=ObstacleKind.NAME, where=target.source_topic, what=why, hint=hint, fatal=True)
         taken.setdefault(target.name, target.source_topic)
@@ -133,9 +135,9 @@ def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle
 
 
 def _provenance(request: RestoreRequest, subjects: Sequence[Subject]) -> Iterator[Obstacle]:
-    """Never without the headers that were asked for."""
+    """Refuse rather than restore without the requested headers."""
     for target in (each.target for each in subjects if request.provenance and each.target.repartitioned):
-        what = "records that change their partition cannot be told to say where they came from yet"
+        what = "records that change their partition cannot get headers that name their source yet"
         hint = "restore without --provenance, or with the archived number of partitions"
         yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
 
@@ -153,12 +155,12 @@ def _target(request: RestoreRequest, subject: Subject, state: TargetState) -> It
             fatal=request.strict,
         )
     pairs = list(zip(subject.sources, subject.offsets, strict=True))
-    # Where records change their partition, one reason is that of all.
+    # If records change their partition, all partitions have the same reason.
     for source, offsets in pairs[:1] if target.repartitioned else pairs:
         yield from _offsets(request, target, source, offsets)
     if UNKNOWN_END in target.bases:
         partition = target.bases.index(UNKNOWN_END)
-        what = f"nobody knows where the log of partition {partition} ends"
+        what = f"the log end of partition {partition} is unknown"
         hint = "run it again when all brokers are up"
         yield Obstacle(kind=ObstacleKind.PERMISSION, where=target.name, what=what, hint=hint, fatal=True)
     elif request.offsets is OffsetsMode.AUTO and _holds_records(subject, state):
@@ -166,13 +168,13 @@ def _target(request: RestoreRequest, subject: Subject, state: TargetState) -> It
             kind=ObstacleKind.TARGET_NOT_EMPTY,
             where=target.name,
             what="it is not empty",
-            hint="restore under another name, delete it, or say --offsets append to add to what is there",
+            hint="restore under another name, delete it, or say --offsets append to add to its records",
             fatal=True,
         )
 
 
 def _holds_records(subject: Subject, state: TargetState) -> bool:
-    """In a partition that is written to: others may hold what they will."""
+    """Whether a partition that is written to holds records. Other partitions may."""
     target = subject.target
     written = {source.partition for source in subject.sources}
     partitions = range(target.partition_count) if target.repartitioned else written
@@ -181,13 +183,13 @@ def _holds_records(subject: Subject, state: TargetState) -> bool:
 
 
 def _partitions(request: RestoreRequest, target: TargetTopic) -> Iterator[Obstacle]:
-    """Keys are hashed anew only where that was asked for."""
+    """Keys are hashed again only on request."""
     wanted, present = request.partition_count_of(target.source_topic), target.partition_count
     if wanted == present or (wanted is None and not target.repartitioned):
         return
     if wanted is None:
         what = f"it has {present} partitions, the archived topic {target.source_partition_count}"
-        hint = f"restore under another name, or say --partition-count {present}: keys are hashed anew then"
+        hint = f"restore under another name, or say --partition-count {present}, which hashes keys again"
     else:
         what = f"it has {present} partitions, not {wanted}"
         hint = f"restore under another name, or say --partition-count {present}"
@@ -199,13 +201,13 @@ def _offsets(request: RestoreRequest, target: TargetTopic, source: Source, offse
     append = "restore under another name, or say --offsets append"
     exact = f"--offsets exact keeps them, in about {offsets.cost.seconds:.0f} s" if not target.exists else None
     if target.repartitioned:
-        where, exact = target.name, "--offsets append says that this is meant"
+        where, exact = target.name, "confirm it with --offsets append"
         append = "leave out --offsets exact, or --partition-count"
     if offsets.obstacle is not None:
         yield Obstacle(
             kind=ObstacleKind.OFFSETS,
             where=where,
-            what=f"offsets cannot stay as they are: {offsets.obstacle}",
+            what=f"offsets cannot be kept: {offsets.obstacle}",
             hint=append,
             fatal=True,
         )
@@ -227,15 +229,16 @@ def _configuration(request: RestoreRequest, subject: Subject, state: TargetState
 
     configs = target.configs
     if configs is None:
-        yield warn("its configuration cannot be read, so nothing is held", "allow DescribeConfigs on the topic")
+        what = "its configuration cannot be read, so retention and compaction are not paused"
+        yield warn(what, "allow DescribeConfigs on the topic")
         return
     if not target.exists and (subject.archived is None or subject.archived.configs is None):
         yield warn("the archive does not know its configuration", "set what it needs, or create it first")
     if configs.dropped:
         yield warn(f"these brokers do not know {', '.join(configs.dropped)}", "it is restored without")
     if configs.left_out:
-        what = "about brokers of the cluster that was backed up, or of unknown value"
-        yield warn(f"{', '.join(configs.left_out)} is not restored: {what}", "set it by hand, if it is wanted here")
+        what = "it names brokers of the cluster that was backed up, or its value is unknown"
+        yield warn(f"{', '.join(configs.left_out)} is not restored: {what}", "set it by hand if you need it")
     if target.exists and subject.archived is not None and subject.archived.configs is not None:
         other = sorted(
             name
@@ -243,8 +246,8 @@ def _configuration(request: RestoreRequest, subject: Subject, state: TargetState
             if value is not None and name not in PLACED and configs.final.get(name) != value
         )
         if other:
-            what = f"it is there, and keeps its own configuration: archived otherwise are {', '.join(other)}"
-            yield warn(what, "change it by hand, if it is to be as it was")
+            what = f"it exists and keeps its configuration; the archive has other values for {', '.join(other)}"
+            yield warn(what, "change them by hand to get the archived values")
     unknown = sorted(name for name in request.configs if state.known_configs and name not in state.known_configs)
     if unknown:
         yield warn(f"these brokers do not know {', '.join(unknown)}", "correct or leave out the setting", fatal=True)
@@ -255,7 +258,7 @@ def _configuration(request: RestoreRequest, subject: Subject, state: TargetState
 
 
 def _retention(request: RestoreRequest, subject: Subject, state: TargetState, now_ms: int) -> Iterator[Obstacle]:
-    """What the brokers delete as soon as nothing is held any more."""
+    """Records that the brokers delete as soon as retention is no longer paused."""
     target = subject.target
     configs, doubt = _final_configs(subject, state)
     hint = "set a longer retention for the restored topic, or read it before the restore ends"
@@ -263,8 +266,8 @@ def _retention(request: RestoreRequest, subject: Subject, state: TargetState, no
         hint = f"say --config-set {RETENTION_MS}=-1, or read it before the restore ends"
 
     def warn(what: str) -> Obstacle:
-        told = f"the brokers delete records of it as soon as the restore ends: {what}{doubt}"
-        return Obstacle(kind=ObstacleKind.RETENTION, where=target.name, what=told, hint=hint, fatal=request.strict)
+        why = f"the brokers delete records of it as soon as the restore ends: {what}{doubt}"
+        return Obstacle(kind=ObstacleKind.RETENTION, where=target.name, what=why, hint=hint, fatal=request.strict)
 
     age_max_ms, bytes_max = retention_of(configs, RETENTION_MS), retention_of(configs, RETENTION_BYTES)
     oldest = min((each.min_timestamp for each in subject.sources if each.min_timestamp is not None), default=None)
@@ -284,7 +287,7 @@ def _duration(duration_ms: int) -> str:
 
 
 def _final_configs(subject: Subject, state: TargetState) -> tuple[Mapping[str, str], str]:
-    """What holds in the end, and where that is not sure, why."""
+    """The topic's configuration after the restore; and a note if that is uncertain."""
     target = subject.target
     own = {} if target.configs is None else target.configs.final
     archived = None if subject.archived is None else subject.archived.effective
@@ -292,12 +295,50 @@ def _final_configs(subject: Subject, state: TargetState) -> tuple[Mapping[str, s
         present = state.cluster.topic(target.name)
         if present is not None and present.effective is not None:
             return {**present.effective, **own}, ""
-        return {**_KAFKA_DEFAULTS, **own}, "; its configuration cannot be read, and this is Kafka's own default"
+        return {**_KAFKA_DEFAULTS, **own}, "; its configuration cannot be read, and this is Kafka's default"
     unknown = subject.archived is None or subject.archived.configs is None
     why = ", because the archive does not know its configuration" if unknown else ""
     if state.defaults is not None:
-        # Only where it comes from the brokers: what the topic itself says needs no explaining.
-        return {**state.defaults, **own}, f"; that is the brokers' own default{why}" if RETENTION_MS not in own else ""
+        # Only if the value is the brokers': one of the topic itself needs no explanation.
+        return {**state.defaults, **own}, f"; that is the brokers' default{why}" if RETENTION_MS not in own else ""
     if archived is not None:
         return {**archived, **own}, ""
-    return {**_KAFKA_DEFAULTS, **own}, f"; that is Kafka's own default, and nobody could ask these brokers{why}"
+    return {**_KAFKA_DEFAULTS, **own}, f"; that is Kafka's default, and that of these brokers is unknown{why}"
+
+
+def find_missing_rights(
+    request: RestoreRequest, subjects: Sequence[Subject], state: TargetState, access: AccessPlan
+) -> Iterator[Obstacle]:
+    """An obstacle for each needed right that is denied or unknown."""
+    for right, is_needed in _needed(request, subjects, access).items():
+        if is_needed and not state.rights.get(right, False):
+            yield _obstacle(request, right, state)
+
+
+def _needed(request: RestoreRequest, subjects: Sequence[Subject], access: AccessPlan) -> Mapping[Right, bool]:
+    exact = [each for subject in subjects for each in subject.offsets if each.mode is OffsetsMode.EXACT]
+    return {
+        Right.WRITE: bool(subjects),
+        Right.READ: bool(subjects),
+        Right.CREATE: any(not each.target.exists for each in subjects),
+        # New topics too: they are created with temporary settings, which are removed in the end.
+        Right.ALTER_CONFIGS: bool(subjects),
+        Right.DELETE: any(each.cost.leading for each in exact),
+        Right.CLUSTER_ACTION: any(each.cost.holes for each in exact),
+        Right.READ_GROUPS: bool(request.groups),
+        Right.ALTER_CLUSTER: access.acls is not None and bool(access.acls.create),
+        Right.ALTER_CLUSTER_CONFIGS: access.quotas is not None and bool(access.quotas.set),
+    }
+
+
+def _obstacle(request: RestoreRequest, right: Right, state: TargetState) -> Obstacle:
+    known, optional = right in state.rights, right is Right.CLUSTER_ACTION
+    names = state.denied.get(right, ())
+    more = f", nor on {len(names) - 1} more" if len(names) > 1 else ""
+    return Obstacle(
+        kind=ObstacleKind.PERMISSION if known else ObstacleKind.RIGHT_UNKNOWN,
+        where=names[0] if names else None,
+        what=f"this user may not {right}{more}" if known else f"it is unknown whether this user may {right}",
+        hint=_HOLES_HINT if optional else f"allow {right}",
+        fatal=not optional and (known or request.strict),
+    )

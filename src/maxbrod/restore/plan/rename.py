@@ -1,4 +1,4 @@
-"""What a topic is called at the target: by a list of names, by expressions with groups, by prefix and suffix."""
+"""The name of a topic at the target: by a list of names, by regular expressions, by prefix and suffix."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rename:
-    """A name that is listed becomes what the list says, and nothing else is done to it.
+    """A listed name becomes what the list says, and nothing else.
 
-    Of any other name, the first expression that matches all of it is applied; then prefix and suffix are added.
+    To any other name the first expression that matches the whole name is applied; then prefix and suffix are added.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Rename:
     suffix: str = ""
 
     def apply(self, topic: str) -> str:
-        """The target's name; whether Kafka would have it is asked by the preflight."""
+        """The target's name. The preflight checks whether Kafka allows it."""
         if topic in self.names:
             return self.names[topic]
         matches = ((re.fullmatch(expression, topic), into) for expression, into in self.expressions)
@@ -38,7 +38,7 @@ class Rename:
         return f"{self.prefix}{renamed}{self.suffix}"
 
     def unused(self, topics: Iterable[str]) -> tuple[str, ...]:
-        """The rules, as `--rename` has them, that are about none of these topics."""
+        """The rules, as in `--rename`, that match none of these topics."""
         known = set(topics)
         listed = [f"{old}={new}" for old, new in self.names.items() if old not in known]
         rules = ((expression, into) for expression, into in self.expressions)
@@ -49,14 +49,14 @@ class Rename:
 
 
 def unused_rule(rule: str, topics: Iterable[str]) -> UsageError:
-    """The error about a rule that is about none of the topics."""
+    """The error about a rule that matches none of the topics."""
     word = f"/{rule.split('/')[1]}/" if rule.startswith("/") else rule.partition("=")[0]
-    hint = nearest(word, topics, see="name topics that are meant, or leave the rule out")
-    return UsageError(f"--rename {rule} renames nothing: no topic that is meant matches it", hint=hint)
+    hint = nearest(word, topics, see="name a chosen topic, or leave the rule out")
+    return UsageError(f"--rename {rule} renames nothing: it matches no chosen topic", hint=hint)
 
 
 def parse_rename(words: Iterable[str] = (), *, prefix: str = "", suffix: str = "") -> Rename:
-    """From the words of a command line. UsageError: a word that says nothing, or two that contradict each other."""
+    """The rules from words of the command line. UsageError: a word has no meaning, or two contradict each other."""
     names: dict[str, str] = {}
     expressions: list[tuple[str, str]] = []
     for word in words:
@@ -80,13 +80,13 @@ def is_topic_name(name: str) -> bool:
 
 
 def _expression(word: str) -> tuple[str, str]:
-    """No name has a slash, so that neither side needs one."""
+    """Topic names have no slash, so neither side needs one."""
     parts = word.split("/")
     if len(parts) != 4 or parts[0] or parts[3] or not parts[1]:
         raise _unclear(word)
     _, expression, replacement, _ = parts
     try:
-        # Finds a group that the expression does not have, which would show only at the first topic that matches.
+        # Finds references to groups that the expression does not have, before the first topic matches.
         re.compile(expression).sub(replacement, "")
     except (re.error, IndexError) as error:
         raise UsageError(f"{word!r} cannot be applied: {error}", operation=_OPERATION, hint=_HINT) from error
@@ -94,4 +94,4 @@ def _expression(word: str) -> tuple[str, str]:
 
 
 def _unclear(word: str) -> UsageError:
-    return UsageError(f"{word!r} does not say how a topic is renamed", operation=_OPERATION, hint=_HINT)
+    return UsageError(f"{word!r} is not a rule for renaming topics", operation=_OPERATION, hint=_HINT)

@@ -1,7 +1,7 @@
-"""What somebody wants restored, checked as far as that needs neither archive nor cluster.
+"""The request for a restore, checked as far as that needs neither archive nor cluster.
 
-Owns the words of the command line and their meaning. Times are milliseconds; `since` is inclusive, `until` exclusive,
-and so are the first and the end of an offset range. Whether the request can be granted is for the preflight.
+Owns the words of the command line and their meaning. Times are milliseconds; `since` is inclusive and `until`
+exclusive, as are the first and the end of an offset range. The preflight checks whether the request is possible.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RANGE: Final = re.compile(
 
 
 class OffsetsMode(StrEnum):
-    """Where restored records stand: at their own offsets, one after another, or whichever can be had cheaply."""
+    """The offsets of restored records: their own (exact), consecutive (append), or exact if that is cheap (auto)."""
 
     AUTO = "auto"
     EXACT = "exact"
@@ -40,7 +40,7 @@ class OffsetsMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Offsets [first, end) of a source partition; None is as far as the archive goes."""
+    """Offsets [first, end) of a source partition; None: as far as the archive reaches."""
 
     where: TopicPartition
     first: int | None = None
@@ -49,59 +49,59 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRequest:
-    """Empty means no restriction, except for `groups`: those are restored only where they are named."""
+    """Empty means no restriction, except for `groups`, which are restored only if they are named."""
 
     topics: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     internal: bool = False
     partitions: frozenset[int] = frozenset()
     ranges: tuple[OffsetRange, ...] = ()
-    """Of a topic that has some, only these partitions are restored."""
+    """If a topic has ranges, only these of its partitions are restored."""
     since_ms: int | None = None
     until_ms: int | None = None
     as_of: str | None = None
     topic_ids: frozenset[str] = frozenset()
-    """Incarnations to take; of topics without one, the newest."""
+    """Incarnations to restore; for topics without one, the newest."""
     rename: Rename = field(default_factory=Rename)
     partition_count: int | None = None
-    """Of the target's topics, where it is to be another one: keys are hashed anew."""
+    """Another number of partitions for all target topics: keys are hashed again."""
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     """The same for single topics of the archive."""
     configs: Mapping[str, str] = field(default_factory=dict)
-    """For the topics that are created, instead of what is archived."""
+    """Settings of the topics that are created, instead of the archived ones."""
     offsets: OffsetsMode = OffsetsMode.AUTO
     strict: bool = False
     accept_gaps: bool = False
-    """Restore what there is, though the archive is known to lack something."""
+    """Restore although the archive lacks some of the records."""
     again: bool = False
-    """Restore once more what the same command has restored before."""
+    """Restore again what the same command has already restored."""
     rate_bytes_per_s: int | None = None
     groups: tuple[str, ...] = ()
     force_groups: bool = False
-    """Move groups that have members, too."""
+    """Also move groups that have members."""
     provenance: bool = False
-    """Tell in headers of every record where it came from."""
+    """Add headers to every record that name its source."""
     with_acls: bool = False
     with_quotas: bool = False
     where: str | None = None
-    """Only records that this is true of, in Spark SQL."""
+    """Restore only records for which this Spark SQL expression is true."""
     select: str | None = None
-    """Fields of records that are rewritten, in Spark SQL."""
+    """Spark SQL expressions that rewrite fields of records."""
     staging: str | None = None
-    """Where transformed records stand until they are restored; in the archive otherwise."""
+    """Where transformed records are staged until they are restored; None: in the archive."""
 
     def __post_init__(self) -> None:
         _check(self)
 
     @property
     def transform(self) -> Transform | None:
-        """What records go through on their way; None: they stay as they are."""
+        """The transformation of records; None: they stay unchanged."""
         if self.where is None and self.select is None:
             return None
         return Transform(where=self.where, select=self.select)
 
     def partition_count_of(self, topic: str) -> int | None:
-        """Of the target of this topic of the archive; None: as many as it has."""
+        """The requested number of partitions for this topic of the archive; None: as many as it has."""
         return self.partition_counts.get(topic, self.partition_count)
 
 
@@ -116,7 +116,9 @@ def parse_range(word: str) -> OffsetRange:
     """`topic:partition:first..end`, either of which may be left out."""
     match = _RANGE.fullmatch(word)
     if match is None or not (match["first"] or match["end"]):
-        raise _wrong(f"{word!r} is no range of offsets", "give topic:partition:first..end, such as orders:3:100..200")
+        raise _wrong(
+            f"{word!r} is not a range of offsets", "give topic:partition:first..end, such as orders:3:100..200"
+        )
     first, end = (int(text) if text else None for text in (match["first"], match["end"]))
     where = TopicPartition(topic=match["topic"], partition=int(match["partition"]))
     return OffsetRange(where=where, first=first, end=end)
@@ -128,26 +130,28 @@ def parse_partition_counts(words: Iterable[str]) -> tuple[int | None, dict[str, 
     for word in words:
         topic, equals, count = word.rpartition("=")
         if re.fullmatch(r"\d{1,6}", count, re.ASCII) is None or (equals and not is_topic_name(topic)):
-            raise _wrong(f"{word!r} is no number of partitions", "give a number, or topic=number, such as orders=12")
+            raise _wrong(f"{word!r} is not a number of partitions", "give a number, or topic=number, such as orders=12")
         if found.setdefault(topic, int(count)) != int(count):
             name = topic or "all topics"
-            raise _wrong(f"{found[topic]} and {count} partitions are asked for {name}", "give one of them")
+            raise _wrong(f"both {found[topic]} and {count} partitions are given for {name}", "give one of them")
     everywhere = found.pop("", None)
     return everywhere, found
 
 
 def command_digest(request: RestoreRequest, *, archive: str, cluster_id: str) -> str:
-    """The same for the same command again, whatever archive and cluster hold by then: finds a restore to go on with.
+    """The digest of a command. It depends on the command alone, so the same command again finds its restore.
 
-    `archive` and `cluster_id` are names, without anything secret.
+    `archive` and `cluster_id` are names without secrets.
     """
+    # The key "wish" is older than the class's name. Another key would give other digests, and restores that an
+    # earlier release began would no longer be found.
     document = {"archive": archive, "cluster_id": cluster_id, "wish": encode_request(request)}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def encode_request(request: RestoreRequest) -> dict[str, Any]:
-    """As plain JSON values. Sets are put in order, and patterns too: they mean the same in any."""
+    """The request as plain JSON values. Sets and patterns are sorted: their order has no meaning."""
     fields = asdict(request)
     for name in ("topics", "exclude", "partitions", "topic_ids", "groups"):
         fields[name] = sorted(set(fields[name]))
@@ -155,11 +159,11 @@ def encode_request(request: RestoreRequest) -> dict[str, Any]:
         [each.where.topic, each.where.partition, _or(each.first, 0), _or(each.end, INT64_MAX)]
         for each in request.ranges
     )
-    # How is no part of what.
+    # These say how to restore, not what.
     del fields["rate_bytes_per_s"], fields["force_groups"], fields["staging"], fields["again"]
-    # A restore that met damage is completed by the same command that accepts it.
+    # A restore that was stopped by damage is resumed by the same command with --accept-gaps.
     fields["accept_gaps"] = False
-    # What nobody asks for is left out, so that what an earlier release began is still found.
+    # Options that are not used are left out, so that restores which an earlier release began are still found.
     for name in ("partition_counts", "where", "select"):
         if not fields[name]:
             del fields[name]
@@ -172,7 +176,7 @@ def _or(value: int | None, otherwise: int) -> int:
 
 def _check(request: RestoreRequest) -> None:
     if request.since_ms is not None and request.until_ms is not None and request.since_ms >= request.until_ms:
-        raise _wrong("nothing is as young as --since and yet older than --until", "--until is later than --since")
+        raise _wrong("--until is not later than --since, so no record matches", "give an --until after --since")
     if any(partition < 0 or partition >= PARTITIONS_MAX for partition in request.partitions):
         raise _wrong("a partition's number is out of range", "partitions count from 0")
     counts = [
@@ -183,13 +187,13 @@ def _check(request: RestoreRequest) -> None:
         if not 0 < count <= PARTITIONS_MAX:
             raise _wrong(f"a topic cannot have {count} partitions", f"give 1 to {PARTITIONS_MAX}")
     if request.rate_bytes_per_s is not None and request.rate_bytes_per_s <= 0:
-        raise _wrong("a restore that may not write anything never ends", "give a rate above 0")
+        raise _wrong("the rate is not above 0, so the restore would never end", "give a rate above 0")
     if request.force_groups and not request.groups:
-        raise _wrong("no group is named that could be forced", "name groups with --groups, '*' for all")
+        raise _wrong("--force-groups needs groups", "name groups with --groups, '*' for all")
     if request.transform is None and request.staging is not None:
-        raise _wrong("nothing is transformed that could be staged", "give --where or --select, or leave --staging out")
+        raise _wrong("--staging needs a transformation", "give --where or --select, or leave --staging out")
     for patterns in ((*request.topics, *request.exclude), request.groups):
-        select_topics({}, patterns)  # refuses those that cannot be read
+        select_topics({}, patterns)  # raises for invalid patterns
     _check_ranges(request.ranges)
 
 
@@ -198,9 +202,9 @@ def _check_ranges(ranges: Iterable[OffsetRange]) -> None:
     for each in ranges:
         where, first, end = each.where, _or(each.first, 0), _or(each.end, INT64_MAX)
         if not is_topic_name(where.topic) or not 0 <= where.partition <= _INT32_MAX:
-            raise _wrong(f"{where} is no partition", "give topic:partition:first..end", where)
+            raise _wrong(f"{where} is not a valid partition", "give topic:partition:first..end", where)
         if not 0 <= first < end <= INT64_MAX:
-            raise _wrong(f"no offset lies from {first} to {end}", "the end is the first offset to leave out", where)
+            raise _wrong(f"no offset is in the range {first} to {end}", "the end is exclusive", where)
         if where in seen:
             raise _wrong("two ranges are given for one partition", "restore them one after the other", where)
         seen.add(where)
@@ -216,7 +220,7 @@ _REQUEST_OPTIONS: Final = frozenset(each.name for each in fields(RestoreRequest)
 
 
 def request_options(given: Mapping[str, Any], what: str, taken: Iterable[str] = ()) -> dict[str, Any]:
-    """Fields of a request that are not arguments of their own; lists and words where it has sets and values."""
+    """Fields of a request from keyword options, which may be lists and words instead of sets and values."""
     known = _REQUEST_OPTIONS - {*taken}
     unknown = sorted(set(given) - known)
     if unknown:

@@ -1,16 +1,17 @@
-"""What the archive has of a request: per source partition which rows to read, how much that is, and what is missing.
+"""What the archive has for a request: for each source partition the rows to read, their size, and what is missing.
 
-Works on columns, so that a million rows take tens of megabytes, and keeps nothing of a row: a plan speaks of offsets,
-because segments may be compacted into others while a restore is under way, and hold the same records then.
+Works on columns, so that a million rows take tens of megabytes, and keeps no rows: a plan is about offsets, because
+segments may be compacted into others during a restore, and hold the same records then.
 
-Rows are left out only where it is sure that they hold nothing. That is `max_timestamp` below `since`; the lowest
-timestamp of a row may be higher than that of a record in it, so it rules out nothing: it serves estimates only.
+A row is left out only if it certainly holds no requested record, which is if its `max_timestamp` is below `since`. The
+`min_timestamp` of a row may be higher than that of a record in it. It excludes nothing, and serves estimates only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,10 +21,9 @@ from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.restore.plan.columns import RowColumns, read_columns
-from maxbrod.restore.plan.estimates import add_shares, estimate_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -35,16 +35,15 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.request import RestoreRequest
 
 TROUBLES_MAX: Final = 20
-"""Named of each partition: whoever sees that many looks at the archive first."""
+"""Missing ranges that are named for one partition. With more, the user looks at the archive first."""
 _REASONS: Final = tuple(GapReason)
-_BAD: Final = (_REASONS.index(GapReason.CORRUPT), _REASONS.index(GapReason.UNEXPLAINED))
 _UNDATED_MS: Final = -1
-"""The time of a record without one (magic 0)."""
+"""The timestamp of records without one (magic 0)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingRange:
-    """Offsets [first, end) of which records are known, or must be feared, to be lost. `reason` None: no row at all."""
+    """Offsets [first, end) where records are, or may be, missing. `reason` None: no row covers them."""
 
     first: int
     end: int
@@ -53,9 +52,9 @@ class MissingRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableRange:
-    """Offsets [first, end) of a row that cannot be read: its object is gone, or is damaged from `first` on.
+    """Offsets [first, end) of a row that cannot be read: its object is missing, or damaged from `first` on.
 
-    `end` is the row's own. Where both are one, all records are there, and yet the bytes are not what was written.
+    `end` is the end of the row. If `first` equals it, all records can be read, but the bytes are not those written.
     """
 
     first: int
@@ -65,13 +64,13 @@ class UnreadableRange:
 
     def __str__(self) -> str:
         if self.first == self.end:
-            return f"{self.object_name} is not what was written, though every batch below offset {self.end} is sound"
+            return f"{self.object_name} has changed since it was written, but all batches below {self.end} are sound"
         return f"offsets {self.first} to {self.end} cannot be read: {self.why} ({self.object_name})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One partition of the archive as far as it is wanted for. Counts and bytes are estimates where a row is cut."""
+    """The requested part of one archived partition. Counts and bytes are estimates if a row is cut."""
 
     topic: str
     topic_id: str
@@ -80,28 +79,28 @@ class Source:
     asked_end: int
     """Offsets [asked_first, asked_end) are to be restored or explained."""
     first_offset: int
-    """The first that can hold a record to restore. Where none does, where the log is to begin and end: at `asked_end`,
-    or at `asked_first` if `until` is before all that there is."""
+    """The first offset that can hold a record to restore. Without any such record, the offset at which the log begins
+    and ends: `asked_end`, or `asked_first` if `until` is before all records."""
     rows: int = 0
     records: int = 0
     bytes: int = 0
     raw_bytes: int = 0
     slice_bytes_max: int = 0
-    """No batch is larger: the log of the largest slice."""
+    """The size of the largest slice, which no batch exceeds."""
     min_timestamp: int | None = None
     max_timestamp: int | None = None
     holes: int = 0
-    """Offsets from `first_offset` on that surely get no record: compacted, gaps. Markers are not among them."""
+    """Offsets from `first_offset` on that certainly get no record: compacted ones and gaps. Markers do not count."""
     aborted: int = 0
-    """Offsets that at most belong to aborted transactions."""
+    """An upper bound of the offsets that belong to aborted transactions."""
     gaps: Mapping[str, int] = field(default_factory=dict)
-    """Offsets without data by reason, of all that was asked for."""
+    """The number of requested offsets without data, by reason."""
     troubles: tuple[MissingRange, ...] = ()
     troubles_total: int = 0
     lost: tuple[UnreadableRange, ...] = ()
-    """What the rows promise of the offsets that are asked for, and the objects do not hold: it is left out."""
+    """Requested ranges that rows name and that cannot be read from their objects. They are left out."""
     revision: int = 0
-    """How often rows of the partition had been replaced when this was planned: what comes later changes no plan."""
+    """How often rows of the partition had been replaced at planning. Later replacements do not change the plan."""
 
     @property
     def id(self) -> PartitionId:
@@ -118,11 +117,10 @@ def measure_sources(
     lost: Mapping[PartitionId, Sequence[UnreadableRange]] | None = None,
     revisions: Revisions | None = None,
 ) -> tuple[Source, ...]:
-    """In the order of topic and partition. `rows` need the columns of `SOURCE_COLUMNS`, in any order.
+    """The requested partitions, sorted by topic and partition. `rows` have the columns of `SOURCE_COLUMNS`.
 
-    `ends` is what a snapshot says of the end of each partition: with `as_of` nothing beyond it exists, else it tells
-    of partitions that are archived and empty. `lost` are rows of which it is known that they cannot be read.
-    `revisions` are those that the rows are of.
+    `ends` are the ends of partitions in a snapshot. With `as_of` nothing beyond them exists; otherwise they only tell
+    which partitions are archived and empty. `lost` are ranges that cannot be read. `revisions` are those of the rows.
     """
     rows = rows.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
     columns = read_columns(rows)
@@ -144,12 +142,12 @@ def measure_sources(
             raise _covered_twice(overlap)
     for fault in faults.holes:
         if fault.partition in asked:
-            trouble = MissingRange(first=fault.first_offset, end=fault.end_offset, reason=None)
-            holes.setdefault(fault.partition, []).append(trouble)
-    unread = lost or {}
+            missing = MissingRange(first=fault.first_offset, end=fault.end_offset, reason=None)
+            holes.setdefault(fault.partition, []).append(missing)
+    unreadable = lost or {}
     sources = [
         _measure(
-            columns, request, chosen.topics[each.topic_id], each, extent, holes.get(each, []), unread.get(each, ())
+            columns, request, chosen.topics[each.topic_id], each, extent, holes.get(each, []), unreadable.get(each, ())
         )
         for each, extent in asked.items()
     ]
@@ -158,15 +156,15 @@ def measure_sources(
 
 
 def revisions_of(sources: Iterable[Source]) -> dict[PartitionId, int]:
-    """What to ask the catalog with for the rows that the sources were measured by."""
+    """The revisions by which the catalog returns the rows that the sources were measured with."""
     return {each.id: each.revision for each in sources}
 
 
 def rows_to_read(rows: pa.Table, sources: Sequence[Source], request: RestoreRequest) -> pa.Table:
-    """Of rows of any partitions the sources' data, in the order of offsets, without what surely holds nothing.
+    """The data rows of the sources in the order of offsets, without rows that certainly hold no requested record.
 
-    As many columns as `rows` has; those of `SOURCE_COLUMNS` must be among them. `catalog.rows.decode_rows` makes
-    values of them. The first and the last of each source may reach beyond the offsets that are asked for.
+    Keeps all columns of `rows`, which must include those of `SOURCE_COLUMNS`. The first and the last row of each source
+    may reach beyond the requested offsets.
     """
     rows = rows.filter(pc.field("kind") == Kind.DATA).sort_by(SORT_ORDER)
     columns = read_columns(rows)
@@ -194,7 +192,7 @@ def _is_wanted(request: RestoreRequest, topic: str, partition: int) -> bool:
 
 
 def _within_range(request: RestoreRequest, topic: str, partition: int, first: int, end: int) -> tuple[int, int]:
-    """What is asked for beyond the archive's end stays asked for: it is missing, and the preflight says so."""
+    """Offsets beyond the archive's end stay requested: they are missing, and the preflight reports them."""
     for each in request.ranges:
         if (each.where.topic, each.where.partition) == (topic, partition):
             first = first if each.first is None else max(each.first, first)
@@ -203,7 +201,7 @@ def _within_range(request: RestoreRequest, topic: str, partition: int, first: in
 
 
 def sound_part(stored: Slice, lost: Mapping[int, UnreadableRange]) -> Slice | None:
-    """What can be read of a slice; None if nothing can. `lost` are those of its source, by their ends."""
+    """The readable part of a slice; None if there is none. `lost` are the ranges of its source, by their ends."""
     found = lost.get(stored.end_offset)
     if found is None:
         return stored
@@ -211,7 +209,7 @@ def sound_part(stored: Slice, lost: Mapping[int, UnreadableRange]) -> Slice | No
 
 
 def with_lost(source: Source, lost: Iterable[UnreadableRange]) -> Source:
-    """The same source of which more is known to be lost."""
+    """The source with more unreadable ranges."""
     known = {each.end: each for each in source.lost} | {each.end: each for each in lost}
     return replace(source, lost=tuple(known[end] for end in sorted(known)))
 
@@ -222,14 +220,14 @@ def _kept(columns: RowColumns, span: slice, asked: tuple[int, int], request: Res
 
 
 def _asked(columns: RowColumns, span: slice, asked: tuple[int, int], request: RestoreRequest) -> NDArray[np.bool_]:
-    """Data rows of the offsets and times that are asked for."""
+    """Data rows within the requested offsets and times."""
     base, end = columns.base[span], columns.end[span]
     kept = columns.data[span] & (end > asked[0]) & (base < asked[1])
     dated, highest = columns.dated[span], columns.highest[span]
     if request.since_ms is not None and request.since_ms > _UNDATED_MS:
         kept &= ~dated | (highest >= request.since_ms)
     if request.until_ms is not None:
-        # The highest timestamp of a single record is its own.
+        # In a row with one record, the highest timestamp is that of the record.
         kept &= ~(dated & (columns.records[span] == 1) & (highest >= request.until_ms))
     return kept
 
@@ -240,7 +238,7 @@ def _measure(
     topic: str,
     partition: PartitionId,
     asked: tuple[int, int],
-    troubles: list[MissingRange],
+    holes: list[MissingRange],
     lost: Sequence[UnreadableRange],
 ) -> Source:
     span = columns.spans.get(partition, slice(0, 0))
@@ -248,20 +246,20 @@ def _measure(
     kept = _kept(columns, span, asked, request)
     wanted = set(end[_asked(columns, span, asked, request)].tolist()) if lost else set()
     lost = [each for each in lost if each.end in wanted]
-    # A row that begins before what is lost of it still holds records.
+    # A row that begins before its unreadable range still holds records.
     gone = np.isin(end, [each.end for each in lost if each.first <= base[np.searchsorted(end, each.end)]])
     kept &= ~gone
-    shares = np.where(kept, estimate_shares(columns, span, asked, request), 0.0)
+    shares = np.where(kept, _estimate_shares(columns, span, asked, request), 0.0)
     first = asked[0] if request.until_ms is not None and columns.data[span].any() else asked[1]
     if kept.any():
         first = int(max(base[kept.argmax()], asked[0]))
     filled = np.flatnonzero(shares > 0)
-    # Nothing has to stand behind the last record where a time cut the rest off.
+    # If a time limit cuts the rest off, the log ends with the last record.
     last = asked[1] if request.until_ms is None else int(min(end[filled[-1]], asked[1])) if filled.size else first
     lengths = np.clip(np.minimum(end, last) - np.maximum(base, first), 0, None)
     missing = np.where(columns.data[span], columns.end[span] - base - columns.records[span], 0)
     dated = kept & columns.dated[span]
-    troubles = sorted([*troubles, *_troubles(columns, span, asked)], key=lambda each: each.first)
+    missing_ranges = sorted([*holes, *_bad_ranges(columns, span, asked)], key=lambda each: each.first)
     return Source(
         topic=topic,
         topic_id=partition.topic_id,
@@ -270,17 +268,17 @@ def _measure(
         asked_end=asked[1],
         first_offset=first,
         rows=int(kept.sum()),
-        records=add_shares(columns.records[span], shares),
-        bytes=add_shares(columns.bytes[span], shares),
-        raw_bytes=add_shares(columns.raw_bytes[span], shares),
+        records=_add_shares(columns.records[span], shares),
+        bytes=_add_shares(columns.bytes[span], shares),
+        raw_bytes=_add_shares(columns.raw_bytes[span], shares),
         slice_bytes_max=int(columns.raw_bytes[span][kept].max(initial=0)),
         min_timestamp=int(columns.lowest[span][dated].min()) if dated.any() else None,
         max_timestamp=int(columns.highest[span][dated].max()) if dated.any() else None,
-        holes=add_shares(missing, shares) + int(lengths[gone | ~columns.data[span]].sum()),
-        aborted=add_shares(columns.aborted[span], shares),
+        holes=_add_shares(missing, shares) + int(lengths[gone | ~columns.data[span]].sum()),
+        aborted=_add_shares(columns.aborted[span], shares),
         gaps=_gaps(columns, span, asked),
-        troubles=tuple(troubles[:TROUBLES_MAX]),
-        troubles_total=len(troubles),
+        troubles=tuple(missing_ranges[:TROUBLES_MAX]),
+        troubles_total=len(missing_ranges),
         lost=tuple(lost),
     )
 
@@ -292,10 +290,23 @@ def _gaps(columns: RowColumns, span: slice, asked: tuple[int, int]) -> dict[str,
     return {str(_REASONS[number]): int(lengths[reasons == number].sum()) for number in sorted(set(reasons.tolist()))}
 
 
-def _troubles(columns: RowColumns, span: slice, asked: tuple[int, int]) -> list[MissingRange]:
-    """Gaps, and rows of data with holes in them, whose reason is a bad one."""
+def _loses_records(reason: GapReason) -> bool:
+    """Whether records may be missing from the archive that the log had."""
+    match reason:
+        case GapReason.CORRUPT | GapReason.UNEXPLAINED:
+            return True
+        case GapReason.COMPACTED | GapReason.RETENTION | GapReason.TRUNCATED | GapReason.PRUNED:
+            return False
+        case GapReason.DELETED | GapReason.UNRECORDED:
+            return False
+        case _:
+            assert_never(reason)
+
+
+def _bad_ranges(columns: RowColumns, span: slice, asked: tuple[int, int]) -> list[MissingRange]:
+    """Gaps, and data rows with holes, whose reason is `corrupt` or `unexplained`."""
     base, end, reason = columns.base[span], columns.end[span], columns.reason[span]
-    bad = (reason == _BAD[0]) | (reason == _BAD[1])
+    bad = np.isin(reason, [place for place, each in enumerate(_REASONS) if _loses_records(each)])
     bad &= (end > asked[0]) & (base < asked[1])
     return [
         MissingRange(
@@ -303,3 +314,30 @@ def _troubles(columns: RowColumns, span: slice, asked: tuple[int, int]) -> list[
         )
         for row in np.flatnonzero(bad).tolist()
     ]
+
+
+def _estimate_shares(
+    columns: RowColumns, span: slice, asked: tuple[int, int], request: RestoreRequest
+) -> NDArray[np.float64]:
+    """The requested part of each row, estimated as if its offsets and times were spread evenly.
+
+    For sums that a person reads.
+    """
+    base, end = columns.base[span], columns.end[span]
+    inside = np.clip(np.minimum(end, asked[1]) - np.maximum(base, asked[0]), 0, None)
+    shares: NDArray[np.float64] = inside / np.maximum(end - base, 1)
+    if request.since_ms is None and request.until_ms is None:
+        return shares
+    low, high = columns.lowest[span].astype(np.float64), columns.highest[span].astype(np.float64)
+    length = np.maximum(high - low, 0) + 1
+    since = low if request.since_ms is None else np.maximum(low, request.since_ms)
+    until = high + 1 if request.until_ms is None else np.minimum(high + 1, request.until_ms)
+    return np.where(columns.dated[span], shares * np.clip((until - since) / length, 0, 1), shares)
+
+
+def _add_shares(values: NDArray[np.int64], shares: NDArray[np.float64]) -> int:
+    """The sum of `values` by these shares. Rows that are requested completely count exactly."""
+    whole = shares == 1
+    if whole.all():
+        return int(values.sum())
+    return int(values[whole].sum()) + int(np.ceil((values[~whole] * shares[~whole]).sum()))

@@ -1,4 +1,4 @@
-"""The topics that a restore writes to: names, partitions, replicas and configuration, and what has to give for it."""
+"""The topics that a restore writes to: names, partitions, replicas and configuration."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.sources import Source
 
 FACTOR_DEFAULT: Final = -1
-"""As many replicas as the target's brokers give a topic of which nobody says it."""
+"""The default replication factor of the target's brokers."""
 
 UNKNOWN_END: Final = -1
 
 
 class Right(StrEnum):
-    """What a restore may need to be allowed at the target."""
+    """Rights that a restore may need at the target."""
 
     CREATE = "Create"
     WRITE = "Write"
     READ = "Read"
-    """To compare what stands there after a crash, and to commit the offsets of groups."""
+    """To compare the end of a log when a restore is resumed, and to commit the offsets of groups."""
     ALTER_CONFIGS = "AlterConfigs"
     DELETE = "Delete"
-    """Of records below an offset."""
+    """To delete records below an offset."""
     CLUSTER_ACTION = "ClusterAction"
-    """To write markers in bulk."""
+    """To write transaction markers."""
     READ_GROUPS = "Read the groups"
     """To commit their offsets."""
     ALTER_CLUSTER = "Alter the cluster"
@@ -45,7 +45,7 @@ class Right(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogExtent:
-    """Where a partition's log begins and ends now."""
+    """The current start and end of a partition's log."""
 
     start: int
     end: int
@@ -57,45 +57,45 @@ class LogExtent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """The cluster to restore into, as it is now."""
+    """The current state of the cluster to restore into."""
 
     cluster: ClusterState
-    """With the topics and groups that are restored to, where they exist."""
+    """Includes the target topics and groups that exist."""
     names: frozenset[str] = frozenset()
-    """Of all topics that exist."""
+    """The names of all topics that exist."""
     extents: Mapping[TopicPartition, LogExtent] = field(default_factory=dict)
-    """Of every partition of the topics that exist and are restored to."""
+    """The logs of all partitions of target topics that exist."""
     known_configs: frozenset[str] | None = None
-    """The names of topic configs that its brokers know; None: nobody asked."""
+    """The names of topic settings that the brokers know; None: unknown."""
     defaults: Mapping[str, str] | None = None
-    """How long its brokers keep records of a topic that does not say it; None: nobody could ask."""
+    """The brokers' default retention for topics; None: unknown."""
     rights: Mapping[Right, bool] = field(default_factory=dict)
-    """What this user may do; a right that is not in it is unknown."""
+    """What this user may do. A right that is not in it is unknown."""
     denied: Mapping[Right, tuple[str, ...]] = field(default_factory=dict)
-    """Of a right on topics or groups that is denied: on which."""
+    """The topics or groups on which a right is denied."""
     authorized: bool = True
-    """False where the cluster has no authorizer, and so takes no ACLs."""
+    """False if the cluster has no authorizer, and so accepts no ACLs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTopic:
-    """One topic to restore to, and what it is restored from."""
+    """One topic to restore to, and its source."""
 
     name: str
     source_topic: str
     topic_id: str
-    """Of the source."""
+    """The id of the source topic."""
     exists: bool
     target_id: str | None
-    """Of the topic that exists. Whoever goes on later must find the same."""
+    """The id of a target topic that exists. A resumed restore must find the same."""
     partition_count: int
     source_partition_count: int
     replication_factor: int
     wanted_replication_factor: int
     configs: TopicConfigs | None
-    """None where an existing topic's are not to be read: then nothing is held."""
+    """None if this user may not read those of an existing topic: then retention and compaction are not paused."""
     bases: tuple[int, ...]
-    """The log end of each partition at planning: what is restored stands from there on. -1 where nobody knows it."""
+    """The log end of each partition at planning, from which on records are restored. -1: unknown."""
 
     @property
     def repartitioned(self) -> bool:
@@ -105,10 +105,10 @@ class TargetTopic:
 def plan_target(
     request: RestoreRequest, sources: Sequence[Source], archived: TopicState | None, count: int, state: TargetState
 ) -> TargetTopic:
-    """The target of one source topic, whose wanted-for partitions are `sources`.
+    """The target of one source topic, of which the partitions `sources` are requested.
 
-    `archived` is the topic as the snapshot has it, None where that does not know this incarnation. `count` is how many
-    partitions the source has.
+    `archived` is the topic in the snapshot; None if that does not know this incarnation. `count` is the number of
+    partitions of the source.
     """
     first = sources[0]
     name = request.rename.apply(first.topic)
@@ -147,7 +147,7 @@ def plan_target(
 
 
 def count_partitions(sources: Sequence[Source], archived: TopicState | None, known: int) -> int:
-    """Of a source topic: what the snapshot says, unless more partitions are `known` to the archive."""
+    """The number of partitions of a source topic: that in the snapshot, or `known` from the archive if it is higher."""
     highest = max(source.partition for source in sources)
     return max(0 if archived is None else archived.partition_count, known, highest + 1)
 

@@ -1,9 +1,9 @@
-"""Where records stand once a topic has another number of partitions, and where its groups go on.
+"""Target offsets of records in a topic that gets another number of partitions, and the offsets of its groups there.
 
-Keys are hashed anew, so that what stood together is shared out among the target's partitions. A share is a run of
-records in a target partition that came from one source partition. A group's position becomes the first share that may
-hold a record which the group has not processed: so nothing is skipped, and what may be seen twice is counted. Shares
-end where a group stood, so that for the groups that were archived both are exact.
+Keys are hashed again, so the records of a source partition are distributed among the target's partitions. A share is a
+run of records in a target partition that come from one source partition. A group continues at the first share that may
+hold a record which the group has not processed: it skips nothing, and the records that it may see twice are counted.
+Shares end where an archived group stood, so for archived groups both are exact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from maxbrod.errors import CorruptDataError
+from maxbrod.restore.plan.mapping import decode_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,10 +25,10 @@ _FIELDS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """All records of source offsets [first, end) that went to one target partition, at `count` offsets from `base`."""
+    """All records of source offsets [first, end) in one target partition, at `count` offsets from `base` on."""
 
     partition: int
-    """Of the source."""
+    """The source partition."""
     first: int
     end: int
     base: int
@@ -39,9 +42,9 @@ class SharePosition:
 
 
 def find_position(shares: Sequence[Share], committed: Mapping[int, int], *, base: int) -> SharePosition:
-    """Of a group in one target partition, whose shares are in the order of the log from `base` on.
+    """The offset of a group in one target partition, whose shares are in the order of the log from `base` on.
 
-    `committed` is the group's offset in each source partition. One that it has not is one that it has not read.
+    `committed` is the group's offset in each source partition. The group has read nothing of partitions without one.
     """
     place = next((place for place, each in enumerate(shares) if _unprocessed(each, committed)), len(shares))
     if place == len(shares):
@@ -52,25 +55,22 @@ def find_position(shares: Sequence[Share], committed: Mapping[int, int], *, base
 
 
 def encode_shares(shares: Sequence[Share], *, base: int) -> dict[str, Any]:
-    """As plain JSON values. They follow each other in the log from `base` on, so that only their counts are told."""
+    """The shares as plain JSON values. They are adjacent in the log from `base` on, so only counts are stored."""
     rows = ((each.partition, each.first, each.end - each.first, each.count) for each in shares)
     return {"base": base, "shares": list(chain.from_iterable(rows))}
 
 
 def decode_shares(document: Mapping[str, Any]) -> tuple[int, tuple[Share, ...]]:
-    """The base and the shares that `encode_shares` wrote; CorruptDataError where it cannot be."""
-    try:
-        base, values = document["base"], document["shares"]
-        if type(base) is not int or any(type(each) is not int or each < 0 for each in values) or len(values) % _FIELDS:
-            raise TypeError(base)
-    except (KeyError, TypeError) as error:
-        raise CorruptDataError(f"shares cannot be read: {error!r}", operation="read an offset map") from error
-    shares, position = list[Share](), base
-    for place in range(0, len(values), _FIELDS):
-        partition, first, length, count = values[place : place + _FIELDS]
-        shares.append(Share(partition=partition, first=first, end=first + length, base=position, count=count))
-        position += count
-    return base, tuple(shares)
+    """The base and the shares that `encode_shares` wrote. CorruptDataError: it did not write them."""
+    base, columns = decode_columns(document, "shares", _FIELDS)
+    if (columns < 0).any():
+        raise CorruptDataError("an offset map cannot be read: it has a number below 0", operation="read an offset map")
+    partition, first, length, count = columns
+    rows = (partition, first, first + length, base + np.cumsum(count) - count, count)
+    return base, tuple(
+        Share(partition=partition, first=first, end=end, base=start, count=count)
+        for partition, first, end, start, count in zip(*(each.tolist() for each in rows), strict=True)
+    )
 
 
 def _unprocessed(share: Share, committed: Mapping[int, int]) -> bool:
@@ -78,5 +78,5 @@ def _unprocessed(share: Share, committed: Mapping[int, int]) -> bool:
 
 
 def _processed(share: Share, committed: Mapping[int, int]) -> int:
-    """At most: the offsets of the share below the group's, if all of those went to this partition."""
+    """An upper bound: the offsets of the share below the group's, as if all their records were in this share."""
     return min(share.count, max(committed.get(share.partition, 0) - share.first, 0))

@@ -1,9 +1,8 @@
-"""Shares records out among the partitions of a topic: by the hash of their key, as Kafka's Java client does.
+"""Distributes records among the partitions of a topic by the hash of their key, as Kafka's Java client does.
 
-Owns what is known of each target partition: how many of its records are there already, whether the last of those are
-what they should be, which shares of which source it has, and the batches that wait to be sent. The number of a record
-in its partition is its sequence number too, whoever sends it, so that a broker takes it once. What is wrong with one
-partition ends that one only. No I/O.
+Owns the state of each target partition: how many of its records are in the log, whether the last of those are the right
+ones, which shares of which source it has, and the batches to send. The number of a record in its partition is also its
+sequence number, in every attempt, so a broker appends it once. An error in one partition stops only that one. No I/O.
 """
 
 from __future__ import annotations
@@ -34,34 +33,34 @@ if TYPE_CHECKING:
     from maxbrod.restore.repartition.source import SourceRecords
 
 ROUND_BYTES: Final = 4 << 20
-"""So much of records is shared out at once: enough for large batches, if they do not go to too many partitions."""
-FOREIGN: Final = "what stands last in the log is not what this restore put there"
+"""Records that are distributed at once: enough for large batches, unless they go to very many partitions."""
+FOREIGN: Final = "the last batch in the log is not the one that this restore wrote"
 _NO_MARKS: Final = np.zeros(0, np.int64)
 _ELSEWHERE: Final = -1
-"""Of records that are another task's."""
+"""The place of a partition that belongs to another task, or that failed."""
 
 
 class SharedTarget:
-    """One target partition. `there` records of this restore are in its log, the last of them are `tail`."""
+    """One target partition. `present` records of this restore are in its log; the last of them are `tail`."""
 
-    def __init__(self, where: TopicPartition, base: int, there: int = 0, tail: pa.RecordBatch | None = None) -> None:
+    def __init__(self, where: TopicPartition, base: int, present: int = 0, tail: pa.RecordBatch | None = None) -> None:
         self.where = where
         self.base = base
-        self.there = there
+        self.present = present
         self.passed = 0
-        """How many of its records have been met."""
-        self.reached = base + there
-        """Up to this offset all is in the log."""
+        """How many of its records have been read from the source."""
+        self.reached = base + present
+        """The end of what is known to be in the log."""
         self.failure: RefusedError | None = None
-        """Why it does not go on."""
+        """Why it was stopped."""
         self.batches: deque[Batch] = deque()
         self.shares: list[Share] = []
         self._mark = 0
-        self._met_all = False
-        self._sequence = sequence_after(0, there)
+        self._passed_all = False
+        self._sequence = sequence_after(0, present)
         self._tail = tail
-        if tail is not None and tail.num_rows > there:
-            raise self.refused("what stands last in the log began before this restore: somebody else has written to it")
+        if tail is not None and tail.num_rows > present:
+            raise self.refused("the last batch in the log began before this restore: somebody else has written to it")
 
     @property
     def next_offset(self) -> int:
@@ -69,29 +68,33 @@ class SharedTarget:
 
     @property
     def done(self) -> bool:
-        """Whether all that belongs there is there."""
-        return self._met_all and self.reached == self.next_offset
+        """Whether the log holds all records that belong to it."""
+        return self._passed_all and self.reached == self.next_offset
 
-    def shares_there(self) -> list[Share]:
-        """Of the records that are in the log: those that were met and not acknowledged are not there."""
+    def written_shares(self) -> list[Share]:
+        """The shares that are in the log, without what was read and not acknowledged."""
         counts = [min(each.count, self.reached - each.base) for each in self.shares]
         return [replace(each, count=count) for each, count in zip(self.shares, counts, strict=True) if count > 0]
 
     def skip(self, records: pa.RecordBatch, rows: NDArray[np.int64]) -> int:
-        """How many of the next records, which are these rows, stand there already. The last there are compared."""
+        """How many of the next records, which are these rows, are in the log already. The last in it are compared.
+
+        The log end says how many records are there, not whose. The records of its last batch are compared with the
+        ones that belong at these offsets; if they are equal, nobody else has written.
+        """
         first = self.passed
         self.passed += len(rows)
         if self._tail is not None:
-            begin = self.there - self._tail.num_rows
-            low, high = max(first, begin), min(self.passed, self.there)
+            begin = self.present - self._tail.num_rows
+            low, high = max(first, begin), min(self.passed, self.present)
             if low < high:
-                wanted = records.select(CONTENT_COLUMNS).take(number_array(rows[low - first : high - first]))
-                if not wanted.equals(self._tail.slice(low - begin, high - low)):
+                expected = records.select(CONTENT_COLUMNS).take(number_array(rows[low - first : high - first]))
+                if not expected.equals(self._tail.slice(low - begin, high - low)):
                     raise self.refused(FOREIGN)
-        return min(max(self.there - first, 0), len(rows))
+        return min(max(self.present - first, 0), len(rows))
 
-    def note(self, partition: int, mark: int, first: int, end: int, count: int) -> None:
-        """So many records of a source's offsets come next. `mark`: how many of its marks are at or before them."""
+    def add_share(self, partition: int, mark: int, first: int, end: int, count: int) -> None:
+        """The next `count` records come from these offsets of a source. `mark`: the number of its marks up to them."""
         last = self.shares[-1] if self.shares else None
         base = self.base if last is None else last.base + last.count
         if last is not None and (last.partition, self._mark) == (partition, mark):
@@ -101,24 +104,22 @@ class SharedTarget:
         self._mark = mark
 
     def add(self, batches: Iterable[Batch]) -> None:
-        """These wait to be sent. Each is copied: a partition that is slow keeps nothing of the others in memory."""
+        """Queue batches. Each is copied, so that a slow partition keeps no batches of the others in memory."""
         self.batches += [replace(each, data=each.data.copy()) for each in batches]
 
     def stamp(
         self, data: NDArray[np.uint8], headers: BatchHeaders, identity: ProducerIdentity, offsets: Iterable[int]
     ) -> list[Batch]:
-        """As the next ones of this producer; `offsets` are the source's."""
+        """Batches with the next sequence numbers of this producer; `offsets` are source offsets."""
         batches = stamped(data, headers, identity, first_sequence=self._sequence)
         self._sequence = sequence_after(self._sequence, int(headers["count"].sum(dtype=np.int64)))
         return [replace(each, source_offset=offset) for each, offset in zip(batches, offsets, strict=True)]
 
     def finish(self) -> None:
-        """All records have been met."""
-        self._met_all = self.there <= self.passed
-        if not self._met_all:
-            self.failure = self.refused(
-                "the log has more than this restore puts there: somebody else has written to it"
-            )
+        """The source was read to its end."""
+        self._passed_all = self.present <= self.passed
+        if not self._passed_all:
+            self.failure = self.refused("the log is longer than this restore makes it: somebody else has written to it")
 
     def refused(self, message: str) -> RefusedError:
         return RefusedError(
@@ -126,12 +127,12 @@ class SharedTarget:
             operation="restore",
             object_name=str(self.where),
             offset=self.next_offset,
-            hint="nothing was changed since; restore under another name, or delete the topic and begin anew",
+            hint="nothing more was written; restore under another name, or delete the topic and run this again",
         )
 
 
 class _Round:
-    """Pieces that are shared out together, and which target each record of them has."""
+    """Records that are distributed together, and the target of each."""
 
     def __init__(self) -> None:
         self.partitions: list[int] = []
@@ -140,26 +141,26 @@ class _Round:
         self._records: list[pa.RecordBatch] = []
         self._weight = dict.fromkeys(Codec, 0)
 
-    def add(self, piece: SourceRecords, targets: NDArray[np.int32]) -> None:
-        self.partitions.append(piece.partition)
+    def add(self, source: SourceRecords, targets: NDArray[np.int32]) -> None:
+        self.partitions.append(source.partition)
         self.targets.append(targets)
-        self._records.append(piece.records)
-        self._weight[piece.codec] += piece.records.nbytes
-        self.bytes += piece.records.nbytes
+        self._records.append(source.records)
+        self._weight[source.codec] += source.records.nbytes
+        self.bytes += source.records.nbytes
 
     @property
     def codec(self) -> Codec:
-        """What most of the records came in."""
+        """The codec of most of the bytes."""
         return max(self._weight, key=lambda codec: self._weight[codec])
 
-    def take_records(self) -> pa.RecordBatch:
-        """All in one; the pieces are gone then, for the sake of memory."""
+    def pop_records(self) -> pa.RecordBatch:
+        """All records in one batch. The round no longer holds them, to save memory."""
         records, self._records = self._records, []
         return pa.concat_batches(records)
 
 
 class Splitter:
-    """Takes pieces in the order of the plan; batches come to stand in their targets, round by round."""
+    """Distributes records in the order of the plan to queues of batches in their targets, round by round."""
 
     def __init__(
         self,
@@ -180,34 +181,34 @@ class Splitter:
             self._places[each.where.partition] = place
         self._round = _Round()
 
-    def add(self, piece: SourceRecords) -> bool:
-        """Whether a round is full."""
-        partition = piece.partition % self._count
-        chosen = self._places[partition_for(piece.records.column("key"), self._count, null_partition=partition)]
+    def add(self, source: SourceRecords) -> bool:
+        """Whether the round is full."""
+        partition = source.partition % self._count
+        chosen = self._places[partition_for(source.records.column("key"), self._count, null_partition=partition)]
         mine = chosen != _ELSEWHERE
         if not mine.all():
-            piece = replace(piece, records=piece.records.filter(number_array(mine)))
-        self._round.add(piece, chosen[mine])
+            source = replace(source, records=source.records.filter(number_array(mine)))
+        self._round.add(source, chosen[mine])
         return self._round.bytes >= ROUND_BYTES
 
     def flush(self) -> int:
-        """Share out what has been added; how many bytes wait to be sent because of it."""
+        """Distribute what was added. Returns the bytes of the new batches."""
         done, self._round = self._round, _Round()
         target = np.concatenate([np.zeros(0, np.int32), *done.targets])
         if not len(target):
             return 0
-        records = done.take_records()
-        # Stable: records of one target keep the order in which they came.
+        records = done.pop_records()
+        # Stable: records of one target keep their order.
         order = np.argsort(target, kind="stable")
         target = target[order]
-        self._note(done, number_column(records.column("offset")), order, target)
+        self._add_shares(done, number_column(records.column("offset")), order, target)
         order, target = self._lacking(records, order, target)
         if not len(order):
             return 0
         records = records.take(number_array(order))
         return self._send(records, target, done.codec)
 
-    def _note(
+    def _add_shares(
         self, done: _Round, offset: NDArray[np.int64], order: NDArray[np.int64], target: NDArray[np.int32]
     ) -> None:
         sizes = [len(each) for each in done.targets]
@@ -223,12 +224,12 @@ class Splitter:
         end = np.append(first[1:], len(order))
         columns = (target[first], source[first], mark[first], offset[first], offset[end - 1] + 1, end - first)
         for place, *values in zip(*(column.tolist() for column in columns), strict=True):
-            self._targets[place].note(*values)
+            self._targets[place].add_share(*values)
 
     def _lacking(
         self, records: pa.RecordBatch, order: NDArray[np.int64], target: NDArray[np.int32]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """The rows that the targets do not have yet, and whose they are."""
+        """The rows that the targets lack, and the target of each."""
         starts = np.append(0, np.flatnonzero(target[1:] != target[:-1]) + 1)
         keep = np.ones(len(order), np.bool_)
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
@@ -257,16 +258,16 @@ class Splitter:
     def _fitting(
         self, target: SharedTarget, mine: NDArray[np.int64], size: NDArray[np.int64], offset: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Those of its batches before the first that it does not take."""
+        """The batches of a target before the first one that is too large for it."""
         large = np.flatnonzero(size[mine] > self._batch_bytes_max)
         if not large.size:
             return mine
         row = mine[large[0]]
-        what = f"a batch of {int(size[row])} bytes at offset {int(offset[row])} is more than the target takes"
+        what = f"a batch of {int(size[row])} bytes at offset {int(offset[row])} is too large for the target"
         self._fail(target, target.refused(what))
         return mine[: large[0]]
 
     def _fail(self, target: SharedTarget, error: RefusedError) -> None:
-        """Nothing more of it is kept."""
+        """Stop a target: its further records are dropped."""
         target.failure = error
         self._places[target.where.partition] = _ELSEWHERE

@@ -1,12 +1,12 @@
-"""What one task does for a topic that gets another number of partitions: read all of it, append what is its own.
+"""One task for a repartitioned topic: reads all of it, and appends the records of its own target partitions.
 
 Each target partition belongs to one task. A task reads every source partition in the order of the plan and keeps the
-records of its own targets, so that tasks wait for nobody: there is nothing between them that could fill up. Within a
-task all targets are fed by one reader, which reads on while little waits to be acknowledged. A target for which nothing
-comes says so, and is asked again: it never keeps the others from being emptied.
+records of its own targets. So no task waits for another, and no queue between tasks can fill up. Within a task one
+reader feeds all targets. It reads on while few bytes wait to be acknowledged. A target without batches answers `LATER`
+and is asked again, so that it never blocks the others.
 
-A task that runs again goes on in each log where the one before it came to, with the same producer id and the sequence
-numbers that follow from the log, so that what that one sent and what only arrives now is not there twice.
+A task that runs again continues each log where the earlier attempt left it, with the same producer id and the sequence
+numbers that follow from the log. A batch of the earlier attempt that arrives only now is a duplicate for the broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, topic_id_of
-from maxbrod.restore.plan.resume import resume_shared
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.repartition.shares import encode_shares
 from maxbrod.restore.repartition.source import read_in_order
@@ -43,20 +42,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.kafka.produce.appends import Acknowledged, Append, Later
-    from maxbrod.restore.items import SharedItem
+    from maxbrod.restore.repartition.items import SharedItem
     from maxbrod.restore.repartition.source import SourceRecords
     from maxbrod.restore.task import RestoreSettings
     from maxbrod.storage.interface import Storage
 
 WAITING_BYTES_MAX: Final = 16 << 20
-"""Of batches that wait to be sent or acknowledged: nothing more is read while there are so many, whosever they are."""
+"""Bytes that wait to be sent or acknowledged, for all targets together, above which nothing more is read."""
 _READERS: Final = 2
 
 
 def run_shared_task(settings: RestoreSettings, item: SharedItem) -> list[Restored]:
     """Restore some partitions of a repartitioned topic.
 
-    What is wrong with one of their logs ends that one, with the archive or the cluster all that are not done by then.
+    An error in one of their logs stops that one; an error in the archive or the cluster all that are not complete.
     """
     work = _Work(settings, item)
     failure = None
@@ -70,18 +69,18 @@ def run_shared_task(settings: RestoreSettings, item: SharedItem) -> list[Restore
 
 
 class Feeding:
-    """One reader, many targets: what each is to be appended, pulled as there is room for it."""
+    """One reader, many targets: the batches of each, read from the source as there is room for them."""
 
     def __init__(
-        self, pieces: Iterator[SourceRecords], splitter: Splitter, targets: Sequence[SharedTarget], pace: Pace
+        self, records: Iterator[SourceRecords], splitter: Splitter, targets: Sequence[SharedTarget], pace: Pace
     ) -> None:
-        self._pieces, self._splitter, self._pace = pieces, splitter, pace
+        self._records, self._splitter, self._pace = records, splitter, pace
         self._targets = {each.where: each for each in targets}
         self._sent: dict[TopicPartition, deque[int]] = {each.where: deque() for each in targets}
         self._exhausted = False
         self.waiting_bytes = 0
         self.failure: MaxbrodError | None = None
-        """Why reading ended early."""
+        """Why reading stopped early."""
 
     def appends(self, where: TopicPartition) -> Iterator[Append | Later]:
         target, sent = self._targets[where], self._sent[where]
@@ -98,7 +97,7 @@ class Feeding:
                     target.finish()
                 return
             else:
-                # Others have batches that wait, and those do not wait for this one.
+                # Other targets have batches to send, and they do not wait for this one.
                 yield LATER
 
     def acknowledge(self, acknowledged: Acknowledged) -> None:
@@ -106,18 +105,18 @@ class Feeding:
         self._targets[acknowledged.where].reached = acknowledged.base_offset + acknowledged.count
 
     def _over(self, target: SharedTarget) -> bool:
-        """Whether nothing more comes for it."""
+        """Whether the target gets no more batches."""
         return self._exhausted or target.failure is not None
 
     def _read_on(self) -> None:
         try:
-            for piece in self._pieces:
-                if self._splitter.add(piece):
+            for records in self._records:
+                if self._splitter.add(records):
                     break
             else:
                 self._exhausted = True
         except MaxbrodError as error:
-            # What comes before it in the order of the plan goes out still.
+            # What comes before it in the order of the plan is still sent.
             self.failure, self._exhausted = error, True
         self.waiting_bytes += self._splitter.flush()
 
@@ -130,12 +129,12 @@ class _Work:
         self._where = {TopicPartition(topic=item.topic, partition=each): base for each, base in item.bases.items()}
         self._targets: list[SharedTarget] = []
         self._refused: dict[TopicPartition, tuple[int, RefusedError]] = {}
-        """Logs that cannot be gone on with: where they end, and why."""
+        """Logs that cannot be resumed: where they end, and why."""
         self._feeding: Feeding | None = None
 
     def run(self, client: KafkaClient, storage: Storage, ahead: Executor) -> None:
         item, settings = self._item, self._settings
-        self._begin(client, Deadline.after(settings.patience_s))
+        self._resume(client, Deadline.after(settings.patience_s))
         splitter = Splitter(
             self._targets,
             item.partition_count,
@@ -143,10 +142,10 @@ class _Work:
             identity=self._identity,
             batch_bytes_max=item.batch_bytes_max,
         )
-        pieces = read_in_order(
-            storage, item.sources, item.blocks, since_ms=settings.since_ms, until_ms=settings.until_ms, ahead=ahead
+        records = read_in_order(
+            storage, item.sources, item.extents, since_ms=settings.since_ms, until_ms=settings.until_ms, ahead=ahead
         )
-        feeding = self._feeding = Feeding(pieces, splitter, self._targets, Pace(settings.rate_bytes_per_s))
+        feeding = self._feeding = Feeding(records, splitter, self._targets, Pace(settings.rate_bytes_per_s))
         feeds = [
             Feed(
                 where=each.where,
@@ -160,7 +159,7 @@ class _Work:
             feeding.acknowledge(acknowledged)
 
     def outcome(self, failure: dict[str, Any] | None) -> list[Restored]:
-        """`failure` is what ended the task; it is not held against a partition that was done by then."""
+        """`failure` is what stopped the task. It does not count against a partition that was complete by then."""
         if self._feeding is not None and self._feeding.failure is not None:
             failure = self._feeding.failure.as_dict()
         met = {each.where: each for each in self._targets}
@@ -174,29 +173,29 @@ class _Work:
         failure = failure if refused is None else refused.as_dict()
         return Restored(where=where, end=end, records=0, map=encode_shares((), base=base), failure=failure)
 
-    def _begin(self, client: KafkaClient, deadline: Deadline) -> None:
-        """With the targets as they are: what a task before this one has put there."""
+    def _resume(self, client: KafkaClient, deadline: Deadline) -> None:
+        """Find out what the target logs already hold, from an earlier attempt."""
         starts = list_offsets(client, dict.fromkeys(self._where, EARLIEST), deadline=deadline)
         ends = log_ends(client, self._where, deadline=deadline)
         for where in self._where:
             extent = LogExtent(start=min(starts[where].offset, ends[where]), end=ends[where])
             try:
-                self._targets.append(self._found(client, where, extent))
+                self._targets.append(self._target(client, where, extent))
             except RefusedError as error:
                 self._refused[where] = extent.end, error
 
-    def _found(self, client: KafkaClient, where: TopicPartition, extent: LogExtent) -> SharedTarget:
+    def _target(self, client: KafkaClient, where: TopicPartition, extent: LogExtent) -> SharedTarget:
         base = self._where[where]
-        there = resume_shared(str(where), base, extent)
-        if not there:
+        present = records_present(where, base, extent)
+        if not present:
             return SharedTarget(where, base)
         tail = self._last_records(client, where, extent.end)
         if tail is None:
-            raise SharedTarget(where, base, there).refused(FOREIGN)
-        return SharedTarget(where, base, there, tail)
+            raise SharedTarget(where, base, present).refused(FOREIGN)
+        return SharedTarget(where, base, present, tail)
 
     def _last_records(self, client: KafkaClient, where: TopicPartition, end: int) -> pa.RecordBatch | None:
-        """Of the batch that ends the log; None if no task of this restore has written it."""
+        """The records of the last batch in the log; None if this restore did not write it."""
         chunks = list(read_range(client, where, end - 1, end, topic_id=self._topic_id, floor=0, read_committed=False))
         for chunk in reversed(chunks):
             if len(chunk.headers):
@@ -206,8 +205,19 @@ class _Work:
         return None
 
 
+def records_present(where: TopicPartition, base: int, extent: LogExtent) -> int:
+    """How many records from `base` on the log holds. RefusedError: the log is shorter, or its start was deleted."""
+    if extent.end < base:
+        what = f"the log ends at {extent.end}, before offset {base}, where the restore starts"
+        raise SharedTarget(where, base).refused(what)
+    if extent.start > base:
+        what = f"the log begins at {extent.start}: records that were restored from offset {base} on were deleted"
+        raise SharedTarget(where, base).refused(what)
+    return extent.end - base
+
+
 def _restored(target: SharedTarget, failure: dict[str, Any] | None) -> Restored:
-    shares = target.shares_there()
+    shares = target.written_shares()
     if target.failure is not None:
         failure = target.failure.as_dict()
     return Restored(

@@ -1,22 +1,52 @@
-"""The work of topics that get another number of partitions: into how many tasks, with what each has to know."""
+"""The items of repartitioned topics, which get another number of partitions: how many tasks, and what each must know.
+
+Kept apart from the work itself, which loads numba: the driver only says what is to be done.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.restore.items import SharedItem, SharedSource
-from maxbrod.restore.repartition.blocks import SHARES_MAX
+from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.restore.repartition.extents import SHARES_MAX, SourceExtent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.kafka.state.cluster_state import Group
-    from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.model import PartitionId
     from maxbrod.restore.plan.plan import TopicPlan
 
 TASKS_MAX: Final = 8
-"""Of one topic. Each reads all of it and writes its part, so that more would only read more."""
+"""Tasks for one topic. Each reads the whole topic and writes its part, so more tasks would only read more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSource:
+    """Offsets [first_offset, end_offset) of one source partition, and its slices in order."""
+
+    partition: int
+    first_offset: int
+    end_offset: int
+    slices: tuple[Slice, ...]
+    marks: tuple[int, ...] = ()
+    """Offsets at which groups stood, sorted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedItem:
+    """Some partitions of one target topic, and all sources of its records."""
+
+    topic: str
+    topic_id: str
+    """The id of the target topic."""
+    partition_count: int
+    bases: dict[int, int]
+    """The target partitions of this task, each with the target offset of its first record."""
+    batch_bytes_max: int
+    sources: tuple[SharedSource, ...]
+    extents: tuple[SourceExtent, ...]
 
 
 def shared_items(
@@ -28,7 +58,7 @@ def shared_items(
     batch_bytes_max: int,
     tasks: int,
 ) -> list[SharedItem]:
-    """One for each of so many tasks, or fewer. `groups` are all that were archived, whoever is moved in the end."""
+    """One item for each of up to `tasks` tasks. `groups` are all archived groups, whether they are moved or not."""
     target, marks = topic.target, group_marks(topic, groups)
     sources = tuple(
         SharedSource(
@@ -49,16 +79,16 @@ def shared_items(
             bases={each: target.bases[each] for each in range(number, target.partition_count, tasks)},
             batch_bytes_max=batch_bytes_max,
             sources=sources,
-            blocks=topic.blocks,
+            extents=topic.blocks,
         )
         for number in range(tasks)
     ]
 
 
 def group_marks(topic: TopicPlan, groups: Iterable[Group]) -> dict[int, tuple[int, ...]]:
-    """Where groups stood in each source partition: there shares end, so that positions are exact.
+    """The offsets at which groups stood in each source partition. Shares end there, so that positions are exact.
 
-    Where that would be too many some are left out: a group that stood there may see more twice, and skips nothing.
+    If there are too many, some are left out: a group that stood there may see more records twice, and skips none.
     """
     found: dict[int, set[int]] = {}
     for group in groups:

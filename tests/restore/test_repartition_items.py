@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 from catalog.examples import TOPIC_ID, segment
 from maxbrod.restore.plan.request import RestoreRequest
-from maxbrod.restore.repartition import work as restore_shared
-from maxbrod.restore.repartition.work import TASKS_MAX, group_marks, shared_items
+from maxbrod.restore.repartition import items as shared
+from maxbrod.restore.repartition.items import TASKS_MAX, group_marks, shared_items
 from restore.plan.examples import group, plan, topic
 
 if TYPE_CHECKING:
@@ -43,5 +43,5 @@ def test_where_groups_of_this_very_topic_stood_is_marked() -> None:
 
 def test_marks_are_never_too_many() -> None:
     many = [group(f"g{number}", ("orders", 0, number)) for number in range(100)]
-    with patch.object(restore_shared, "SHARES_MAX", 60):
+    with patch.object(shared, "SHARES_MAX", 60):
         assert len(group_marks(planned(3), many)[0]) == 20

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from catalog.examples import gap, segment
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.request import OffsetRange, RestoreRequest
-from maxbrod.restore.repartition import blocks
-from maxbrod.restore.repartition.blocks import SourceExtent, interleave
+from maxbrod.restore.repartition import extents
+from maxbrod.restore.repartition.extents import SourceExtent, interleave
 from restore.plan.examples import plan, topic
 
 if TYPE_CHECKING:
@@ -54,15 +54,15 @@ def planned(rows: Sequence[Segment | Gap], **request: Any) -> TopicPlan:
 
 @settings(max_examples=200, deadline=None)
 @given(archives(), st.sampled_from([1, 3, 10, 4096]), st.sampled_from([1, 30, 10**6]), st.sampled_from([0, 2, 16]))
-def test_blocks_tile_each_partition_in_order_whatever_the_archive_is_like(
+def test_extents_tile_each_partition_in_order_whatever_the_archive_is_like(
     rows: list[Segment | Gap], most: int, shares_most: int, open_sources: int
 ) -> None:
     if not rows:
         return
     with (
-        patch.object(blocks, "BLOCKS_MAX", most),
-        patch.object(blocks, "SHARES_MAX", shares_most),
-        patch.object(blocks, "OPEN_SOURCES_MAX", open_sources),
+        patch.object(extents, "EXTENTS_MAX", most),
+        patch.object(extents, "SHARES_MAX", shares_most),
+        patch.object(extents, "OPEN_SOURCES_MAX", open_sources),
     ):
         made = planned(rows)
     assert len(made.blocks) <= max(min(most, shares_most // 7), len(made.partitions))
@@ -107,10 +107,10 @@ def test_a_topic_that_keeps_its_partitions_needs_no_order() -> None:
     assert made.blocks == ()
 
 
-drawn_blocks = st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(-5, 5)), max_size=20)
+drawn_extents = st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(-5, 5)), max_size=20)
 
 
-@given(drawn_blocks)
+@given(drawn_extents)
 def test_interleaving_never_changes_the_order_within_a_partition(drawn: list[tuple[int, int | None]]) -> None:
     rows = [(partition, number, time) for number, (partition, time) in enumerate(drawn)]
     order = interleave(rows)

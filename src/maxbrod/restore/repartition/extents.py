@@ -1,7 +1,7 @@
-"""The order in which the records of several partitions are written into others: blocks of offsets, one after another.
+"""The order in which records of several source partitions are written into a repartitioned topic: a list of extents.
 
-A block is all that a source partition has up to an offset. The list is part of the plan, so that the order of records
-in every target partition is a function of the plan alone, however the archive's rows are cut by then.
+An extent is a range of offsets of one source partition. The list is part of the plan, so the order of records in every
+target partition depends on the plan alone, even if segments of the archive are compacted into others in the meantime.
 """
 
 from __future__ import annotations
@@ -23,55 +23,59 @@ if TYPE_CHECKING:
 
     from maxbrod.restore.plan.sources import Source
 
-BLOCKS_MAX: Final = 4096
-"""Of a topic, if it has fewer partitions: it is a list in the plan."""
+EXTENTS_MAX: Final = 4096
+"""Extents of one topic, unless it has more partitions: the plan stores the list."""
 SHARES_MAX: Final = 500_000
-"""Of a topic: each block is shared out among all target partitions, and what each got is remembered for groups."""
+"""Shares of one topic: each extent is distributed among all target partitions, and groups need every share."""
 OPEN_SOURCES_MAX: Final = 8
-"""Of so many partitions rows are split: whoever reads in this order keeps a part of a row of each in memory."""
+"""With up to this many source partitions, rows are split: a reader in this order holds a part of a row of each."""
 _SPLIT_BYTES: Final = 4 << 20
 _LONG_AGO: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceExtent:
-    """What a source partition has at offsets [first, end)."""
+    """Offsets [first, end) of a source partition."""
 
     partition: int
     first: int
     end: int
 
 
-def plan_blocks(rows: pa.Table, sources: Sequence[Source], partition_count: int) -> tuple[SourceExtent, ...]:
-    """Of one topic, which gets so many partitions. A source's blocks tile what is asked of it, if it has rows there."""
+def plan_extents(rows: pa.Table, sources: Sequence[Source], partition_count: int) -> tuple[SourceExtent, ...]:
+    """The extents of one topic, which gets `partition_count` partitions.
+
+    The extents of a source with rows tile the offsets that are requested of it.
+    """
     mine = (pc.field("kind") == Kind.DATA) & (pc.field("topic_id") == sources[0].topic_id)
     columns = read_columns(rows.filter(mine).sort_by(SORT_ORDER))
-    most = max(min(BLOCKS_MAX, SHARES_MAX // partition_count) // len(sources), 1)
+    most = max(min(EXTENTS_MAX, SHARES_MAX // partition_count) // len(sources), 1)
     found: list[tuple[SourceExtent, float | None]] = []
     for source in sources:
-        found += _blocks(columns, source, several=len(sources) <= OPEN_SOURCES_MAX, most=most)
+        found += _extents(columns, source, several=len(sources) <= OPEN_SOURCES_MAX, most=most)
     order = interleave((each.partition, each.first, time) for each, time in found)
     return tuple(found[place][0] for place in order)
 
 
-def interleave(blocks: Iterable[tuple[int, int, float | None]]) -> list[int]:
-    """The order in which blocks of several partitions are written, as places in what was given.
+def interleave(extents: Iterable[tuple[int, int, float | None]]) -> list[int]:
+    """The order in which extents of several partitions are written, as places in the input.
 
-    A block is its partition, base offset and highest timestamp, and blocks of a partition come in the order of offsets.
-    They are mixed as near to the order of time as keeping each partition's order allows: so consumers meet the records
-    about as they did, and a group's position has little behind it that was processed. The same blocks, the same order.
+    An extent is given by its partition, base offset and highest timestamp; those of one partition are in the order of
+    offsets. The result is as close to the order of time as the order within each partition allows. So consumers see
+    records about in their old order, and few records after a group's position are ones it has processed. The result
+    is deterministic.
     """
     reached: dict[int, float] = {}
     keys = []
-    for place, (partition, base, highest) in enumerate(blocks):
-        # A partition's order is never given up for the time.
+    for place, (partition, base, highest) in enumerate(extents):
+        # The order within a partition comes first: its time never goes back.
         time = reached.get(partition, _LONG_AGO) if highest is None else max(reached.get(partition, _LONG_AGO), highest)
         reached[partition] = time
         keys.append((time, partition, base, place))
     return [key[-1] for key in sorted(keys)]
 
 
-def _blocks(
+def _extents(
     columns: RowColumns, source: Source, *, several: bool, most: int
 ) -> Iterator[tuple[SourceExtent, float | None]]:
     span = columns.spans.get(source.id, slice(0, 0))
@@ -80,7 +84,7 @@ def _blocks(
     edges, times = _split(columns, rows, several=several)
     edges = np.clip(edges, source.asked_first, source.asked_end)
     step = -(-len(edges) // most) or 1
-    # From the last on backwards, so that this one stays.
+    # Counted backwards from the last edge, so that it is kept.
     edges, times = edges[::-1][::step][::-1], times[::-1][::step][::-1]
     first = source.asked_first
     for place, (edge, time) in enumerate(zip(edges.tolist(), times.tolist(), strict=True)):
@@ -93,13 +97,13 @@ def _blocks(
 def _split(
     columns: RowColumns, rows: NDArray[np.int64], *, several: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Where blocks end, and about when: times inside a row are guessed, as if its records were spread evenly."""
+    """Where extents end, and about when: times within a row are estimated as if its records were spread evenly."""
     base, end = columns.base[rows], columns.end[rows]
-    pieces = np.maximum(-(-columns.raw_bytes[rows] // _SPLIT_BYTES), 1) if several else np.ones(len(rows), np.int64)
-    number = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces) + 1
-    share = number / np.repeat(pieces, pieces)
-    edges = np.repeat(base, pieces) + (np.repeat(end - base, pieces) * share).astype(np.int64)
+    counts = np.maximum(-(-columns.raw_bytes[rows] // _SPLIT_BYTES), 1) if several else np.ones(len(rows), np.int64)
+    number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts) + 1
+    share = number / np.repeat(counts, counts)
+    edges = np.repeat(base, counts) + (np.repeat(end - base, counts) * share).astype(np.int64)
     low, high = columns.lowest[rows].astype(np.float64), columns.highest[rows].astype(np.float64)
-    times = np.repeat(low, pieces) + np.repeat(high - low, pieces) * share
-    times[np.repeat(~columns.dated[rows], pieces)] = np.nan
+    times = np.repeat(low, counts) + np.repeat(high - low, counts) * share
+    times[np.repeat(~columns.dated[rows], counts)] = np.nan
     return edges, times

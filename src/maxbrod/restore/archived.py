@@ -1,0 +1,117 @@
+"""What an archive has for a request: the moment that it is read at, its rows, and the topics that the request means.
+
+Also what is damaged in another tool's archive, or unknown, as obstacles of a restore. A segment that cannot be read is
+in no row there: between rows it would look like offsets that never had a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.archive.incarnations import Incarnation, newest_ids
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.restore.plan.choosing import choose_incarnations
+from maxbrod.restore.plan.columns import SOURCE_COLUMNS
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
+from maxbrod.restore.plan.plan import SourceArchive
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    import pyarrow as pa
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.snapshots import Moment
+    from maxbrod.catalog.replaced import Revisions
+    from maxbrod.layouts.foreign import Fault, Survey
+    from maxbrod.model import PartitionId
+    from maxbrod.restore.plan.choosing import Chosen
+    from maxbrod.restore.plan.request import RestoreRequest
+
+_HINT: Final = "see 'maxbrod check'; or restore without what is lost: say --accept-gaps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedState:
+    """An archive as one request sees it."""
+
+    archive: Archive
+    moment: Moment
+    revisions: Revisions
+    rows: pa.Table
+    chosen: Chosen
+
+    @property
+    def source(self) -> SourceArchive:
+        run = self.moment.run
+        return SourceArchive(
+            url=self.archive.url,
+            version=self.archive.catalog.version,
+            run_id=None if run is None or self.moment.snapshot is None else run.run_id,
+        )
+
+    @property
+    def ends(self) -> Mapping[PartitionId, int]:
+        return {} if self.moment.snapshot is None else self.moment.snapshot.ends
+
+    def obstacles(self, *, accepted: bool) -> Iterator[Obstacle]:
+        """What is damaged or unknown in the archive. `accepted`: gaps are no reason to stop."""
+        if self.archive.survey is not None:
+            yield from _damage(self.archive.survey, self.chosen.topics.values(), accepted=accepted)
+        if self.moment.run is not None and self.moment.snapshot is None:
+            yield Obstacle(
+                kind=ObstacleKind.INCOMPLETE,
+                where=self.moment.run.run_id,
+                what="its snapshot cannot be read: new topics get the target's defaults, and no groups are restored",
+                hint=None,
+                fatal=False,
+            )
+
+
+def look_at_archive(archive: Archive, request: RestoreRequest, *, columns: Collection[str] = ()) -> ArchivedState:
+    """Read the rows with the columns that planning needs, and these, and choose topics."""
+    # Without a snapshot topics would get the defaults of the target, and groups would not be restored. That must not
+    # come as a surprise after all records are written.
+    moment = find_moment(archive.storage, archive.catalog.runs(), request.as_of, needed=not request.accept_gaps)
+    revisions = moment.revisions_in(archive.catalog)
+    rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS, *columns), revisions=revisions)
+    topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
+    topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
+    written = rows.group_by("topic_id").aggregate([("written_at", "min")]).to_pylist()
+    first = {each["topic_id"]: each["written_at_min"] for each in written}
+    incarnations = [
+        Incarnation(topic=name, topic_id=topic_id, first_written_at=first.get(topic_id, 0))
+        for topic_id, name in topics.items()
+    ]
+    chosen = choose_incarnations(request, topics, newest_ids(incarnations, moment.ranks))
+    return ArchivedState(archive=archive, moment=moment, revisions=revisions, rows=rows, chosen=chosen)
+
+
+def _damage(survey: Survey, chosen: Collection[str], *, accepted: bool) -> Iterator[Obstacle]:
+    """Every fault that loses records, and every doubt, without those about topics that are not restored."""
+    others = set(survey.topics) - set(chosen)
+    for fault in survey.faults:
+        if fault.fatal and not _is_about(fault, others):
+            yield Obstacle(
+                kind=ObstacleKind.CORRUPT,
+                where=fault.path,
+                what=fault.message,
+                hint=_HINT,
+                fatal=not accepted,
+                offset=fault.offset,
+            )
+    for doubt in survey.doubts:
+        if doubt.topic not in others:
+            yield Obstacle(
+                kind=ObstacleKind.UNPROVED,
+                where=None if doubt.partition is None else f"{doubt.topic}-{doubt.partition}",
+                what=doubt.what,
+                hint=doubt.hint,
+                fatal=doubt.refused and not accepted,
+            )
+
+
+def _is_about(fault: Fault, topics: Collection[str]) -> bool:
+    """By its path: in every layout the name of the topic is a folder of it."""
+    return not set(topics).isdisjoint(fault.path.split("/"))
