@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.examples import run, segment
-from maxbrod.archive.run_names import find_run
+from maxbrod.archive.snapshots import find_run
 from maxbrod.catalog.queries import find_last_snapshot, find_runs
 from maxbrod.catalog.rows import Run, encode_rows
 from maxbrod.catalog.surveyed import _Rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.archive.carried import NOTHING, carry
-from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot, told_by
+from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snapshot
 from maxbrod.backup.observing import Position
 from maxbrod.catalog.rows import Segment
 
@@ -36,7 +36,7 @@ class Positions:
         """At the last run that recorded it."""
         self.newest_run: Run | None = None
         """The last one that was committed."""
-        self._told: RunKnowledge | None = None
+        self._knowledge: RunKnowledge | None = None
         self.revisions: dict[PartitionId, int] = {}
         """How often rows of a partition have been replaced."""
         self.unrecorded = False
@@ -57,12 +57,12 @@ class Positions:
         self.newest_run = runs[-1] if runs else None
         self.revisions = archive.catalog.revisions()
         last = last_snapshot_run(runs)
-        self._told = None
+        self._knowledge = None
         if last is not None:
             # A damaged one is not passed over: an older one may not know of a partition that has no row yet.
             snapshot = read_snapshot(archive.storage, last)
             # The cluster is looked at as JSON below, and may be anyone's: this refuses what is none.
-            self._told = told_by(archive.storage, runs, last, snapshot)
+            self._knowledge = knowledge_at(archive.storage, runs, last, snapshot)
             self._names.update(snapshot.topics)
             self.cluster = snapshot.cluster
             self.compacted |= _compacted_topics(snapshot.cluster)
@@ -146,13 +146,13 @@ class Positions:
 
     def carried_beside(self, cluster: ClusterState) -> Carried:
         """What the last snapshot knew, and this cluster has lost."""
-        return NOTHING if self._told is None else carry(self._told, cluster, self.topics)
+        return NOTHING if self._knowledge is None else carry(self._knowledge, cluster, self.topics)
 
     def recorded(
         self, run: Run, cluster: Mapping[str, Any], told: RunKnowledge, behind: Mapping[PartitionId, int | None]
     ) -> None:
         """A snapshot with all of this has been committed."""
-        self.newest_run, self._told = run, told
+        self.newest_run, self._knowledge = run, told
         self.cluster, self.unrecorded, self.behind = cluster, False, behind
 
     @property

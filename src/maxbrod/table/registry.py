@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.batch.conform import conform
 from maxbrod.errors import UnsupportedFormatError, UsageError
 from maxbrod.layouts.schemas_topic import AVRO, TOPIC, read_schemas_topic
-from maxbrod.table.read.archive import look_up
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.reading import read_split
-from maxbrod.table.read.splits import plan_splits
+from maxbrod.table.read.splits import open_table, plan_splits
 from maxbrod.table.values.avro import compile_avro
 from maxbrod.table.values.confluent import Writers
 from maxbrod.table.values.proto_files import compile_files
@@ -45,9 +44,9 @@ def archived_schemas(options: Mapping[str, str]) -> SchemasTopic:
 
 
 def _records(options: TableOptions) -> Iterator[pa.RecordBatch]:
-    archive = look_up(options.url, options.storage, options.layout)
-    for portions in plan_splits(archive, options):
-        for found in read_split(archive.storage, portions, options.scopes, options.columns, committed=True):
+    archive = open_table(options)
+    for split in plan_splits(archive, options):
+        for found in read_split(archive.storage, split, options.scopes, options.columns, committed=True):
             yield conform(found.rename_columns(["offset", "timestamp_ms", "key", "value"]))
 
 

@@ -89,13 +89,10 @@ class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
         self._names = tuple(names)
 
     def partitions(self) -> list[InputPartition]:
-        from maxbrod.table.read.archive import look_up  # noqa: PLC0415 - Delta, which no task needs
-        from maxbrod.table.read.splits import plan_splits  # noqa: PLC0415
+        from maxbrod.table.read.splits import open_table, plan_splits  # noqa: PLC0415 - Delta, which no task needs
 
-        options = self._options
-        archive = look_up(options.url, options.storage, options.layout)
-        # Where there is nothing to read, Spark would make up a partition of its own.
-        return [InputPartition(split) for split in plan_splits(archive, options) or [()]]
+        # Given no partitions at all, Spark would make up one of its own, with None in it.
+        return [InputPartition(split) for split in plan_splits(open_table(self._options), self._options) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from maxbrod.storage.opening import open_storage  # noqa: PLC0415
@@ -103,5 +100,5 @@ class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
 
         options = self._options
         storage = open_storage(options.url, options.storage)
-        portions: Any = partition.value
-        yield from read_split(storage, portions, options.scopes, self._names, committed=options.committed)
+        reads: Any = partition.value
+        yield from read_split(storage, reads, options.scopes, self._names, committed=options.committed)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from maxbrod.table.read.scope import Source
+
 _US_PER_MS: Final = 1000
 _MS_MAX: Final = (2**63 - 1) // _US_PER_MS
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -28,15 +30,6 @@ _HEADERS: Final = pa.list_(pa.field("element", _HEADER))
 _SPARK_HEADERS: Final = spark.ArrayType(
     spark.StructType([spark.StructField("key", spark.StringType()), spark.StructField("value", spark.BinaryType())])
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What every record of a slice shares."""
-
-    topic: str
-    topic_id: str
-    partition: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +79,7 @@ def needed(names: Sequence[str]) -> list[str]:
     return sorted({each for name in names if (each := _COLUMNS[name].needs) is not None} or {"offset"})
 
 
-def told_by_rows(names: Sequence[str]) -> bool:
+def are_in_rows(names: Sequence[str]) -> bool:
     """Whether none of these is made of records: what the catalog says of a slice is enough then."""
     return all(_COLUMNS[name].needs is None for name in names)
 

@@ -7,17 +7,19 @@ and what lies in one of the scopes is read.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import TypeAdapter
 from pyspark.sql import datasource as spark
 
 from maxbrod.batch.cuts import Cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from maxbrod.layouts.kafka.slices import Slice
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US_PER_MS: Final = 1000
@@ -68,6 +70,33 @@ def both(one: Scope, other: Scope) -> Scope:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What every record of a slice shares."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRead:
+    """One slice of one partition, to be read from `first_offset` up to but not `end_offset`.
+
+    Defined here because it travels to the tasks, which then need not load what plans a read (Delta).
+    """
+
+    source: Source
+    stored: Slice
+    first_offset: int = 0
+    end_offset: int
+
+    def cut(self, scopes: Sequence[Scope]) -> Cut:
+        """Which of its records may be in one of the scopes."""
+        found = cut_of(scopes, self.source.topic, self.source.partition, self.end_offset)
+        return replace(found, first_offset=max(found.first_offset, self.first_offset))
+
+
 def cut_of(scopes: Sequence[Scope], topic: str, partition: int, end_offset: int | None = None) -> Cut:
     """Which records of a partition that ends at `end_offset` may be in one of the scopes, as one range each way."""
     touching = [each for each in scopes if each.has_topic(topic) and each.has_partition(partition)]
@@ -81,22 +110,17 @@ def cut_of(scopes: Sequence[Scope], topic: str, partition: int, end_offset: int 
     )
 
 
+_SCOPES: Final = TypeAdapter(tuple[Scope, ...])
+
+
 def encode_scopes(scopes: Iterable[Scope]) -> str:
-    """Text for an option of the table."""
-    return json.dumps([{each.name: _plain(getattr(scope, each.name)) for each in fields(Scope)} for scope in scopes])
+    """JSON, for an option of the table."""
+    return _SCOPES.dump_json(tuple(scopes)).decode()
 
 
 def decode_scopes(text: str) -> tuple[Scope, ...]:
     """The inverse of `encode_scopes`."""
-    return tuple(Scope(**{name: _value(name, found) for name, found in each.items()}) for each in json.loads(text))
-
-
-def _value(name: str, found: Any) -> Any:  # noqa: ANN401 - what a field of `Scope` has
-    return frozenset(found) if name in {"topics", "partitions"} and found is not None else found
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - what JSON has
-    return sorted(value) if isinstance(value, frozenset) else value
+    return _SCOPES.validate_json(text, strict=True)
 
 
 def narrow(scope: Scope, filters: Iterable[spark.Filter]) -> Scope:

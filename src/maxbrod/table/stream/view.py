@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.table.read.archive import LookedUp
+    from maxbrod.archive.opening import Archive
     from maxbrod.table.read.options import TableOptions
 
 TIMELESS: Final = -(2**63)
@@ -66,7 +66,7 @@ class View:
         return tuple(found)
 
 
-def view_of(archive: LookedUp, options: TableOptions) -> View:
+def view_of(archive: Archive, options: TableOptions) -> View:
     """The topics and partitions that the options name. A topic that is not there may come."""
     rows = archive.catalog.rows(columns=_COLUMNS)
     named = rows.group_by("topic_id").aggregate([("topic", "max")]).to_pylist()
@@ -77,7 +77,7 @@ def view_of(archive: LookedUp, options: TableOptions) -> View:
     if options.scope.partitions is not None:
         followed &= pc.field("partition").isin(pa.array(sorted(options.scope.partitions), pa.int32()))
     rows = rows.filter(followed).combine_chunks()
-    native = archive.surveyed is None
+    native = archive.survey is None
     return _arrays(rows, topics, frozenset(names), native=native)
 
 
