@@ -11,8 +11,7 @@ import pytest
 
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.table.values.avro import compile_avro
-from maxbrod.table.values.confluent import Writers, decode_confluent
-from maxbrod.table.values.conforming import conform
+from maxbrod.table.values.confluent import Writers, conform, decode_confluent
 from maxbrod.table.values.decoding import encoded
 from maxbrod.table.values.proto_files import compile_files
 from maxbrod.table.values.protobuf import compile_protobuf, message_places

@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from maxbrod.archive.snapshot_document import Snapshot
-from maxbrod.archive.surveyed_cluster import acls_of, brokers_of, gaps_of, quotas_of, topic_state, users_of
 from maxbrod.catalog.rows import Gap, Run, Segment
-from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, Group, encode_state
+from maxbrod.kafka.state.access_names import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
+from maxbrod.kafka.state.cluster_state import (
+    Acl,
+    Broker,
+    ClusterState,
+    CommittedOffset,
+    Group,
+    MissingState,
+    Quota,
+    QuotaEntity,
+    ScramUser,
+    TopicState,
+    encode_state,
+)
 from maxbrod.layouts.coverage import by_partition
 from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.travelling import describe
@@ -24,13 +36,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from maxbrod.catalog.rows import Row
-    from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignGroup, ForeignSegment, Survey
+    from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignGroup, ForeignSegment, ForeignTopic, Survey
+    from maxbrod.layouts.foreign_cluster import ForeignCluster
     from maxbrod.model import TopicPartition
 
 RUN_ID: Final = "survey"
 SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"
 _NUMBER: Final = re.compile(r"[0-9]+")
 _REASONS: Final = {str(each): each for each in GapReason}
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 def topic_id_for(name: str) -> str:
@@ -69,13 +83,13 @@ def snapshot_of(survey: Survey) -> Snapshot:
     state = ClusterState(
         cluster_id=survey.cluster_id,
         taken_at_ms=survey.taken_at_ms or 0,
-        brokers=brokers_of(survey.cluster),
-        topics=tuple(topic_state(survey, name, topic_id_in(survey, name), count) for name, count in counts.items()),
-        acls=acls_of(survey.cluster),
-        quotas=quotas_of(survey.cluster),
-        users=users_of(survey.cluster),
+        brokers=_brokers(survey.cluster),
+        topics=tuple(_topic_state(survey, name, topic_id_in(survey, name), count) for name, count in counts.items()),
+        acls=_acls(survey.cluster),
+        quotas=_quotas(survey.cluster),
+        users=_users(survey.cluster),
         groups=tuple(_group(survey, each) for each in survey.groups),
-        gaps=gaps_of(survey),
+        gaps=_missing_state(survey),
     )
     return Snapshot(
         run_id=RUN_ID,
@@ -188,3 +202,81 @@ def _group(survey: Survey, group: ForeignGroup) -> Group:
         for where, offset in group.offsets.items()
     )
     return Group(group_id=group.group_id, type="classic", state="Empty", protocol_type="consumer", offsets=offsets)
+
+
+def _topic_state(survey: Survey, name: str, topic_id: str, count: int) -> TopicState:
+    known = survey.topics.get(name)
+    configs = None if known is None or not (known.configs or known.replicas) else dict(known.configs)
+    defaults = {} if survey.cluster is None else survey.cluster.defaults
+    return TopicState(
+        name=name,
+        topic_id=topic_id,
+        internal=name in _INTERNAL,
+        replicas=_replicas(known, count),
+        configs=configs,
+        effective=None if configs is None else {**defaults, **configs},
+    )
+
+
+def _replicas(known: ForeignTopic | None, count: int) -> tuple[tuple[int, ...], ...]:
+    """Without a factor there are no replicas: a restore then takes the default of its brokers."""
+    if known is not None and len(known.replicas) == count:
+        return known.replicas
+    factor = 0 if known is None or known.replication_factor is None else known.replication_factor
+    return (tuple(range(factor)),) * count
+
+
+def _brokers(cluster: ForeignCluster | None) -> tuple[Broker, ...]:
+    found = () if cluster is None else cluster.brokers
+    return tuple(Broker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack) for each in found)
+
+
+def _acls(cluster: ForeignCluster | None) -> tuple[Acl, ...] | None:
+    if cluster is None:
+        return None
+    return tuple(
+        Acl(
+            resource_type=name_of(RESOURCE_TYPES, each.resource_type),
+            resource_name=each.resource_name,
+            pattern_type=name_of(PATTERN_TYPES, each.pattern_type),
+            principal=each.principal,
+            host=each.host,
+            operation=name_of(OPERATIONS, each.operation),
+            permission=name_of(PERMISSIONS, each.permission),
+        )
+        for each in cluster.acls
+    )
+
+
+def _quotas(cluster: ForeignCluster | None) -> tuple[Quota, ...] | None:
+    if cluster is None:
+        return None
+    return tuple(
+        Quota(
+            entities=tuple(QuotaEntity(type=kind, name=name) for kind, name in each.entities),
+            values=dict(each.values),
+        )
+        for each in cluster.quotas
+    )
+
+
+def _users(cluster: ForeignCluster | None) -> tuple[ScramUser, ...] | None:
+    if cluster is None:
+        return None
+    return tuple(
+        ScramUser(name=each.name, mechanism=name_of(MECHANISMS, each.mechanism), iterations=each.iterations)
+        for each in cluster.users
+    )
+
+
+def _missing_state(survey: Survey) -> tuple[MissingState, ...]:
+    """What nobody can know from there."""
+    if survey.cluster is not None:
+        return ()
+    return (
+        MissingState(
+            what="ACLs, quotas and users",
+            why=f"the layout {survey.layout} does not keep them",
+            hint="back up with maxbrod's own layout to have them",
+        ),
+    )

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +15,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from maxbrod.cli.output import out, print_document, print_line, safe_json, safe_text, table
-from maxbrod.errors import UsageError
-from maxbrod.query.histogram_text import print_histogram, spread
+from maxbrod.errors import EnvironmentMissingError, UsageError
+from maxbrod.query.histogram import print_histogram, spread
 
 if TYPE_CHECKING:
     from typing import IO
@@ -61,8 +61,6 @@ class Output:
         if answer is None:
             print_line(f"written to {self.to}")
         elif self.plot is not None:
-            from maxbrod.query.plot import draw  # noqa: PLC0415 - matplotlib, which may be missing
-
             draw(answer.table if histogram is None else spread(answer.table), self.plot)
             print_line(f"{answer.table.num_rows:,} rows drawn into {self.plot}")
         elif self.form == "table" and histogram is not None:
@@ -169,3 +167,62 @@ def _foot(answer: Collected, limit: int | None) -> str:
 
 
 _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
+
+
+def draw(rows: pa.Table, file: Path) -> None:
+    """UsageError: nothing can be drawn of them. EnvironmentMissingError: there is no matplotlib."""
+    along, upwards = rows.schema.field(0) if rows.num_columns else None, []
+    upwards = [number for number in range(1, rows.num_columns) if _is_number(rows.schema.field(number).type)]
+    if along is None or not upwards:
+        raise UsageError(
+            "there is nothing to draw",
+            operation="plot",
+            hint="let the first column be a time or a name, and a number follow",
+        )
+    figure = _figure()
+    axes = figure.add_subplot()
+    places = rows.column(0).to_pylist()
+    order = sorted(range(len(places)), key=lambda at: (places[at] is None, places[at]) if _sorts(along.type) else at)
+    draw_one = axes.plot if _sorts(along.type) else axes.bar
+    known = [at for at in order if places[at] is not None]
+    for number in upwards:
+        heights = rows.column(number).to_pylist()
+        draw_one(
+            [_place(places[at]) for at in known],
+            [_height(heights[at]) for at in known],
+            label=rows.schema.field(number).name,
+        )
+    axes.set_xlabel(along.name)
+    axes.legend()
+    figure.autofmt_xdate()
+    figure.savefig(file, dpi=120, bbox_inches="tight")
+
+
+def _figure() -> Any:  # noqa: ANN401 - matplotlib's own
+    try:
+        # The object-oriented way: no window, no state of the process.
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise EnvironmentMissingError(
+            f"pictures need matplotlib: {error}", operation="plot", hint="pip install 'maxbrod[plot]'"
+        ) from error
+    figure = Figure(figsize=(10, 5))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _sorts(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) or _is_number(kind))
+
+
+def _place(value: Any) -> Any:  # noqa: ANN401 - of any type
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _height(value: Any) -> float:  # noqa: ANN401 - a number or null
+    return float("nan") if value is None else float(value)

@@ -98,7 +98,7 @@ class Query:
 
     def collect(self, question: Question, *, limit: int | None = None, form: str = "arrow") -> Collected:
         """Run it, and bring its rows here. `form` is one of `maxbrod.table.showing`."""
-        from maxbrod.table.conditions import reads_enough  # noqa: PLC0415 - as above
+        from maxbrod.table.narrowing import reads_enough  # noqa: PLC0415 - as above
         from maxbrod.table.showing import collect, show  # noqa: PLC0415
 
         shown = show(question.frame, limit=limit, form=form)
@@ -109,7 +109,7 @@ class Query:
 
     def write(self, question: Question, form: str, folder: str, *, limit: int | None = None) -> None:
         """Run it, and let its tasks write the rows into a folder."""
-        from maxbrod.table.conditions import asks_the_clock, reads_enough  # noqa: PLC0415 - as above
+        from maxbrod.table.narrowing import asks_the_clock, reads_enough  # noqa: PLC0415 - as above
         from maxbrod.table.showing import as_written, write  # noqa: PLC0415
 
         def shown(frame: Any) -> Any:  # noqa: ANN401 - a DataFrame

@@ -10,7 +10,6 @@ from maxbrod.errors import UsageError
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import Codec
-from maxbrod.table.archive_sink.places import PARTITIONS_MAX
 from maxbrod.table.read.options import size_of, storage_of
 
 if TYPE_CHECKING:
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
 _NAMES: Final = ("path", "topic", "partitions", "compression", "codec", "segmentBytes", "singleWriter")
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 """Spark's own, which it hands on."""
+PARTITIONS_MAX: Final = 1_000_000
+"""The most partitions of a topic. Clusters have far fewer, so a larger number is a mistake; a snapshot would hold a
+place for each."""
 _STORAGE: Final = "storage."
 _WORDS: Final = {"true": True, "false": False}
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}

@@ -7,25 +7,41 @@ driver or by the next (`kafka_sink_finish`).
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError
+from pyspark.sql.datasource import WriterCommitMessage
+
+from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError, UnavailableError
 from maxbrod.kafka.produce.producer_ids import transactional_producer_id
 from maxbrod.kafka.produce.transactions import Standing, end, ongoing, standings
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.table.kafka_sink.finish import OPERATION, finish, told
 from maxbrod.table.kafka_sink.state import Decision, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from maxbrod.config import KafkaConfig
-    from maxbrod.table.kafka_sink.message import Filled, Written
-    from maxbrod.table.kafka_sink.state import Decisions
+    from maxbrod.table.kafka_sink.state import Decisions, Filled
 
 _LOG: Final = logging.getLogger(__name__)
 # The batch is committed then; what waits longer is aborted with the next one.
 _SWEEP_PATIENCE_S: Final = 30.0
+OPERATION: Final = "commit a batch"
+_NAMED_MAX: Final = 5
+# The second look tells; more are for brokers that change places meanwhile.
+_ROUNDS_MAX: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not typed
+    """Of one attempt. `filled` is None where there was no row, or where the rows are in Kafka already."""
+
+    filled: Filled | None = None
+    query_id: str | None = None
+    """Spark's id of the query, which a restart keeps."""
+    skipped: bool = False
+    """Whether rows were left out, because their batch was decided on before."""
 
 
 class Committer:
@@ -119,7 +135,7 @@ def _require_open(client: KafkaClient, filled: Sequence[Filled]) -> None:
     if lost:
         raise MaxbrodError(
             f"{len(lost)} of {len(filled)} transactions were aborted before all tasks were done, by their timeout "
-            f"or by another driver: {told(lost)}",
+            f"or by another driver: {_counts(lost)}",
             operation=OPERATION,
             hint="none of the records counts: write again, with a longer transactionTimeout",
         )
@@ -133,7 +149,7 @@ def _commit_at_once(client: KafkaClient, filled: Sequence[Filled]) -> None:
         except MaxbrodError as error:
             raise MaxbrodError(
                 f"{place} of {len(filled)} transactions are committed, then one failed ({error.message}): "
-                f"{told(filled[place:])} are missing",
+                f"{_counts(filled[place:])} are missing",
                 operation=OPERATION,
                 hint="with the options state and writeId such a write can be finished by running it again",
             ) from error
@@ -154,3 +170,48 @@ def _refuse_foreign(decided: Decision, batch_id: int, query_id: str | None) -> N
             operation=OPERATION,
             hint="a query with a new checkpoint needs a new state",
         )
+
+
+def finish(client: KafkaClient, decisions: Decisions, decision: Decision) -> Outcome:
+    """DONE or VOID, and remembered. It may have been carried out before, by this driver or another, even in part."""
+    for _ in range(_ROUNDS_MAX):
+        found = standings(client, (each.transaction for each in decision.filled))
+        kinds = set(found.values())
+        if Standing.FORGOTTEN in kinds or kinds >= {Standing.ABORTED, Standing.COMMITTED}:
+            raise _in_part(decisions, decision, found)
+        void = Standing.ABORTED in kinds
+        try:
+            for each in decision.filled:
+                if found[each.transaction.transactional_id] is Standing.OPEN:
+                    end(client, each.transaction, commit=not void)
+        except RefusedError:
+            continue  # it ended otherwise meanwhile; what that means, all of them together tell
+        outcome = Outcome.VOID if void else Outcome.DONE
+        decisions.settle(decision, outcome)
+        if void:
+            _LOG.warning("batch %d was decided on, but timed out; nothing of it counts", decision.batch_id)
+        return outcome
+    raise UnavailableError("transactions end and do not end", operation=OPERATION, object_name=decision.path)
+
+
+def _in_part(decisions: Decisions, decision: Decision, found: Mapping[str, Standing]) -> RefusedError:
+    lost = [each for each in decision.filled if found[each.transaction.transactional_id] is not Standing.COMMITTED]
+    name = decisions.storage.name_of(decision.path)
+    return RefusedError(
+        f"batch {decision.batch_id} was decided on, but {len(lost)} of its {len(decision.filled)} transactions "
+        f"timed out before they were committed: {_counts(lost)} are missing",
+        operation=OPERATION,
+        object_name=f"{name}.json",
+        hint=f"to go on without them, create the empty object {name}.done; to have all of the batch written again, "
+        f"those that are there too, create {name}.void",
+    )
+
+
+def _counts(filled: Sequence[Filled]) -> str:
+    counts: dict[str, int] = {}
+    for each in filled:
+        for where, count in each.records.items():
+            counts[str(where)] = counts.get(str(where), 0) + count
+    words = [f"{count} records of {name}" for name, count in sorted(counts.items())]
+    more = len(words) - _NAMED_MAX
+    return ", ".join(words[:_NAMED_MAX]) + (f" and of {more} other partitions" if more > 0 else "")

@@ -19,7 +19,6 @@ from maxbrod.errors import CorruptDataError, ObjectExistsError, UnsupportedForma
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.transactions import Transaction
 from maxbrod.model import TopicPartition
-from maxbrod.table.kafka_sink.message import Filled
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -27,6 +26,14 @@ if TYPE_CHECKING:
 FORMAT: Final = "maxbrod-kafka-sink/1"
 _FOLDER: Final = "decisions"
 _NAME: Final = re.compile(_FOLDER + r"/(?P<batch>\d{20})-(?P<attempt>\d{4})\.(?P<kind>json|done|void)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """A transaction that holds all records of an attempt and waits for its end."""
+
+    transaction: Transaction
+    records: dict[TopicPartition, int]
 
 
 class Outcome(Enum):

@@ -6,11 +6,13 @@ it cannot, because its process was killed, the driver does with the next decisio
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
@@ -18,9 +20,8 @@ from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
 from maxbrod.kafka.produce.transactions import add_partitions, begin, end
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.table.kafka_sink.ids import take_id
-from maxbrod.table.kafka_sink.message import Filled
 from maxbrod.table.kafka_sink.rows import portions, shared_out
+from maxbrod.table.kafka_sink.state import Filled
 from maxbrod.table.kafka_sink.topics import Targets
 from maxbrod.table.sink_columns import to_rows
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from maxbrod.table.kafka_sink.rows import PartitionBatches
 
 _ABORT_PATIENCE_S = 10.0
+_LAST_USED: Final[dict[tuple[int, str], dict[str, str]]] = {}
+"""By process (a fork must not inherit any) and prefix: the ids, and the write that each was used in last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +119,12 @@ class _Filling:
         named = zip(batches, share.source.tolist(), strict=True)
         appends = [Batch(each.data, each.count, source) for each, source in named]
         return Feed(where=share.where, topic_id=share.target.topic_id, first_offset=None, appends=appends)
+
+
+def take_id(prefix: str, write: str) -> str:
+    """An id that no other attempt has; `write` names all attempts that may be decided on together."""
+    mine = _LAST_USED.setdefault((os.getpid(), prefix), {})
+    free = next((name for name, last in mine.items() if last != write), None)
+    chosen = free or f"{prefix}{uuid4().hex[:16]}"
+    mine[chosen] = write
+    return chosen

@@ -14,8 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from maxbrod.errors import ObjectNotFoundError, UsageError
 from maxbrod.storage.opening import open_storage
-from maxbrod.table.kafka_sink.commit import Committer
-from maxbrod.table.kafka_sink.message import Written
+from maxbrod.table.kafka_sink.commit import Committer, Written
 from maxbrod.table.kafka_sink.options import no_checkpoint, parse_sink_options, sink_name
 from maxbrod.table.kafka_sink.state import Decisions, Outcome
 from maxbrod.table.sink_columns import check_columns

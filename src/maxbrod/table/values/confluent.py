@@ -7,17 +7,18 @@ by the schema of its own id and brought into the type of the newest, so that a c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.errors import UnsupportedFormatError
 from maxbrod.table.values.confluent_kernels import read_indexes
-from maxbrod.table.values.conforming import conform
 from maxbrod.table.values.decoding import Decoded, Encoded, decode, meaning
+from maxbrod.table.values.nodes import Node, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -115,3 +116,70 @@ def _in_order(columns: list[pa.Array], rows: list[NDArray[np.int64]]) -> pa.Arra
     order = np.argsort(np.concatenate(rows), kind="stable").astype(np.int64)
     joined = pa.concat_arrays(columns)
     return joined.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
+
+
+def conform(column: pa.Array, node: Node) -> pa.Array:
+    """UnsupportedFormatError: a field has changed into something that it cannot be read as."""
+    if column.type == node.type:
+        return column
+    if node.shape is Shape.STRUCT and pa.types.is_struct(column.type):
+        return _conform_struct(column, node.children, node.type)
+    if node.shape is Shape.LIST and type(column.type) is type(node.type):
+        return _conform_list(column, node)
+    try:
+        return column.cast(node.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UnsupportedFormatError(
+            f"values of type {column.type} cannot be read as {node.type}, which the newest schema has",
+            operation="decode",
+            hint="ask for them as bytes, or give the schema of these values",
+        ) from error
+
+
+def _conform_struct(column: pa.Array, wanted: Sequence[Node], kind: pa.DataType) -> pa.Array:
+    # Not by `field`, which would leave a slice's own beginning out.
+    there = {column.type.field(number).name: number for number in range(column.type.num_fields)}
+    parts = column.flatten()
+    children = [
+        conform(parts[there[each.name]], each) if each.name in there else _default(each, len(column)) for each in wanted
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=column.is_null())
+
+
+def _conform_list(column: pa.Array, node: Node) -> pa.Array:
+    valid, ends, *_ = column.buffers()
+    if column.offset:
+        column = pa.concat_arrays([column])
+        valid, ends, *_ = column.buffers()
+    if pa.types.is_map(node.type):
+        key, value = node.children
+        inner = pa.StructArray.from_arrays(
+            [conform(column.keys, key), conform(column.items, value)],
+            fields=[node.type.key_field, node.type.item_field],
+        )
+    else:
+        inner = conform(column.values, node.children[0])
+    return pa.Array.from_buffers(node.type, len(column), [valid, ends], children=[inner])
+
+
+def _default(node: Node, count: int) -> pa.Array:
+    try:
+        one = pa.array([_default_value(node, node.default)], node.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError):
+        one = pa.nulls(1, node.type)
+    return one.take(pa.nulls(count, pa.int64()).fill_null(0))
+
+
+def _default_value(node: Node, default: Any) -> Any:  # noqa: ANN401 - JSON
+    """A default as Avro writes it in JSON, as Arrow takes it."""
+    if default is None:
+        return None
+    if node.shape is Shape.BLOB and node.type == pa.binary():
+        return str(default).encode("latin-1")
+    if node.shape is Shape.STRUCT and isinstance(default, dict):
+        return {each.name: _default_value(each, default.get(each.name, each.default)) for each in node.children}
+    if node.shape is Shape.LIST and isinstance(default, dict):
+        return [(key, _default_value(node.children[1], value)) for key, value in default.items()]
+    if node.shape is Shape.LIST:
+        return [_default_value(node.children[0], value) for value in default]
+    return default
