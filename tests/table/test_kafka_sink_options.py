@@ -37,8 +37,8 @@ LOGIN = {
         ({"tpic": "x"}, "no option 'tpic'"),
         ({"path": "/archive"}, "no option 'path'"),
         ({"kafka.acks": "1"}, "kafka.acks|acks is not supported"),
-        ({"state": "/state"}, "belong together"),
-        ({"writeId": "one"}, "belong together"),
+        ({"state": "/state"}, "given together"),
+        ({"writeId": "one"}, "given together"),
         ({"state": "/state", "writeId": "../other"}, "writeId"),
         ({"codec": "brotli"}, "codec is 'brotli'"),
         ({"transactionTimeout": "soon"}, "transactionTimeout"),
@@ -55,7 +55,7 @@ def test_an_option_that_cannot_be_right_is_refused_by_its_name(options: dict[str
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "cannot be remembered"),
+        ({}, "no place to record"),
         ({"checkpointLocation": "hdfs://host/checkpoint"}, "in the checkpoint"),
         ({"state": "/state", "writeId": "one"}, "no writeId"),
         ({"checkpointLocation": "/checkpoint", "writeId": "one"}, "no writeId"),
