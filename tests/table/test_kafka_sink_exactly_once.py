@@ -227,7 +227,7 @@ def test_a_state_never_serves_another_query_or_an_earlier_batch(
     query.batch(0, rows(made, ["a"]))
     query.batch(1, rows(made, ["b"]))
     for batch_id, query_id in ((0, "a-query"), (1, "another"), (2, "another")):
-        with pytest.raises(RefusedError, match="the state is of another query"):
+        with pytest.raises(RefusedError, match="the state belongs to another query"):
             query.batch(batch_id, rows(made, ["c"]), query_id=query_id)
     query.batch(2, rows(made, ["d"]))
     assert values(java, cluster, made) == ["a", "b", "d"]

@@ -1,7 +1,7 @@
-"""An archive of another tool as one of ours: rows and a snapshot made of its survey. Pure.
+"""Converts the survey of another tool's archive into rows and a snapshot, as our own archives have them. Pure.
 
-Few know the ids of their topics; the others' get one from their name: the same at every survey. One run stands for all
-that were.
+Few tools record topic ids. Other topics get an id derived from their name, the same at every survey. One run stands for
+all earlier ones.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sh
 
 
 def topic_id_for(name: str) -> str:
-    """Of a topic whose archive knows only its name."""
+    """The id of a topic whose archive has only its name."""
     digest = hashlib.sha256(f"maxbrod topic {name}".encode()).digest()
     return topic_id_text(UUID(bytes=digest[:16], version=5))
 
 
 def topic_id_in(survey: Survey, name: str) -> str:
-    """The topic's own id, or the one that its name gives."""
+    """The topic's own id, or the one derived from its name."""
     known = survey.topics.get(name)
     return topic_id_for(name) if known is None or known.topic_id is None else known.topic_id
 
 
 def rows_of(survey: Survey) -> list[Row]:
-    """Every segment, every gap between segments, and the run that stands for all."""
+    """Every segment, every gap between segments, and one run."""
     at = survey.taken_at_ms or 0
     rows: list[Row] = []
     segments = by_partition(survey.segments)
@@ -72,7 +72,7 @@ def rows_of(survey: Survey) -> list[Row]:
 
 
 def snapshot_of(survey: Survey) -> Snapshot:
-    """What the archive knows of its cluster, in the form in which our own runs record it."""
+    """What the archive holds of its cluster, as our own runs record it."""
     counts: dict[str, int] = {name: topic.partition_count or 0 for name, topic in survey.topics.items()}
     for where in (*survey.positions, *(each.where for each in survey.segments)):
         counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
@@ -107,11 +107,11 @@ def _id(survey: Survey, where: TopicPartition) -> PartitionId:
 def _partition_rows(
     survey: Survey, where: TopicPartition, segments: Sequence[ForeignSegment], at: int
 ) -> Iterator[Segment | Gap]:
-    told = [each for each in survey.gaps if each.where == where]
+    recorded = [each for each in survey.gaps if each.where == where]
     lost = [each for each in survey.faults if each.fatal and _is_of(each, where)]
-    # What is lost before the first segment, or behind the last, lies between no two of them.
+    # Losses before the first segment or after the last are between no two segments, so they are listed here.
     first, last = (segments[0].base_offset, segments[-1].end_offset) if segments else (0, 0)
-    outside = [each for each in told if each.reason == GapReason.CORRUPT and not first < each.base_offset < last]
+    outside = [each for each in recorded if each.reason == GapReason.CORRUPT and not first < each.base_offset < last]
     for each in outside:
         yield _gap(survey, where, each.base_offset, each.end_offset, GapReason.CORRUPT, at)
     reached = first
@@ -119,7 +119,7 @@ def _partition_rows(
         if segment.base_offset > reached:
             damaged = any(each.offset is None or reached <= each.offset < segment.base_offset for each in lost)
             hole = (reached, segment.base_offset)
-            for low, high, reason in [(*hole, GapReason.CORRUPT)] if damaged else _reasons(told, *hole):
+            for low, high, reason in [(*hole, GapReason.CORRUPT)] if damaged else _reasons(recorded, *hole):
                 yield _gap(survey, where, low, high, reason, at)
         if segment.end_offset > segment.base_offset:
             yield _segment(survey, segment, at)
@@ -127,14 +127,14 @@ def _partition_rows(
 
 
 def _is_of(fault: Fault, where: TopicPartition) -> bool:
-    """By its path: in every layout the topic is a folder of it, and the partition a number in it."""
+    """Judged by its path: in every layout the topic is a folder of it, and the partition a number in it."""
     return where.topic in fault.path.split("/") and where.partition in map(int, _NUMBER.findall(fault.path))
 
 
-def _reasons(told: Sequence[ForeignGap], first: int, end: int) -> Iterator[tuple[int, int, GapReason]]:
-    """Offsets without records in the parts of which the archive says one thing, or nothing."""
+def _reasons(recorded: Sequence[ForeignGap], first: int, end: int) -> Iterator[tuple[int, int, GapReason]]:
+    """Divide a hole by the reasons that the archive gives; the rest is `unrecorded`."""
     reached = first
-    for each in sorted(told, key=lambda gap: gap.base_offset):
+    for each in sorted(recorded, key=lambda gap: gap.base_offset):
         low, high = max(each.base_offset, reached), min(each.end_offset, end)
         if low < high:
             if reached < low:
@@ -175,13 +175,13 @@ def _segment(survey: Survey, segment: ForeignSegment, at: int) -> Segment:
         records=records,
         min_timestamp=segment.min_timestamp,
         max_timestamp=segment.max_timestamp,
-        # What other layouts note is the lowest of all records.
+        # Other layouts record the lowest timestamp of all records.
         min_timestamp_exact=segment.min_timestamp is not None,
         first_leader_epoch=segment.first_leader_epoch,
         last_leader_epoch=segment.last_leader_epoch,
         aborted=segment.aborted,
         digest="",
-        # Of markers that are left out nobody has counted how many there are.
+        # The number of markers that were left out is unknown.
         reason=_REASONS[segment.reason] if records < offsets or segment.details.get(UNCOMMITTED) else None,
         details=describe(survey.layout, segment),
         run_id=RUN_ID,
@@ -219,7 +219,7 @@ def _topic_state(survey: Survey, name: str, topic_id: str, count: int) -> TopicS
 
 
 def _replicas(known: ForeignTopic | None, count: int) -> tuple[tuple[int, ...], ...]:
-    """Without a factor there are no replicas: a restore then takes the default of its brokers."""
+    """Without a replication factor there are no replicas: a restore then uses the default of its brokers."""
     if known is not None and len(known.replicas) == count:
         return known.replicas
     factor = 0 if known is None or known.replication_factor is None else known.replication_factor
@@ -270,7 +270,7 @@ def _users(cluster: ForeignCluster | None) -> tuple[ScramUser, ...] | None:
 
 
 def _missing_state(survey: Survey) -> tuple[MissingState, ...]:
-    """What nobody can know from there."""
+    """What such an archive does not hold."""
     if survey.cluster is not None:
         return ()
     return (

@@ -1,4 +1,4 @@
-"""Records over time: the query that counts them by topic, in steps that suit the archive's times."""
+"""A histogram of records over time: the query that counts them by topic, and its output on a terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Histogram:
 
 
 def plan_histogram(query: Query) -> Histogram:
-    """Only times and topics are read by it."""
+    """The query that counts records by topic and step. It reads times and topics only."""
     first, end = _bounds(query)
     step = step_of(first, end)
     sql = (
@@ -54,15 +54,15 @@ def plan_histogram(query: Query) -> Histogram:
 
 
 def step_of(first_ms: int, end_ms: int) -> int:
-    """The shortest round step of which few enough reach from the first to the end."""
+    """The shortest round step that divides the span into at most STEPS_MAX."""
     span = max(end_ms - first_ms, 1)
     found = next((step for step in _STEPS_MS if span <= step * (STEPS_MAX - 1)), None)
-    # Times that no calendar has: whole years, as many as it takes.
+    # Beyond any calendar: a multiple of whole years.
     return found or -(-span // (365 * _DAY * (STEPS_MAX - 1))) * 365 * _DAY
 
 
 def _bounds(query: Query) -> tuple[int, int]:
-    """What the catalog says of the chosen topics. Lowest times may be a little late, which adds a step."""
+    """First and last time of the selected topics, by the catalog. The first may be inexact, which adds a step."""
     rows = query.archive.catalog.rows(
         columns=("topic", "min_timestamp", "max_timestamp"),
         as_of=query.selected.moment.ends,
@@ -92,7 +92,7 @@ def print_histogram(rows: pa.Table, step_ms: int) -> None:
 
 
 def sparkline(counts: Sequence[int], width: int = _WIDTH_MAX) -> str:
-    """A block for each count, or for several where there are too many; nothing for zero, something for one."""
+    """A block for each count, or for several if there are too many. Zero is blank, and one is visible."""
     each = -(-len(counts) // width) or 1
     sums = [sum(counts[at : at + each]) for at in range(0, len(counts), each)]
     top = max(sums, default=0)
@@ -100,7 +100,7 @@ def sparkline(counts: Sequence[int], width: int = _WIDTH_MAX) -> str:
 
 
 def spread(rows: pa.Table) -> pa.Table:
-    """A column for each topic, for a picture."""
+    """A column for each topic, for a plot."""
     counts = _by_topic(rows)
     times = sorted(set(rows["time"].to_pylist()))
     columns: dict[str, Any] = {"time": pa.array(times, rows["time"].type)}
@@ -116,9 +116,9 @@ def _by_topic(rows: pa.Table) -> dict[str, dict[datetime, int]]:
 
 
 def _all_steps(times: list[datetime], step: timedelta) -> list[datetime]:
-    """Every step from the first to the last, those without a record too."""
+    """Every step from the first to the last, also those without records."""
     if not times:
         return times
     count = (times[-1] - times[0]) // step + 1
-    # Records whose times are ages apart leave more empty steps than anyone could draw.
+    # Records with times far apart would leave too many empty steps to draw.
     return [times[0] + step * number for number in range(count)] if count <= _DRAWN_STEPS_MAX else times

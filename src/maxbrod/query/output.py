@@ -1,4 +1,4 @@
-"""What becomes of the answer of a query: a table, CSV, JSON, Parquet or a picture; on the screen or in a file."""
+"""Writes the answer of a query: as a table, CSV, JSON, Parquet or a plot; to the terminal or to a file."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class Output:
         return self.to is not None and self.to.endswith("/")
 
     def answer(self, query: Query, sql: str | Histogram) -> Collected | None:
-        """None: it is written already."""
-        asked = query.ask(sql if isinstance(sql, str) else sql.sql)
+        """Run the query. None: its tasks have written the answer."""
+        question = query.ask(sql if isinstance(sql, str) else sql.sql)
         if self.in_folder:
-            query.write(asked, self.form, str(self.to), limit=self.limit)
+            query.write(question, self.form, str(self.to), limit=self.limit)
             return None
         if self.plot is not None or (self.form == "table" and not isinstance(sql, str)):
-            return query.collect(asked, limit=self.limit)
+            return query.collect(question, limit=self.limit)
         limit = ROWS_SHOWN if self.form == "table" and self.limit is None else self.limit
         form = {"table": "text", "parquet": "arrow", DOCUMENT: "json"}.get(self.form, self.form)
-        return query.collect(asked, limit=limit, form=form)
+        return query.collect(question, limit=limit, form=form)
 
     def print(self, answer: Collected | None, histogram: Histogram | None = None) -> None:
         if answer is None:
@@ -78,18 +78,20 @@ class Output:
 
 
 def parse_output(form: str | None, *, to: str | None, limit: int | None, plot: Path | None, as_json: bool) -> Output:
-    """UsageError: words that do not go together, or a file that is there."""
+    """UsageError: options that exclude each other, or a file that exists."""
     if sum((form is not None or to is not None, plot is not None, as_json)) > 1:
-        raise UsageError("--json, --plot, and --output with --to are different things", hint="give one of them")
+        raise UsageError("--json, --plot, and --output with --to exclude each other", hint="give one of them")
     if form is not None and form not in _FORMS:
-        raise UsageError(f"there is no form {form!r}", hint=f"choose of {', '.join(_FORMS)}")
+        raise UsageError(f"there is no form {form!r}", hint=f"choose one of {', '.join(_FORMS)}")
     form = form or (None if to is None else _form_of(to))
     if form == "table" and to is not None:
-        raise UsageError("a table is for the screen", hint="write csv, json or parquet")
+        raise UsageError("a table can only be printed", hint="write csv, json or parquet")
     if form == "parquet" and to is None and sys.stdout.isatty():
-        raise UsageError("Parquet is no text", hint="give --to FILE, or redirect it")
+        raise UsageError("Parquet is not text", hint="give --to FILE, or redirect it")
     if plot is not None and plot.suffix not in _PICTURES:
-        raise UsageError(f"{plot} is no picture", hint=f"end its name in {', '.join(_PICTURES)}")
+        raise UsageError(
+            f"{plot} is not the name of a picture", hint=f"use one of the extensions {', '.join(_PICTURES)}"
+        )
     if to is not None and Path(to).exists():
         raise UsageError("there is one already", object_name=to, hint="remove it, or name another")
     return Output(form=DOCUMENT if as_json else form or "table", to=to, limit=limit, plot=plot)
@@ -100,7 +102,7 @@ def _form_of(to: str) -> str:
         return "parquet"
     found = _SUFFIXES.get(Path(to).suffix)
     if found is None:
-        raise UsageError(f"{to} does not say what to write", hint="give --output csv, json or parquet")
+        raise UsageError(f"the extension of {to} is no known format", hint="give --output csv, json or parquet")
     return found
 
 
@@ -114,7 +116,7 @@ def _write(rows: pa.Table, form: str, file: IO[bytes]) -> None:
 
 
 def _write_out(rows: pa.Table, form: str) -> None:
-    """As it is into a pipe, and without what would steer a terminal onto one."""
+    """Unchanged into a pipe, and without control characters to a terminal."""
     if not sys.stdout.isatty() or form == "parquet":
         _write(rows, form, sys.stdout.buffer)
         return
@@ -124,7 +126,7 @@ def _write_out(rows: pa.Table, form: str) -> None:
 
 
 def _write_lines(texts: pa.ChunkedArray, file: IO[bytes]) -> None:
-    """A line each, made of whole chunks."""
+    """One line each, joined by Arrow in whole chunks."""
     for chunk in texts.chunks:
         lines = pc.binary_join_element_wise(chunk, "", "\n")
         _, ends, data = lines.buffers()
@@ -134,7 +136,7 @@ def _write_lines(texts: pa.ChunkedArray, file: IO[bytes]) -> None:
 
 def _print_document(answer: Collected) -> None:
     columns = [{"name": name, "type": kind} for name, kind in answer.types.items()]
-    # Spark escapes less than Python does.
+    # Spark escapes fewer characters than Python does.
     rows = safe_json(",\n".join(answer.table.column(0).to_pylist()))
     print_document(f'{{"columns": {json.dumps(columns)},\n"more": {json.dumps(answer.more)},\n"rows": [\n{rows}\n]}}')
 
@@ -170,14 +172,14 @@ _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "d
 
 
 def draw(rows: pa.Table, file: Path) -> None:
-    """UsageError: nothing can be drawn of them. EnvironmentMissingError: there is no matplotlib."""
+    """Plot the numeric columns over the first one. UsageError: there are none. EnvironmentMissingError: matplotlib."""
     along, upwards = rows.schema.field(0) if rows.num_columns else None, []
     upwards = [number for number in range(1, rows.num_columns) if _is_number(rows.schema.field(number).type)]
     if along is None or not upwards:
         raise UsageError(
             "there is nothing to draw",
             operation="plot",
-            hint="let the first column be a time or a name, and a number follow",
+            hint="select a time or a name first, and then a number",
         )
     figure = _figure()
     axes = figure.add_subplot()
@@ -200,12 +202,12 @@ def draw(rows: pa.Table, file: Path) -> None:
 
 def _figure() -> Any:  # noqa: ANN401 - matplotlib's own
     try:
-        # The object-oriented way: no window, no state of the process.
+        # The object-oriented interface, which opens no window and keeps no global state.
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise EnvironmentMissingError(
-            f"pictures need matplotlib: {error}", operation="plot", hint="pip install 'maxbrod[plot]'"
+            f"plots need matplotlib: {error}", operation="plot", hint="pip install 'maxbrod[plot]'"
         ) from error
     figure = Figure(figsize=(10, 5))
     FigureCanvasAgg(figure)

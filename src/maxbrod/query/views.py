@@ -1,4 +1,8 @@
-"""The views of an archive: which there are, and how keys and values are decoded in each."""
+"""The views of an archive for queries: topics with decoded keys and values, and segments, gaps, runs and groups.
+
+The small tables come from the catalog and the snapshot. Times in them are timestamps, null for those out of the range
+of Spark's microseconds.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +97,7 @@ GROUPS: Final = pa.schema(
 
 
 class Views:
-    """Looks at what is asked for alone: a sample of a topic, or the archived schemas."""
+    """Creates views. Reads only what a query needs: a sample of a topic, or the archived schemas."""
 
     def __init__(self, spark: Session, archive: Archive, selected: Selected, scope: QueryScope) -> None:
         self._spark = spark
@@ -107,7 +111,7 @@ class Views:
         return [self._records(), *map(self._topic, self._selected.views()), *self._small()]
 
     def named_in(self, sql: str) -> list[View]:
-        """Those that a query reads: each one that is made costs time."""
+        """The views that a query reads. Creating a view takes time, so others are left out."""
         small = {each.name: each for each in self._small()}
         topics = self._selected.views()
         return [
@@ -121,7 +125,7 @@ class Views:
         return [SmallView(name=name, arrow_schema=schema, make=make) for name, (schema, make) in tables.items()]
 
     def _records(self) -> RecordView:
-        """Where there is one topic, it is decoded as that; where there are more, as far as that needs no topic."""
+        """Decoded as its topic if there is only one; otherwise only by formats that do not depend on the topic."""
         topics = sorted(self._selected.topics)
         return self._view(RECORDS, topics[0] if len(topics) == 1 else None)
 
@@ -154,7 +158,7 @@ class Views:
 def make_tables(
     archive: Archive, moment: Moment, topics: Collection[str], newest: Collection[str]
 ) -> dict[str, tuple[pa.Schema, Callable[[], pa.Table]]]:
-    """By name: the columns, and what makes the rows when they are asked for. `newest` are ids of topics."""
+    """By name the columns, and a function that makes the rows. `newest` has topic ids."""
     return {
         "segments": (SEGMENTS, lambda: _rows(archive, moment, topics, newest, Kind.DATA, SEGMENTS)),
         "gaps": (GAPS, lambda: _rows(archive, moment, topics, newest, Kind.GAP, GAPS)),
@@ -193,16 +197,15 @@ def _runs(archive: Archive) -> pa.Table:
     rows: list[dict[str, Any]] = []
     for each in map(summarise_run, archive.catalog.runs()):
         found = {name: getattr(each, name) for name in RUNS.names}
-        told = json.dumps(each.statistics, sort_keys=True)
         times = {"started_at": _time(each.started_at), "finished_at": _time(each.finished_at)}
-        rows.append({**found, **times, "statistics": told})
+        rows.append({**found, **times, "statistics": json.dumps(each.statistics, sort_keys=True)})
     return pa.Table.from_pylist(rows, schema=RUNS)
 
 
 def _groups(archive: Archive, moment: Moment, topics: Collection[str]) -> pa.Table:
     """A row for each committed offset, and one without a topic for a group that has none.
 
-    `run_id` is the run that last knew it: an older one, where the cluster has lost it.
+    `run_id` is the run that last saw it: an older one if the cluster has lost it.
     """
     positions = archive.catalog.positions()
     ends = {(each.topic_id, each.partition): found.end_offset for each, found in positions.items()}

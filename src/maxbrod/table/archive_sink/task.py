@@ -1,7 +1,8 @@
-"""What one task does that writes rows of a DataFrame into an archive: objects of its own, which nobody knows yet.
+"""One task of a write into an archive: stores the rows of a DataFrame in objects of its own, which no row names yet.
 
-Memory is bounded whatever passes through: rows are held until there are enough to stand together by partition. Objects
-have names of their own for each attempt, and only what the driver commits is ever read.
+Memory is bounded: rows are collected by partition up to a limit and then written. Every attempt has its own object
+names, and only what the driver commits is ever read. A row without a partition gets one by its key, as in Kafka's Java
+client, or in turn. Conversions use Arrow and numpy only.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
     from maxbrod.table.sink_columns import Rows
 
 HELD_BYTES: Final = 32 << 20
-"""So much of the rows is held, as columns, before it is written."""
+"""How much of the rows is collected, as columns, before it is written."""
 _PACKED_BYTES: Final = 4 << 20
 """Partitions that begin with less than this share objects, as in a backup."""
 _OPEN_MAX: Final = 8
-"""So many segments are open at once; each holds a few megabytes on its way into the store."""
+"""How many segments are open at once. Each buffers a few megabytes of its upload."""
 
 
 def write_task(
@@ -52,9 +53,9 @@ def write_task(
     numbered: bool,
     task: int = 0,
 ) -> tuple[WrittenRange, ...]:
-    """Write all rows. `numbered`: they name no offsets, and get those from `starts` on, which may be wrong.
+    """Write all rows. `numbered`: they have no offsets, and get those from `starts` on.
 
-    Whoever commits gives them others then.
+    These may be wrong; then the commit gives them others.
     """
     with ArchiveWriter(
         open_storage(options.url, options.storage),
@@ -63,10 +64,10 @@ def write_task(
         limits=options.limits,
     ) as archive:
         parts = _Parts(archive, options, starts if numbered else None)
-        for runs in gather(_placed(options, batches, task), HELD_BYTES):
-            for run in runs:
-                parts.append(run)
-    return parts.stretches()
+        for group in gather(_placed(options, batches, task), HELD_BYTES):
+            for rows in group:
+                parts.append(rows)
+    return parts.ranges()
 
 
 def _placed(
@@ -80,7 +81,7 @@ def _placed(
 
 @dataclass(slots=True)
 class _Part:
-    """A partition on its way into the archive: from `next_offset` on."""
+    """The writer of one partition and its next offset."""
 
     writer: PartitionWriter
     packed: bool
@@ -88,7 +89,7 @@ class _Part:
 
 
 class _Parts:
-    """The partitions that a task has met."""
+    """The partitions of a task."""
 
     def __init__(self, archive: ArchiveWriter, options: SinkOptions, starts: Mapping[PartitionId, int] | None) -> None:
         self._archive = archive
@@ -97,31 +98,31 @@ class _Parts:
         self._now: dict[TopicPartition, _Part] = {}
         self._all: list[tuple[TopicPartition, PartitionWriter]] = []
         self._open: dict[TopicPartition, PartitionWriter] = {}
-        """Those that have a segment of their own under way, the one that was written last at the end."""
+        """Partitions with an open segment, the least recently written first."""
 
-    def append(self, run: PartitionRows) -> None:
-        part = self._now.get(run.where)
+    def append(self, rows: PartitionRows) -> None:
+        part = self._now.get(rows.where)
         if part is None:
-            part = self._now[run.where] = self._begin(run)
-        records = run.records if self._starts is None else _number(run.records, part.next_offset)
+            part = self._now[rows.where] = self._begin(rows)
+        records = rows.records if self._starts is None else _number(rows.records, part.next_offset)
         offsets = number_column(records.column("offset"))
-        _refuse_wrong(offsets, run.where)
+        _refuse_wrong(offsets, rows.where)
         if int(offsets[0]) < part.next_offset:
-            # Not in order, but perhaps all of it before what came: whoever commits sees whether they interleave.
+            # Not in order. The commit checks whether the ranges interleave; they may not, if all of this is earlier.
             part.writer.close()
-            part = self._now[run.where] = self._begin(run)
+            part = self._now[rows.where] = self._begin(rows)
         append_records(part.writer, records, codec=self._options.codec)
         part.next_offset = int(offsets[-1]) + 1
-        self._leave(run.where, part)
+        self._leave(rows.where, part)
 
-    def stretches(self) -> tuple[WrittenRange, ...]:
-        """Once the archive's block has ended well."""
+    def ranges(self) -> tuple[WrittenRange, ...]:
+        """Call it after the block of the archive writer has ended without an error."""
         return tuple(WrittenRange(where=where, slices=each.slices) for where, each in self._all if each.slices)
 
-    def _begin(self, run: PartitionRows) -> _Part:
-        where = run.where
+    def _begin(self, rows: PartitionRows) -> _Part:
+        where = rows.where
         check_topic(where.topic)
-        packed = run.records.nbytes < _PACKED_BYTES
+        packed = rows.records.nbytes < _PACKED_BYTES
         writer = self._archive.partition(
             topic=where.topic, topic_id=topic_id_for(where.topic), partition=where.partition, packed=packed
         )
@@ -129,7 +130,7 @@ class _Parts:
         return _Part(writer, packed, 0 if self._starts is None else self._starts.get(id_of(where), 0))
 
     def _leave(self, where: TopicPartition, part: _Part) -> None:
-        """What is packed must not wait for more: there may be a thousand of them."""
+        """Close what need not stay open. A packed partition is closed at once, because there may be a thousand."""
         if part.packed:
             part.writer.close()
             return
@@ -145,11 +146,11 @@ def _number(records: pa.RecordBatch, start: int) -> pa.RecordBatch:
 
 
 def _refuse_wrong(offsets: NDArray[np.int64], where: TopicPartition) -> None:
-    """They are in order."""
+    """RefusedError: an offset is duplicate or negative. The offsets are sorted."""
     twice = np.flatnonzero(offsets[1:] == offsets[:-1])
     if twice.size or offsets[0] < 0:
         raise RefusedError(
-            "an offset is there twice" if twice.size else "an offset is negative",
+            "an offset occurs twice" if twice.size else "an offset is negative",
             operation="write",
             object_name=str(where),
             offset=int(offsets[twice[0]] if twice.size else offsets[0]),
@@ -159,17 +160,16 @@ def _refuse_wrong(offsets: NDArray[np.int64], where: TopicPartition) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRows:
-    """Records of one partition, in the order in which they are to stand."""
+    """Records of one partition, in their final order."""
 
     where: TopicPartition
     records: pa.RecordBatch
 
 
 class Places:
-    """Gives rows without a partition one of `partitions`: by key, as Kafka's Java client; without a key in turn.
+    """Assigns a partition to rows that name none: by key, as Kafka's Java client does, or in turn without a key.
 
-    Turns begin at `task`, so that the tasks of a job do not all begin with the same partition, and one that is repeated
-    does the same again.
+    Turns begin at `task`, so that tasks do not all begin with the same partition, and a repeated task assigns the same.
     """
 
     def __init__(self, partitions: int | None, task: int = 0) -> None:
@@ -177,7 +177,7 @@ class Places:
         self._turn = task
 
     def find(self, rows: Rows) -> NDArray[np.int32]:
-        """RefusedError: a row names no partition, and it is not known how many there are."""
+        """RefusedError: a row names no partition, and their number is not given."""
         named = np.full(len(rows), -1, np.int32) if rows.partition is None else rows.partition
         open_rows = named < 0
         if not open_rows.any():
@@ -187,7 +187,7 @@ class Places:
             raise RefusedError(
                 "a row names no partition",
                 operation="write",
-                hint="give the option 'partitions' (how many), and rows go where their key hashes to",
+                hint="give the option 'partitions' (their number) to place rows by the hash of their key",
             )
         from maxbrod.batch.murmur import partition_for  # noqa: PLC0415 - numba, which only tasks need
 
@@ -204,14 +204,16 @@ class Places:
 def _refuse_beyond(partitions: NDArray[np.int32]) -> None:
     if len(partitions) and int(partitions.max()) >= PARTITIONS_MAX:
         raise RefusedError(
-            f"a row names partition {int(partitions.max())}", operation="write", hint=f"at most {PARTITIONS_MAX} go"
+            f"a row names partition {int(partitions.max())}",
+            operation="write",
+            hint=f"a topic has at most {PARTITIONS_MAX}",
         )
 
 
 def gather(batches: Iterable[tuple[Rows, NDArray[np.int32]]], bytes_max: int) -> Iterator[list[PartitionRows]]:
-    """The rows of some batches at a time, about `bytes_max`, as runs of one partition each.
+    """The rows of about `bytes_max` of batches at a time, by partition.
 
-    Within a run rows are in the order in which they came; if they name offsets, in the order of those.
+    Within a partition rows keep their order; if they have offsets, they are sorted by them.
     """
     codes: dict[str, int] = {}
     held: list[pa.RecordBatch] = []
@@ -227,7 +229,7 @@ def gather(batches: Iterable[tuple[Rows, NDArray[np.int32]]], bytes_max: int) ->
 
 
 def _with_places(rows: Rows, partition: NDArray[np.int32], codes: dict[str, int]) -> pa.RecordBatch:
-    """`topic` as a number that stays the same over all batches."""
+    """With the partition, and the topic as a number that is the same in all batches."""
     own = np.array([codes.setdefault(name, len(codes)) for name in rows.topic.dictionary.to_pylist()], np.int32)
     topic = own[number_column(rows.topic.indices)] if len(rows) else np.empty(0, np.int32)
     columns = [*rows.records.columns, number_array(topic), number_array(partition)]
@@ -254,7 +256,7 @@ def _by_partition(held: list[pa.RecordBatch], names: list[str]) -> list[Partitio
 
 def _sorted(rows: pa.RecordBatch) -> pa.RecordBatch:
     keys = [number_column(rows.column(name)) for name in ("offset", "partition", "topic") if name in rows.schema.names]
-    # Stable: rows that name no offset stay in the order in which they came.
+    # The sort is stable, so rows without offsets keep their order.
     order = np.lexsort(keys)
     if (order[1:] > order[:-1]).all():
         return rows
