@@ -21,7 +21,7 @@ from maxbrod.catalog.rows import Run
 from maxbrod.convert.targets import NativeTarget
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Survey, WriteOptions
 from maxbrod.model import TopicPartition
-from maxbrod.query.tables import make_tables
+from maxbrod.query.views import make_tables
 from maxbrod.table.archive_sink.commit import _put_snapshot, look
 from maxbrod.table.archive_sink.plan import Appended
 

@@ -26,7 +26,6 @@ from maxbrod.sandbox.proxy import AnswerError, HttpMatch, LoseAnswer, Refuse, St
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.remote import RemoteStorage
-from maxbrod.table.read.archive import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,8 +87,7 @@ def test_a_fault_that_passes_is_not_noticed_by_those_who_look(
     s3_proxy.add(fault)
     assert len(open_archive(archive.url, archive.config).catalog.runs()) == COMMITS
     assert s3_proxy.fired[fault] == fault.times
-    # The table's own way in.
-    assert look_up(archive.url, archive.config, None).catalog.rows().num_rows == COMMITS
+    assert open_archive(archive.url, archive.config).catalog.rows().num_rows == COMMITS
 
 
 def test_a_store_that_is_away_for_a_while_is_waited_for(s3: S3Server, s3_proxy: FaultProxy) -> None:

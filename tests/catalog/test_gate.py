@@ -21,11 +21,11 @@ from maxbrod.catalog.schema import ABORTED_TYPE, SCHEMA
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.catalog.validity import find_fault
 from maxbrod.cli.main import run as maxbrod
-from maxbrod.config import StorageConfig
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.model import GapReason
 from maxbrod.storage.opening import open_storage
-from maxbrod.table.read.archive import look_up
+from maxbrod.table.read.options import parse_options
+from maxbrod.table.read.splits import open_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,7 +138,7 @@ def test_every_verb_says_so_and_ends_with_4(
 def test_the_table_of_spark_goes_through_the_same_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = hostile_archive(tmp_path, mutated(segment(0, 5), {"path": "../x"}), monkeypatch)
     with pytest.raises(CorruptDataError, match=r"path '\.\./x' names no object.*orders-0, at offset 0"):
-        look_up(url, StorageConfig(), None).catalog.rows()
+        open_table(parse_options({"path": url})).catalog.rows()
 
 
 def test_counts_that_overflow_together_are_refused_not_shown_as_negative(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.examples import run, segment
-from maxbrod.archive.run_names import find_run
+from maxbrod.archive.snapshots import find_run
 from maxbrod.catalog.rows import Run
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.errors import UsageError

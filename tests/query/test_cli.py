@@ -16,8 +16,8 @@ import pytest
 from check.test_other_layouts import OLD_MS, tree  # noqa: F401 - a fixture
 from maxbrod.cli.main import run
 from maxbrod.errors import EnvironmentMissingError
-from maxbrod.query.histogram_text import sparkline
-from maxbrod.query.plot import draw
+from maxbrod.query.histogram import sparkline
+from maxbrod.query.output import draw
 from table.test_query import make
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from java_oracle import JavaOracle, JavaRecord
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.table.kafka_sink.message import Written
+    from maxbrod.table.kafka_sink.commit import Written
     from maxbrod.table.kafka_sink.writer import _Sink
 
 COLUMNS: Final = spark.StructType(

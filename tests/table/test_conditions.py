@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringStartsWith
 
-from maxbrod.table.conditions import ANYTHING, SCOPES_MAX, alternatives, scopes_of
+from maxbrod.table.narrowing import ANYTHING, SCOPES_MAX, alternatives, scopes_of
 from maxbrod.table.read.scope import Scope
 
 

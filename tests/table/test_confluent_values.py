@@ -11,8 +11,7 @@ import pytest
 
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.table.values.avro import compile_avro
-from maxbrod.table.values.confluent import Writers, decode_confluent
-from maxbrod.table.values.conforming import conform
+from maxbrod.table.values.confluent import Writers, conform, decode_confluent
 from maxbrod.table.values.decoding import encoded
 from maxbrod.table.values.proto_files import compile_files
 from maxbrod.table.values.protobuf import compile_protobuf, message_places
@@ -66,7 +65,7 @@ def test_messages_are_found_by_their_places() -> None:
     assert [each and each["n"] for each in found] == [7, 7, 7, None, None, None, None]
     assert [(row, why.split(" (")[0]) for row, _, why in failures] == [
         (5, "its schema has the id 5, there is no such message in it"),
-        (6, "it does not say which message of its schema it is"),
+        (6, "its message indexes cannot be read"),
     ]
 
 

@@ -14,10 +14,9 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.storage.opening import open_storage
 from maxbrod.table.kafka_sink import commit as kafka_sink_commit
-from maxbrod.table.kafka_sink import finish as kafka_sink_finish
 from maxbrod.table.kafka_sink import rows as kafka_sink_rows
-from maxbrod.table.kafka_sink.ids import _LAST_USED
 from maxbrod.table.kafka_sink.state import Decisions, Outcome
+from maxbrod.table.kafka_sink.task import _LAST_USED
 from table.kafka_writes import KEEP, Query, ends, failing, released, rows, values, write, writer_of
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.table.kafka_sink.message import Written
+    from maxbrod.table.kafka_sink.commit import Written
 
 
 class Killed(BaseException):
@@ -58,7 +57,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, ended: int) -> Any:
         end(*arguments, **options)
 
     context = monkeypatch.context()
-    context.__enter__().setattr(kafka_sink_finish, "end", dies)
+    context.__enter__().setattr(kafka_sink_commit, "end", dies)
     return context
 
 
@@ -160,7 +159,7 @@ def test_a_commit_that_fails_is_never_taken_back_once_it_is_decided(
         raise MaxbrodError("the broker refuses")
 
     with monkeypatch.context() as patched:
-        patched.setattr(kafka_sink_finish, "end", fails)
+        patched.setattr(kafka_sink_commit, "end", fails)
         with pytest.raises(MaxbrodError, match="the broker refuses"):
             query.commit(told, 0)
     kafka_sink_commit.Committer.abort(query.sink.committer(), told)  # as Spark does when a commit fails
@@ -228,7 +227,7 @@ def test_a_state_never_serves_another_query_or_an_earlier_batch(
     query.batch(0, rows(made, ["a"]))
     query.batch(1, rows(made, ["b"]))
     for batch_id, query_id in ((0, "a-query"), (1, "another"), (2, "another")):
-        with pytest.raises(RefusedError, match="the state is of another query"):
+        with pytest.raises(RefusedError, match="the state belongs to another query"):
             query.batch(batch_id, rows(made, ["c"]), query_id=query_id)
     query.batch(2, rows(made, ["d"]))
     assert values(java, cluster, made) == ["a", "b", "d"]

@@ -12,9 +12,8 @@ from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.transactions import Transaction
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.storage.opening import open_storage
-from maxbrod.table.kafka_sink.message import Filled
 from maxbrod.table.kafka_sink.options import NewTopics, parse_sink_options, sink_name
-from maxbrod.table.kafka_sink.state import Decision, Decisions, Outcome
+from maxbrod.table.kafka_sink.state import Decision, Decisions, Filled, Outcome
 from maxbrod.table.source import ArchiveSource
 from table.kafka_writes import COLUMNS
 
@@ -38,8 +37,8 @@ LOGIN = {
         ({"tpic": "x"}, "no option 'tpic'"),
         ({"path": "/archive"}, "no option 'path'"),
         ({"kafka.acks": "1"}, "kafka.acks|acks is not supported"),
-        ({"state": "/state"}, "belong together"),
-        ({"writeId": "one"}, "belong together"),
+        ({"state": "/state"}, "given together"),
+        ({"writeId": "one"}, "given together"),
         ({"state": "/state", "writeId": "../other"}, "writeId"),
         ({"codec": "brotli"}, "codec is 'brotli'"),
         ({"transactionTimeout": "soon"}, "transactionTimeout"),
@@ -56,7 +55,7 @@ def test_an_option_that_cannot_be_right_is_refused_by_its_name(options: dict[str
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "cannot be remembered"),
+        ({}, "no place to record"),
         ({"checkpointLocation": "hdfs://host/checkpoint"}, "in the checkpoint"),
         ({"state": "/state", "writeId": "one"}, "no writeId"),
         ({"checkpointLocation": "/checkpoint", "writeId": "one"}, "no writeId"),

@@ -20,7 +20,7 @@ from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.table import narrowing
-from maxbrod.table.conditions import asks_the_clock
+from maxbrod.table.narrowing import asks_the_clock
 from maxbrod.table.read.columns import USUAL, spark_schema
 from maxbrod.table.read.scope import Scope
 from maxbrod.table.source import ArchiveReader

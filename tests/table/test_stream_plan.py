@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog.examples import TOPIC_ID, gap, segment
+from maxbrod.archive.opening import Archive
 from maxbrod.catalog.rows import Gap, Segment
 from maxbrod.catalog.surveyed import SurveyedCatalog
+from maxbrod.config import StorageConfig
 from maxbrod.errors import LogTruncatedError, RefusedError, UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId
-from maxbrod.table.read.archive import LookedUp
 from maxbrod.table.read.options import TableOptions
 from maxbrod.table.read.scope import Scope
-from maxbrod.table.stream.batches import plan_batch
+from maxbrod.table.stream.following import plan_batch
 from maxbrod.table.stream.plan import Limits, advance
 from maxbrod.table.stream.positions import StreamPosition, decode_position, encode_position, without
 from maxbrod.table.stream.view import view_of
@@ -42,8 +43,12 @@ def catalog_of(rows: Sequence[Row]) -> SurveyedCatalog:
     return SurveyedCatalog("x", rows)
 
 
+def archive_of(rows: Sequence[Row], survey: Any = None) -> Archive:
+    return Archive(url="x", options=StorageConfig(), storage=NO_STORAGE, catalog=catalog_of(rows), survey=survey)
+
+
 def view(rows: Sequence[Row], options: TableOptions = EVERYTHING) -> View:
-    return view_of(LookedUp(storage=NO_STORAGE, catalog=catalog_of(rows)), options)
+    return view_of(archive_of(rows), options)
 
 
 def step(
@@ -63,12 +68,8 @@ def offsets(
     rows: Sequence[Row], start: StreamPosition, end: StreamPosition, *, lossy: bool = False
 ) -> list[tuple[int, int]]:
     """Partition and offset of every record, in the order in which they are read."""
-    portions = plan_batch(catalog_of(rows), start, end, Scope(), lossy=lossy)
-    return [
-        (each.portion.source.partition, offset)
-        for each in portions
-        for offset in range(each.first_offset, each.portion.end_offset)
-    ]
+    reads = plan_batch(catalog_of(rows), start, end, Scope(), lossy=lossy)
+    return [(each.source.partition, offset) for each in reads for offset in range(each.first_offset, each.end_offset)]
 
 
 def data(base: int, end: int, partition: int = 0, epoch: int = 3, **more: Any) -> Segment:
@@ -310,8 +311,8 @@ def test_what_was_pruned_before_a_stream_began_is_no_loss() -> None:
 def test_files_that_another_tool_brings_late_are_read() -> None:
     def look(rows: Sequence[Row]) -> View:
         # Whatever it is: it makes the archive another tool's.
-        surveyed: Any = object()
-        return view_of(LookedUp(storage=NO_STORAGE, catalog=catalog_of(rows), surveyed=surveyed), EVERYTHING)
+        survey: Any = object()
+        return view_of(archive_of(rows, survey), EVERYTHING)
 
     rows: list[Row] = [data(10, 20), gap(20, 30, reason=GapReason.UNRECORDED), data(30, 40)]
     at = advance(look(rows), NOTHING, Limits(), Scope(), lossy=False)

@@ -1,1 +1,1 @@
-"""An archive opened: objects, catalog, snapshots, topics and their incarnations."""
+"""An open archive: objects, catalog, snapshots, topics and their incarnations."""

@@ -1,4 +1,4 @@
-"""Which topics a rule of an ACL is about. Pure."""
+"""Matches ACLs with topics. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 LITERAL: Final = "LITERAL"
 PREFIXED: Final = "PREFIXED"
 ALL: Final = "*"
-"""The name in a rule about every topic."""
+"""The resource name of an ACL for every topic."""
 
 
 def is_about(acl: Acl, name: str) -> bool:
-    """Whether the rule, which is about topics, applies to the topic of this name."""
+    """Whether an ACL of topics applies to the topic of this name."""
     if acl.pattern_type == PREFIXED:
         return name.startswith(acl.resource_name)
     return acl.pattern_type == LITERAL and acl.resource_name in {name, ALL}

@@ -1,14 +1,15 @@
 """What a cluster has lost and the archive still holds, carried on from snapshot to snapshot. Pure.
 
-Each thing keeps the run that last saw it. A snapshot is made of the cluster and of the snapshot before it, never of
-older ones, so that a run among thousands costs what the first one did, and no older snapshot is needed later.
+Each entry keeps the run that last saw it. A snapshot is made from the cluster and the snapshot before it, never from
+older ones. So the thousandth run costs as much as the first, and older snapshots may be deleted.
 
-- A topic is carried while the archive has offsets of its id; a topic of the same name with another id is another one.
-- A group's position is that of one group in one partition of one topic id. A group that is gone, one that has forgotten
-  the partition, and one whose offsets could not be read are all the same here: the position was known once.
-- Rules about a topic are those of the run that last saw the topic, each narrowed to that topic.
-- ACLs, quotas and users as a whole are carried where they could not be read, or are those of another cluster of which
-  the archive has topics. What a cluster shows to have been taken away stays away.
+- A topic is carried on while the archive has offsets of its id. A topic of the same name with another id is another
+  topic.
+- A committed offset belongs to one group and one partition of one topic id. It is carried on if the group was deleted,
+  if the group's offset for the partition expired, and if the offsets of the group could not be read.
+- ACLs of a topic are those of the run that last saw the topic, each narrowed to that topic.
+- All ACLs, quotas or users of a cluster are carried on if they could not be read, or if they belong to another cluster
+  of which the archive has topics. If they could be read and one is gone, it was removed on purpose and stays removed.
 """
 
 from __future__ import annotations
@@ -48,25 +49,25 @@ _DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostTopic:
-    """A topic as a run last saw it. Of one that is still there, only its configuration is meant."""
+    """A topic as a run last saw it. If the topic still exists, only its configuration is used."""
 
     run_id: str
     cluster_id: str | None
     topic: TopicState
     acls: tuple[Acl, ...] = ()
-    """The rules about it then, each about this topic alone."""
+    """Its ACLs at that time, each narrowed to this topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostOffset:
-    """Where a group stood when a run last knew it."""
+    """A committed offset as a run last saw it."""
 
     run_id: str
     group_id: str
     type: str
     protocol_type: str
     committed: CommittedOffset
-    """With the id of its topic."""
+    """Always with a topic id."""
 
     @property
     def place(self) -> Place:
@@ -87,7 +88,7 @@ class LostAccess:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
     topics: tuple[LostTopic, ...] = ()
-    """In the order in which the cluster lost them: of one name the last is the newest."""
+    """In the order in which the cluster lost them, so of topics with one name the last is the newest."""
     offsets: tuple[LostOffset, ...] = ()
     access: tuple[LostAccess, ...] = ()
 
@@ -97,7 +98,7 @@ NOTHING: Final = Carried()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKnowledge:
-    """What a run says of its cluster: what it saw, and what it carries on."""
+    """What a run knows of its cluster: what it saw, and what it carries on."""
 
     run_id: str
     cluster: ClusterState
@@ -105,9 +106,9 @@ class RunKnowledge:
 
 
 def carry(older: RunKnowledge, newer: ClusterState, held: Mapping[str, str], carried: Carried = NOTHING) -> Carried:
-    """What `newer`, with what is `carried` beside it already, lacks of an older run's knowledge.
+    """What an older run knew and neither `newer` nor `carried` has, merged with `carried`.
 
-    `held` has the name of each topic id that the archive holds.
+    `held` maps each topic id that the archive holds to its name.
     """
     topics = _carry_topics(older, newer, held, carried)
     return Carried(
@@ -121,16 +122,16 @@ def _carry_topics(
     older: RunKnowledge, newer: ClusterState, held: Collection[str], carried: Carried
 ) -> tuple[LostTopic, ...]:
     there = {each.topic_id: each for each in newer.topics}
-    told = {each.topic.topic_id: each for each in carried.topics}
+    known_already = {each.topic.topic_id for each in carried.topics}
     seen = {each.topic_id: each for each in older.cluster.topics}
     found: dict[str, LostTopic] = {}
     for known in (*older.carried.topics, *(_lost(older, each) for each in older.cluster.topics)):
         topic_id = known.topic.topic_id
-        if topic_id not in held or topic_id in told or _is_described(there.get(topic_id)):
+        if topic_id not in held or topic_id in known_already or _is_described(there.get(topic_id)):
             continue
         if topic_id in there and not _is_described(known.topic):
             continue
-        # Seen later, and perhaps without the right to describe it: an earlier run could.
+        # The later run may have lacked the permission to describe the topic. Then the earlier description stays.
         before = found.pop(topic_id, None)
         found[topic_id] = known if before is None or _is_described(known.topic) else before
     rules = older.cluster.acls
@@ -148,7 +149,7 @@ def _is_described(topic: TopicState | None) -> bool:
 
 
 def _rules_about(topic: str, acls: Iterable[Acl]) -> tuple[Acl, ...]:
-    """Never wider than what they were: a rule about many names may have been taken away for a reason."""
+    """The rules narrowed to one topic. A rule for many topics may have been removed for a reason."""
     about = (each for each in acls if each.resource_type == "TOPIC" and is_about(each, topic))
     return tuple(sorted({replace(each, resource_name=topic, pattern_type="LITERAL") for each in about}))
 
@@ -172,7 +173,7 @@ def _carry_offsets(
 
 
 def places_of(cluster: ClusterState, ids: Mapping[str, str]) -> Iterator[tuple[Group, CommittedOffset, Place]]:
-    """Every position that a run has read. `ids` says which topic is meant where Kafka could not tell any more."""
+    """Every committed offset that a run has read. `ids` maps names to topic ids for topics that Kafka had deleted."""
     for group in cluster.groups:
         for each in group.offsets or ():
             yield group, each, (group.group_id, each.topic_id or ids.get(each.topic, ""), each.partition)
@@ -189,7 +190,7 @@ def _lost_offset(run_id: str, group: Group, committed: CommittedOffset, topic_id
 
 
 def _ids_by_name(held: Mapping[str, str], lost: Iterable[LostTopic]) -> dict[str, str]:
-    """A group may still stand in a topic that is gone: that is the one which was lost last."""
+    """Topic ids by name. A group may have offsets in a deleted topic: that is the one which was lost last."""
     names = {name: topic_id for topic_id, name in held.items()}
     return {**names, **{each.topic.name: each.topic.topic_id for each in lost}}
 
@@ -201,23 +202,23 @@ def _carry_access(
     known |= {(newer.cluster_id, what) for what in ACCESS if getattr(newer, what) is not None}
     found = list(carried.access)
     for each in (*_access_of(older), *older.carried.access):
-        wanted = each.cluster_id == newer.cluster_id or each.cluster_id in clusters
-        if wanted and (each.cluster_id, each.what) not in known:
+        needed = each.cluster_id == newer.cluster_id or each.cluster_id in clusters
+        if needed and (each.cluster_id, each.what) not in known:
             known.add((each.cluster_id, each.what))
             found.append(each)
     return tuple(sorted(found, key=lambda each: (each.cluster_id or "", each.what)))
 
 
-def _access_of(told: RunKnowledge) -> Iterator[LostAccess]:
-    cluster = told.cluster
+def _access_of(knowledge: RunKnowledge) -> Iterator[LostAccess]:
+    cluster = knowledge.cluster
     for what in ACCESS:
         values = getattr(cluster, what)
         if values is not None:
-            yield LostAccess(run_id=told.run_id, cluster_id=cluster.cluster_id, what=what, values=values)
+            yield LostAccess(run_id=knowledge.run_id, cluster_id=cluster.cluster_id, what=what, values=values)
 
 
 def encode_carried(carried: Carried) -> dict[str, Any]:
-    """As plain JSON values."""
+    """Plain JSON values."""
     return {
         "topics": [asdict(each) for each in carried.topics],
         "groups": [
@@ -245,7 +246,7 @@ def _encode_offset(committed: CommittedOffset) -> list[Any]:
 
 
 def decode_carried(fields: Mapping[str, Any]) -> Carried:
-    """What `encode_carried` wrote. Keys that are not known are passed over."""
+    """The inverse of `encode_carried`. Unknown keys are ignored."""
     try:
         return Carried(
             topics=tuple(value_of(LostTopic, each, "topics") for each in fields["topics"]),

@@ -1,10 +1,12 @@
-"""A place that is written in another tool's layout: what it has already, what it cannot hold, how it is published."""
+"""A target in another tool's layout: what it holds already, what it cannot hold, and how segments are published."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Survey, WriteOptions
@@ -24,8 +26,21 @@ _MEMORY: Final = f"{OWN_FOLDER}/backup.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Memory:
+    """What backups must remember and the layouts have no place for."""
+
+    starts: list[tuple[str, int, int]]
+    """Topic, partition and the offset at which the first backup began, if it began at the end of the log."""
+    topic_ids: dict[str, str]
+    """The id of each topic by name: a topic of the same name with another id is another topic."""
+
+
+_DOCUMENT: Final = TypeAdapter(_Memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRequest:
-    """How a tree of another layout is to be written."""
+    """How an archive in another layout is to be written."""
 
     layout: str
     codec: str | None = None
@@ -38,7 +53,7 @@ class TargetRequest:
     def options(self) -> WriteOptions:
         name, _, level = (self.codec or "").partition(":")
         if level and not level.isdecimal():
-            raise UsageError(f"{self.codec!r} is no codec", hint="say a name and perhaps a level, such as zstd:9")
+            raise UsageError(f"{self.codec!r} is not a codec", hint="give a name, or a name and a level such as zstd:9")
         return WriteOptions(
             codec=name or None,
             level=int(level) if level else None,
@@ -49,7 +64,7 @@ class TargetRequest:
 
 
 class ForeignTarget:
-    """One place, one layout. `survey` is what was there at the last look."""
+    """A place and a layout. `survey` is what the place held when it was last read."""
 
     def __init__(self, url: str, storage: StorageConfig, request: TargetRequest) -> None:
         self._layout: Layout = layout_of(request.layout)
@@ -59,8 +74,6 @@ class ForeignTarget:
         self.url = self._storage.url
         self.survey = self._look()
         self.starts, self.topic_ids = self._recall()
-        """Where partitions begin that were met at their end, by a backup that was told to begin there; which topics
-        were backed up, because the next one of the same name is another."""
 
     @property
     def options(self) -> WriteOptions:
@@ -68,57 +81,55 @@ class ForeignTarget:
 
     @property
     def losses(self) -> Sequence[Loss]:
-        """What cannot be written. Those that are real must have been accepted before anything is."""
+        """What the layout cannot hold. Losses that are real must be accepted before anything is written."""
         return self._layout.losses_with(self._options)
 
     def demand_acceptance(self) -> None:
-        """RefusedError where records could lose something that an application may miss, and nobody said it may."""
+        """RefusedError: records could lose something that an application may need, and the user did not accept it."""
         real = [each.what for each in self.losses if each.real]
         if real and not self._accept_loss:
             raise RefusedError(
                 f"the layout {self._layout.name} cannot hold {'; '.join(real)}",
                 operation="write another layout",
                 object_name=self.url,
-                hint="say --accept-loss to go on without, or use maxbrod's own layout, which loses nothing",
+                hint="give --accept-loss to write without it, or use maxbrod's own layout, which loses nothing",
             )
 
     def publish(self, written: Sequence[ForeignSegment], facts: ClusterFacts) -> None:
-        """Make it part of the archive, and look again."""
+        """Make the segments part of the archive, and survey it again."""
         self._layout.publish(self._storage, self.survey, written, self._options, _with_lost(facts, self.survey))
         self.survey = self._look()
 
     def remember(self, starts: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> None:
-        """What the layouts themselves have no place for, added to what is remembered already of the same topics."""
+        """Add to what is remembered. If a name now has another topic id, its starts are dropped."""
         if starts.items() <= self.starts.items() and topic_ids.items() <= self.topic_ids.items():
             return
         others = {name for name, each in topic_ids.items() if self.topic_ids.get(name, each) != each}
         kept = {each: start for each, start in self.starts.items() if each.topic not in others}
         self.starts, self.topic_ids = {**kept, **starts}, {**self.topic_ids, **topic_ids}
-        places = sorted([each.topic, each.partition, start] for each, start in self.starts.items())
-        document = {"starts": places, "topic_ids": self.topic_ids}
-        self._storage.replace(_MEMORY, json.dumps(document, sort_keys=True).encode())
+        starts_list = sorted((each.topic, each.partition, start) for each, start in self.starts.items())
+        document = _Memory(starts=starts_list, topic_ids=self.topic_ids)
+        self._storage.replace(_MEMORY, json.dumps(asdict(document), sort_keys=True).encode())
 
     def look_again(self) -> None:
-        """After a failure the tree may have other contents than were thought."""
+        """Survey again: after a failure the place may hold something else than expected."""
         self.survey = self._look()
 
     def _recall(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         try:
-            document = json.loads(bytes(self._storage.get(_MEMORY)))
-            starts = {
-                TopicPartition(topic=str(name), partition=int(each)): int(start)
-                for name, each, start in document["starts"]
-            }
-            return starts, {str(name): str(each) for name, each in document["topic_ids"].items()}
+            found = _DOCUMENT.validate_json(bytes(self._storage.get(_MEMORY)), strict=True)
         except ObjectNotFoundError:
             return {}, {}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except ValidationError as error:
             raise CorruptDataError(
-                "it does not say what was backed up",
+                "the record of what was backed up here cannot be read",
                 operation="look at the archive",
                 object_name=self._storage.name_of(_MEMORY),
-                hint="without it, nobody knows whether the topics are still the same; delete it if you do",
+                hint="without it, a topic that was created again cannot be detected; if none was, delete the object",
             ) from error
+        return {
+            TopicPartition(topic=name, partition=each): start for name, each, start in found.starts
+        }, found.topic_ids
 
     def _look(self) -> Survey:
         seen = without_own(self._storage)
@@ -129,7 +140,7 @@ class ForeignTarget:
                 f"there are objects here, but no archive in the layout {self._layout.name}",
                 operation="write another layout",
                 object_name=self._storage.url,
-                hint="name an empty place, or one that the same layout was written to",
+                hint="name an empty place, or one that holds an archive in this layout",
             )
         survey = self._layout.survey(self._storage)
         for fault in survey.faults:
@@ -139,13 +150,13 @@ class ForeignTarget:
                     operation="look at the archive",
                     object_name=self._storage.name_of(fault.path),
                     offset=fault.offset,
-                    hint="see 'maxbrod check', and with --repair what can be made good",
+                    hint="see 'maxbrod check'; with --repair it repairs what it can",
                 )
         return survey
 
 
 def _with_lost(facts: ClusterFacts, survey: Survey) -> ClusterFacts:
-    """With what the cluster has lost, and the archive holds: topics, and where groups stood in them."""
+    """The facts, completed with what the cluster has lost and the archive still holds: topics and groups' offsets."""
     held = {each.topic for each in survey.positions}
     topics = {name: each for name, each in survey.topics.items() if name in held}
     offsets: dict[str, dict[TopicPartition, int]] = {}
@@ -161,9 +172,10 @@ def _with_lost(facts: ClusterFacts, survey: Survey) -> ClusterFacts:
 
 
 def facts_of(state: ClusterState) -> ClusterFacts:
-    """What a layout may keep of a cluster besides its records.
+    """What a layout may store of a cluster besides its records.
 
-    These layouts know names only: of one name, they get the topic that the cluster had last, which comes first.
+    These layouts know topics by name only. If several topics have one name, they get the one that the cluster had last,
+    which comes first in the state.
     """
     topics = {each.name: each for each in reversed(state.topics)}
     return ClusterFacts(

@@ -1,4 +1,4 @@
-"""Which topics a name means: patterns, close names, and the newest of several that had one name. Pure."""
+"""Resolves names to topics: patterns, close names, and the newest of several topics with one name. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,29 @@ from maxbrod.archive.selection import matches_nothing, select_topics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import pyarrow as pa
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incarnation:
-    """A topic deleted and created again has another id, and is another topic."""
+    """A topic that was deleted and created again has another id and is another topic."""
 
     topic: str
     topic_id: str
     first_written_at: int
 
 
+def incarnations_in(rows: pa.Table) -> list[Incarnation]:
+    """The topics of some rows of a catalog, with the columns `topic`, `topic_id` and `written_at`."""
+    found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
+    return [
+        Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
+        for each in found
+    ]
+
+
 def newest_ids(incarnations: Iterable[Incarnation], ranks: Mapping[str, int]) -> set[str]:
-    """Of each name the id that the cluster had last, as `Known.ranks` has it; else the one that was archived last."""
+    """For each name the id that the cluster had last, by `Known.ranks`; without a rank, the one archived last."""
     newest: dict[str, Incarnation] = {}
     for each in incarnations:
         other = newest.get(each.topic)
@@ -33,9 +44,9 @@ def newest_ids(incarnations: Iterable[Incarnation], ranks: Mapping[str, int]) ->
 def select_names(
     names: Iterable[str], patterns: Sequence[str], exclude: Sequence[str] = (), *, may_come: bool = False
 ) -> set[str]:
-    """Those that match a pattern; all of them without one. UsageError: a name or a pattern means none of them.
+    """The names that match a pattern; without patterns, all. UsageError: a name or a pattern matches none.
 
-    `may_come`: a pattern may be about topics that are not there yet.
+    `may_come`: a pattern may match topics that do not exist yet.
     """
     known = sorted(names)
     selection = select_topics(dict.fromkeys(known, False), patterns, exclude, internal=True)

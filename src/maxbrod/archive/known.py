@@ -1,4 +1,4 @@
-"""What an archive knows of a cluster as of a run: the newest word on each thing, and the run that spoke it. Pure."""
+"""What an archive knows of a cluster as of a run: the newest state of each thing, and the run that saw it. Pure."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ GONE: Final = "Dead"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """`cluster` has what the run saw, and what it carries on: topics of one name may be several, that which was there
-    first. A run is told only of what the run itself did not see.
+    """What a run saw merged with what it carries on.
+
+    `cluster` may have several topics of one name: the one that existed at the run comes first. The other fields name
+    runs only for what the run itself did not see.
     """
 
     cluster: ClusterState
     ranks: Mapping[str, int]
-    """Of each topic id the run knows: the higher, the later the cluster had it."""
+    """A rank for each known topic id: the higher, the later the cluster had the topic."""
     topic_runs: Mapping[str, str] = field(default_factory=dict)
-    """The run that last saw a topic that the cluster had no more, by topic id."""
+    """The run that last saw a topic which the cluster had lost, by topic id."""
     config_runs: Mapping[str, str] = field(default_factory=dict)
-    """The run that last read the configuration of a topic that was there, and could not be described."""
+    """The run that last read the configuration of a topic which existed but could not be described."""
     offset_runs: Mapping[Place, str] = field(default_factory=dict)
     """The run that last knew a group's position."""
     access_runs: Mapping[str, str] = field(default_factory=dict)
     """The run that last read the ACLs, quotas or users of this cluster, where the run itself could not."""
 
 
-def told_of(snapshot: Snapshot) -> RunKnowledge:
-    """What a snapshot says of its cluster. CorruptDataError, UnsupportedFormatError: it cannot be read."""
+def knowledge_of(snapshot: Snapshot) -> RunKnowledge:
+    """What a snapshot holds of its cluster. CorruptDataError, UnsupportedFormatError: it cannot be read."""
     with naming(f"snapshots/{snapshot.run_id}.json.zst"):
         return RunKnowledge(
             run_id=snapshot.run_id,
@@ -50,8 +52,8 @@ def told_of(snapshot: Snapshot) -> RunKnowledge:
         )
 
 
-def know(told: RunKnowledge) -> Known:
-    cluster, carried = told.cluster, told.carried
+def know(knowledge: RunKnowledge) -> Known:
+    cluster, carried = knowledge.cluster, knowledge.carried
     there = {each.topic_id for each in cluster.topics}
     lost = [each for each in carried.topics if each.topic.topic_id not in there]
     described = {each.topic.topic_id: each for each in carried.topics if each.topic.topic_id in there}
@@ -84,7 +86,7 @@ def _described(topic: TopicState, carried: LostTopic | None) -> TopicState:
 
 
 def _groups(cluster: ClusterState, lost: Iterable[LostOffset], ids: Mapping[str, str]) -> Iterator[Group]:
-    """As they are, but for what was lost: there may be many, and most have lost nothing."""
+    """The groups, completed with lost offsets. Those that lost nothing, usually most, stay the same objects."""
     more: dict[str, list[LostOffset]] = {}
     for each in lost:
         more.setdefault(each.group_id, []).append(each)
@@ -106,12 +108,12 @@ def _groups(cluster: ClusterState, lost: Iterable[LostOffset], ids: Mapping[str,
 
 
 def _access(cluster: ClusterState, carried: Carried, lost: Sequence[LostTopic]) -> dict[str, Any]:
-    """Of its own cluster first: what others had of the same name does not replace it."""
+    """ACLs, quotas and users. Those of the run's own cluster take precedence over other clusters'."""
     found: dict[str, Any] = {}
     for what in ACCESS:
-        told = [each for each in carried.access if each.what == what]
+        lists = [each for each in carried.access if each.what == what]
         own = getattr(cluster, what)
-        for each in sorted(told, key=lambda each: each.cluster_id != cluster.cluster_id):
+        for each in sorted(lists, key=lambda each: each.cluster_id != cluster.cluster_id):
             known = {_identity(one) for one in own or ()}
             own = (*(own or ()), *(one for one in each.values if _identity(one) not in known))
         found[what] = own
@@ -123,12 +125,12 @@ def _access(cluster: ClusterState, carried: Carried, lost: Sequence[LostTopic]) 
 
 
 def _identity(value: Any) -> object:  # noqa: ANN401 - an ACL, a quota or a user
-    """A quota of the same entities, and a user of the same name, are the same with other values."""
+    """Quotas with the same entities are the same quota, and users with the same name the same user."""
     return getattr(value, "entities", None) or (getattr(value, "mechanism", None) and value.name) or value
 
 
 def _is_covered(rule: Acl, acls: Iterable[Acl]) -> bool:
-    """Whether there is a rule that says as much of this topic."""
+    """Whether another rule already says the same about this topic."""
     return any(
         is_about(each, rule.resource_name)
         and replace(each, resource_name=rule.resource_name, pattern_type=rule.pattern_type) == rule

@@ -1,6 +1,7 @@
-"""Opens an archive: its objects and its catalog together, to look at it or to write to it.
+"""Opens an archive: its objects and its catalog together, for reading or for writing.
 
-Looking changes nothing and needs no right to write.
+Every verb, Spark's reader and every stream open archives here, so that all of them see the same rows, snapshots and
+topics. Opening for reading changes nothing and needs no write permission.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 AnyCatalog: TypeAlias = Catalog | SurveyedCatalog
 
 RESTORES: Final = "restores"
-"""The folder of what restores remember."""
+"""The folder of the state of restores."""
 DRILLS: Final = "drills"
-"""The folder of what drills remember."""
+"""The folder of the state of drills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +51,25 @@ class Archive:
 
 
 def open_archive(
-    url: str, options: StorageConfig | None = None, *, layout: str | None = None, extra: Mapping[str, str] | None = None
+    url: str,
+    options: StorageConfig | None = None,
+    *,
+    layout: str | None = None,
+    extra: Mapping[str, str] | None = None,
+    groups: bool = True,
 ) -> Archive:
-    """An archive to look at, ours or another tool's, in the layout that it has.
+    """An archive for reading, ours or another tool's.
 
     UsageError: there is none. CorruptDataError: its catalog is missing or damaged.
 
-    `layout` is its name where looking at it would not tell, or tell wrong; `extra` are options of that layout.
+    Args:
+        url: a folder or a bucket prefix.
+        options: how to reach it.
+        layout: the name of its layout; detected by default.
+        extra: options of that layout.
+        groups: whether to find consumer groups that another tool's archive holds only as the records of
+            `__consumer_offsets`. This decodes the whole topic. A table has no groups and is planned for every query
+            and every micro-batch, so it does without.
     """
     options = options or StorageConfig()
     storage = open_storage(url, options)
@@ -67,20 +80,26 @@ def open_archive(
         layout = None if layout is not None else detect_layout(storage)
         if layout is None:
             raise no_archive(storage)
-    return _open_foreign(storage, options, layout_of(layout or NATIVE), extra)
+    return _open_foreign(storage, options, layout_of(layout or NATIVE), extra, groups=groups)
 
 
 def open_native(url: str, options: StorageConfig | None = None) -> Archive:
-    """An archive of our own layout, to look at. UsageError: there is none."""
+    """An archive in our own layout, for reading. UsageError: there is none."""
     return open_archive(url, options, layout=NATIVE)
 
 
-def _open_foreign(storage: Storage, options: StorageConfig, layout: Layout, extra: Mapping[str, str] | None) -> Archive:
-    survey = _with_groups(storage, layout, layout.survey(storage, extra))
+def _open_foreign(
+    storage: Storage, options: StorageConfig, layout: Layout, extra: Mapping[str, str] | None, *, groups: bool
+) -> Archive:
+    survey = layout.survey(storage, extra)
+    if groups:
+        survey = _with_groups(storage, layout, survey)
     snapshot = encode_snapshot(snapshot_of(survey))
     return Archive(
         url=storage.url,
         options=options,
+        # The rest of the code finds a snapshot where our own archives have it, and state of ours stays out of the way
+        # of the other tool.
         storage=OverlaidStorage(
             storage,
             objects={SNAPSHOT_PATH: snapshot},
@@ -93,7 +112,7 @@ def _open_foreign(storage: Storage, options: StorageConfig, layout: Layout, extr
 
 
 def _with_groups(storage: Storage, layout: Layout, survey: Survey) -> Survey:
-    """Layouts that keep no groups may still hold the topic in which Kafka keeps them."""
+    """A layout that stores no groups may still hold the topic in which Kafka stores them."""
     segments = [each for each in survey.segments if each.where.topic == OFFSETS_TOPIC]
     if survey.groups or not segments:
         return survey
@@ -105,9 +124,9 @@ def _with_groups(storage: Storage, layout: Layout, survey: Survey) -> Survey:
 
 
 def open_for_writing(url: str, options: StorageConfig | None = None, *, single_writer: bool = False) -> Archive:
-    """An archive to write to, made where there is nothing yet. Three requests more than looking: once a run.
+    """An archive for writing, created if the place is empty. Takes three requests more than opening for reading.
 
-    RefusedError: the store ignores conditional puts and `single_writer` does not vouch that nobody else writes, or
+    RefusedError: the store ignores conditional puts and `single_writer` does not promise that nobody else writes, or
     there are objects but no catalog.
     """
     options = options or StorageConfig()

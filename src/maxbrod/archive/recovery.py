@@ -1,7 +1,7 @@
-"""The recovery point: the newest moment up to which everything is archived. Pure, and the only place that defines it.
+"""The recovery point: the newest moment up to which everything is archived. Pure. Only this module defines it.
 
-Each partition has a recovery point of its own: when the last run began that asked for the end of its log and has
-committed everything below. The recovery point of several partitions is their oldest.
+Each partition has its own recovery point: the start of the last run that read the end of its log and has committed
+everything below. The recovery point of several partitions is the oldest of theirs.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How far a run has come with one partition that it chose."""
+    """How far a run has archived one of its partitions."""
 
     end: int | None
-    """The end of its log at planning, the last stable offset; None where no leader could be asked."""
+    """The last stable offset at planning; None if no leader answered."""
     archived: int
-    """The first offset that the catalog does not answer for: what is committed, nothing else."""
+    """The first offset that the catalog does not account for. Only committed rows count."""
     sound: bool = True
-    """False if the run reports offsets of it as damaged, unexplained or not read."""
+    """False if the run reports offsets as damaged, unexplained or not read."""
     put_off: bool = False
-    """Left in the log on purpose, until more has come."""
+    """Left in the log on purpose, until there is more."""
     held_back: bool = False
     """An open transaction keeps the rest of the log from being read."""
     held_since_ms: int | None = None
-    """When the oldest such transaction began; None where nobody knows."""
+    """When the oldest such transaction began; None if unknown."""
 
     @property
     def complete(self) -> bool:
@@ -39,24 +39,24 @@ class Reach:
 
     @property
     def behind(self) -> bool:
-        """Whether the run was to archive more than it has."""
+        """Whether the run should have archived more than it has."""
         return not self.complete and not self.put_off
 
 
 def oldest(points: Iterable[int | None]) -> int | None:
-    """The recovery point of partitions with these: None where there are none, or where one has none."""
+    """The recovery point of several partitions: None if there are none, or if one of them has none."""
     found = list(points)
     known = [each for each in found if each is not None]
     return min(known) if known and len(known) == len(found) else None
 
 
 def move_on(before: int | None, reach: Reach, *, began_at_ms: int) -> int | None:
-    """The recovery point of a partition after a run that began at `began_at_ms`, from the one it had `before`."""
+    """The recovery point of a partition after a run that began at `began_at_ms`, given the one `before`."""
     if not reach.complete:
         return before
     if not reach.held_back:
         return began_at_ms
-    # Everything below the transaction's first record is archived; what others wrote behind it waits as well.
+    # Everything before the first record of the transaction is archived. Later records of others wait with it.
     if reach.held_since_ms is None:
         return before
     held_since_ms = min(reach.held_since_ms, began_at_ms)
@@ -64,5 +64,5 @@ def move_on(before: int | None, reach: Reach, *, began_at_ms: int) -> int | None
 
 
 def behind(reaches: Mapping[PartitionId, Reach]) -> dict[PartitionId, int | None]:
-    """Partitions that are not archived as far as the run was to, each with the end of its log, None if unknown."""
+    """Partitions that the run should have archived further, with the end of each log, None if unknown."""
     return {partition: reach.end for partition, reach in reaches.items() if reach.behind}

@@ -1,4 +1,4 @@
-"""What runs did: the answers of `maxbrod ls --runs` and `maxbrod show --run`."""
+"""Summaries of runs, for `maxbrod ls --runs` and `maxbrod show --run`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.archive.run_names import find_run
+from maxbrod.archive.snapshots import find_run
 from maxbrod.catalog.schema import Kind
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What a run says of itself. None: it does not say."""
+    """What a run recorded about itself. None: not recorded."""
 
     run_id: str
     command: str | None
@@ -42,7 +42,7 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTopic:
-    """What a run added to one topic, as far as no later run has replaced it."""
+    """What a run added to one topic, except rows that a later run has replaced."""
 
     topic: str
     topic_id: str
@@ -62,7 +62,7 @@ class RunReport:
 
 
 def show_run(archive: Archive, run_id: str) -> RunReport:
-    """UsageError: no run is called so."""
+    """UsageError: no run has this id."""
     run = find_run(archive.catalog.runs(), run_id)
     rows = archive.catalog.rows(columns=_COLUMNS)
     rows = rows.filter(pc.equal(rows["run_id"], run.run_id))
@@ -75,28 +75,28 @@ def list_runs(archive: Archive) -> list[RunSummary]:
 
 
 def summarise_run(run: Run) -> RunSummary:
-    told = run.statistics
+    statistics = run.statistics
     return RunSummary(
         run_id=run.run_id,
-        command=_text(told.get("command")),
+        command=_text(statistics.get("command")),
         started_at=run.started_at,
         finished_at=run.finished_at,
-        records=_count(told.get("records")),
-        bytes=_count(told.get("bytes")),
-        topics=_count(told.get("topics")),
+        records=_count(statistics.get("records")),
+        bytes=_count(statistics.get("bytes")),
+        topics=_count(statistics.get("topics")),
         exit_code=ending_of(run),
         snapshot=run.snapshot,
-        statistics=told,
+        statistics=statistics,
     )
 
 
 def ending_of(run: Run) -> int | None:
-    """The code that the run ended with; None where it does not say."""
+    """The exit code of the run; None if it recorded none."""
     return _count(run.statistics.get("exit_code"))
 
 
 def gaps_by_topic(rows: pa.Table) -> dict[str, dict[str, int]]:
-    """Of each topic id, how many offsets hold no data, by reason."""
+    """For each topic id the number of offsets without data, by reason."""
     rows = rows.filter(pc.equal(rows["kind"], Kind.GAP))
     rows = rows.append_column("span", pc.subtract(rows["end_offset"], rows["base_offset"]))
     found: dict[str, dict[str, int]] = defaultdict(dict)

@@ -1,7 +1,7 @@
-"""Which topics a run is about: by name, glob or regular expression, included and excluded.
+"""Selects topics by name, glob or regular expression, included and excluded.
 
-A word that means no topic is told, because somebody counts on it: a name, a pattern, or one of those to leave out.
-Globs and expressions match the whole name.
+A name or pattern that matches no topic is reported, because the user relies on it; this includes exclusions. Globs and
+expressions match the whole name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GLOB: Final = re.compile(r"[*?\[]")
 _GLOB_SET: Final = re.compile(r"\[!?+\]?+[^\]]*\]")
 _INTERNAL_PREFIX: Final = "__"
 _ALL: Final = "*"
-"""Means all that there are, also where there are none."""
+"""Matches all topics, and is no mistake if there are none."""
 _HINT: Final = r"give a name, a glob such as orders-*, or a regular expression between slashes such as /orders-\d+/"
 
 
@@ -32,15 +32,15 @@ class Selection:
 
     chosen: tuple[str, ...]
     missing: tuple[str, ...]
-    """Names that were given in full and that no topic has."""
+    """Full names that no topic has."""
     unmatched: tuple[str, ...] = ()
     """Patterns that no topic matches."""
     unused: tuple[str, ...] = ()
-    """Names and patterns to leave out that no topic has or matches."""
+    """Names and patterns to exclude that match no topic."""
 
     @property
     def wrong(self) -> str | None:
-        """The first word that means nothing."""
+        """The first name or pattern that matches nothing."""
         return next(iter((*self.missing, *self.unmatched, *self.unused)), None)
 
 
@@ -48,7 +48,7 @@ class Selection:
 class _Patterns:
     names: frozenset[str]
     expressions: Mapping[str, re.Pattern[str]]
-    """By the word that was given."""
+    """By the pattern as given."""
 
     def match(self, topic: str) -> bool:
         return topic in self.names or any(each.fullmatch(topic) for each in self.expressions.values())
@@ -61,10 +61,10 @@ class _Patterns:
 def select_topics(
     names: Mapping[str, bool], include: Iterable[str] = (), exclude: Iterable[str] = (), *, internal: bool = False
 ) -> Selection:
-    """Of the cluster's topics (the name, and whether the broker calls it internal) those that are meant.
+    """Select from topics, given by name and whether the broker calls them internal.
 
-    Without `include`, all. What `exclude` matches stays out, however it was included. Internal topics, which are also
-    those whose name begins with two underscores, come in with `internal`, or where one is named in full.
+    Without `include`, all are selected. `exclude` takes precedence. Internal topics, and those whose name begins with
+    two underscores, are selected only with `internal`, or if named in full.
     """
     wanted, unwanted = _parse(include), _parse(exclude)
     wants_all = not wanted.names and not wanted.expressions
@@ -85,25 +85,25 @@ def select_topics(
 
 
 def words_of(given: str | Iterable[str]) -> tuple[str, ...]:
-    """What a program has given: a single word counts as one, never as its letters."""
+    """The words of an argument of the Python API: a string is one word, not its letters."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
 def nearest(word: str, known: Iterable[str], *, see: str = "see 'maxbrod ls'") -> str:
-    """A hint for whoever has given a word that means none of the names."""
+    """A hint for a name or pattern that matches none of the known names."""
     names = list(known)
     if word.startswith("/"):
         with suppress(re.error):
             part = re.compile(word.strip("/"))
             found = next((name for name in names if part.search(name)), None)
             if found is not None:
-                return f"expressions match the whole name, and this one a part of {found}: add .* where more may stand"
+                return f"expressions match the whole name, and this one matches a part of {found}: add .* where needed"
     close = difflib.get_close_matches(word.strip("/*"), names, n=3)
     return f"did you mean {' or '.join(close)}?" if close else see
 
 
 def matches_nothing(word: str, known: Iterable[str], *, what: str = "topic", whose: str = "the archive") -> UsageError:
-    """The error about a word that means none of the names."""
+    """The error for a name or pattern that matches none of the known names."""
     is_pattern = word.startswith("/") or _GLOB.search(word) is not None
     message = f"no {what} of {whose} matches {word!r}" if is_pattern else f"{whose} has no {what} {word!r}"
     return UsageError(message, hint=nearest(word, known))
@@ -128,12 +128,12 @@ def _expression(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern[1:-1])
     except re.error as error:
         raise UsageError(
-            f"{pattern!r} is no regular expression: {error}", operation="select topics", hint=_HINT
+            f"{pattern!r} is not a regular expression: {error}", operation="select topics", hint=_HINT
         ) from error
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
-    # Python takes a bracket that nothing closes for a letter, which no topic's name has.
+    # Python treats an unclosed bracket as a letter, which no topic name has.
     if "[" in _GLOB_SET.sub("", pattern):
         raise UsageError(f"{pattern!r} opens a bracket that it does not close", operation="select topics", hint=_HINT)
     return re.compile(fnmatch.translate(pattern))

@@ -1,17 +1,17 @@
-"""The cluster at one run, and how far the archive reached then: a document of its own beside the catalog.
+"""The snapshot of a run: the cluster at that time and how far the archive reached, as a document beside the catalog.
 
 JSON in zstd, the same bytes for the same snapshot. Ends are stored per topic as a list by partition number, so that a
-hundred thousand partitions take a few hundred kilobytes. What the cluster's state holds is not looked at here.
+hundred thousand partitions take a few hundred kilobytes. The contents of the cluster's state are not checked here.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from maxbrod import strict_json
 from maxbrod.batch.compression import compress, decompress
@@ -20,7 +20,7 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import Codec, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,30 +31,29 @@ _CARRIED_FIELD: Final = "carried"
 _OPERATION: Final = "read a snapshot"
 _INT64_MAX: Final = 2**63 - 1
 _NEVER: Final = -1
-_COMPLAINT_LETTERS_MAX: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`topics` names every topic id that `ends` speaks of; `cluster` is whatever JSON describes the cluster."""
+    """`topics` has the name of every topic id in `ends`; `cluster` is the JSON of a `ClusterState`."""
 
     run_id: str
     taken_at_ms: int
     cluster: Mapping[str, Any]
     ends: Mapping[PartitionId, int]
-    """The first offset that the archive does not answer for."""
+    """For each partition the first offset that the archive does not account for."""
     topics: Mapping[str, str]
     recovery_points: Mapping[PartitionId, int | None] = field(default_factory=dict)
-    """Of each partition that a backup has chosen and the cluster still has, in milliseconds; None: none yet."""
+    """In milliseconds, for each selected partition that the cluster still has; None: it has none yet."""
     behind: Mapping[PartitionId, int | None] = field(default_factory=dict)
-    """Partitions that the run did not archive as far as it was to: the end of each log, None where it is unknown."""
+    """Partitions that the run did not archive to their end: the end of each log, None if unknown."""
     carried: Mapping[str, Any] | None = None
-    """What the cluster has lost and the archive still holds, as `planning.carried` has it; None in snapshots of before
-    that was carried on."""
+    """What the cluster has lost and the archive still holds, as `encode_carried` writes it. None in snapshots of older
+    releases, which carried nothing on."""
     log_starts: Mapping[PartitionId, int] = field(default_factory=dict)
-    """Where the logs that the run looked at began; it knows nothing of others."""
+    """The log start offsets that the run observed."""
     revisions: Mapping[PartitionId, int] = field(default_factory=dict)
-    """How often rows of a partition had been replaced: with it the catalog finds those that there were then."""
+    """How often rows of each partition had been replaced: with it the catalog finds the rows of that time."""
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -75,23 +74,27 @@ def encode(snapshot: Snapshot) -> bytes:
 
 
 def decode(data: bytes, *, object_name: str | None = None) -> Snapshot:
-    """UnsupportedFormatError: of a version that this release does not know. CorruptDataError: not what it claims."""
+    """UnsupportedFormatError: a version that this release does not know. CorruptDataError: it is damaged."""
     document = _document(data, object_name)
     version = document.get(FORMAT_FIELD)
     if version != FORMAT_VERSION or isinstance(version, bool):
-        what = "it is no snapshot of maxbrod" if version is None else f"its version is {version!r}"
+        what = "it is not a snapshot of maxbrod" if version is None else f"its version is {version!r}"
         raise UnsupportedFormatError(
             f"the snapshot cannot be read: {what}",
             operation=_OPERATION,
             object_name=object_name,
-            hint=f"this release knows version {FORMAT_VERSION}; use the one that wrote it, or a newer one",
+            hint=f"this release reads version {FORMAT_VERSION}; use the release that wrote it, or a newer one",
         )
     try:
         if document.pop(_CHECKSUM_FIELD) != _checksum(document):
             raise _corrupt("its checksum does not match", object_name)
         return _snapshot(document)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise _corrupt(f"a field is missing or is not what it should be ({_about(error)})", object_name) from error
+    except (KeyError, RecursionError) as error:
+        raise _corrupt("it has no checksum, or is nested too deep", object_name) from error
+    except ValidationError as error:
+        wrong = error.errors(include_input=False, include_url=False)[0]
+        about = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+        raise _corrupt(f"a field is missing or is not what it should be ({about})", object_name) from error
 
 
 def _text(document: Mapping[str, Any]) -> NDArray[np.uint8]:
@@ -100,12 +103,12 @@ def _text(document: Mapping[str, Any]) -> NDArray[np.uint8]:
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
-    """Of the document's text without this field. These zstd frames have none of their own."""
+    """The CRC of the document's text without this field. The zstd frames have no checksum of their own."""
     return f"{crc32c(_text(document)):08x}"
 
 
 def _by_topic(ends: Mapping[PartitionId, int]) -> dict[str, list[int | None]]:
-    """Null for a partition that the archive knows nothing of."""
+    """Null for a partition that the archive does not have."""
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
@@ -120,7 +123,7 @@ def _with_never(values: Mapping[PartitionId, int | None]) -> dict[PartitionId, i
 
 
 def _optional(name: str, numbers: Mapping[PartitionId, int]) -> dict[str, Any]:
-    """A field that older releases did not write, in the form of `ends`; none where there is nothing to say."""
+    """A field that older releases did not write, in the form of `ends`; left out if empty."""
     return {name: _by_topic(numbers)} if numbers else {}
 
 
@@ -137,70 +140,57 @@ def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
     return document
 
 
-_OPTIONAL: Final[dict[str, Any]] = {
-    "recovery_points": {},
-    "behind": {},
-    "log_starts": {},
-    "revisions": {},
-    _CARRIED_FIELD: None,
-}
-"""What snapshots of older releases lack."""
+_Number: TypeAlias = Annotated[int, Field(ge=0, le=_INT64_MAX)]
+_Point: TypeAlias = Annotated[int, Field(ge=_NEVER, le=_INT64_MAX)]
+_Numbers: TypeAlias = dict[str, list[_Number | None]]
+"""By topic id, a list by partition number."""
+_Points: TypeAlias = dict[str, list[_Point | None]]
+
+
+class _Document(BaseModel):
+    """The fields of a snapshot, as JSON has them. Older releases did not write those with a default."""
+
+    model_config = ConfigDict(strict=True)
+
+    run_id: str
+    taken_at_ms: int
+    cluster: dict[str, Any]
+    topics: dict[str, str]
+    ends: _Numbers
+    recovery_points: _Points = {}
+    behind: _Points = {}
+    carried: dict[str, Any] | None = None
+    log_starts: _Numbers = {}
+    revisions: _Numbers = {}
 
 
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
-    told = {**_OPTIONAL, **document}
+    found = _Document.model_validate(document)
     return Snapshot(
-        run_id=_read(document, "run_id", partial(_as, str)),
-        taken_at_ms=_read(document, "taken_at_ms", partial(_as, int)),
-        cluster=_read(document, "cluster", partial(_as, dict)),
-        ends=_read(document, "ends", _by_partition),
-        topics=_read(document, "topics", lambda found: {topic_id: _as(str, name) for topic_id, name in found.items()}),
-        recovery_points=_read(told, "recovery_points", _with_none),
-        behind=_read(told, "behind", _with_none),
-        log_starts=_read(told, "log_starts", _by_partition),
-        revisions=_read(told, "revisions", _by_partition),
-        carried=_read(told, _CARRIED_FIELD, lambda found: None if found is None else _as(dict, found)),
+        run_id=found.run_id,
+        taken_at_ms=found.taken_at_ms,
+        cluster=found.cluster,
+        ends=_by_partition(found.ends),
+        topics=found.topics,
+        recovery_points=_with_none(found.recovery_points),
+        behind=_with_none(found.behind),
+        log_starts=_by_partition(found.log_starts),
+        revisions=_by_partition(found.revisions),
+        carried=found.carried,
     )
 
 
-def _read(document: Mapping[str, Any], field: str, read: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - of any type
-    """One field. ValueError names it."""
-    try:
-        return read(document[field])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{field}: {_about(error)}") from error
-
-
-def _about(error: Exception) -> str:
-    text = ascii(error) if not isinstance(error, ValueError) else str(error)
-    return text if len(text) <= _COMPLAINT_LETTERS_MAX else f"{text[: _COMPLAINT_LETTERS_MAX - 3]}..."
-
-
-def _by_partition(lists: Mapping[str, Any], *, least: int = 0) -> dict[PartitionId, int]:
+def _by_partition(lists: Mapping[str, Sequence[int | None]]) -> dict[PartitionId, int]:
     return {
-        PartitionId(topic_id=topic_id, partition=partition): _number(value, least)
+        PartitionId(topic_id=topic_id, partition=partition): value
         for topic_id, each in lists.items()
-        for partition, value in enumerate(_as(list, each))
+        for partition, value in enumerate(each)
         if value is not None
     }
 
 
-def _with_none(lists: Mapping[str, Any]) -> dict[PartitionId, int | None]:
-    values = _by_partition(lists, least=_NEVER)
-    return {partition: None if value == _NEVER else value for partition, value in values.items()}
-
-
-def _number(value: object, least: int) -> int:
-    number: int = _as(int, value)
-    if not least <= number <= _INT64_MAX:
-        raise ValueError(value)
-    return number
-
-
-def _as(kind: type[Any], value: object) -> Any:  # noqa: ANN401 - of the kind that was asked for
-    if type(value) is not kind:
-        raise TypeError(value)
-    return value
+def _with_none(lists: _Points) -> dict[PartitionId, int | None]:
+    return {partition: None if value == _NEVER else value for partition, value in _by_partition(lists).items()}
 
 
 def _corrupt(what: str, object_name: str | None) -> CorruptDataError:
@@ -208,5 +198,5 @@ def _corrupt(what: str, object_name: str | None) -> CorruptDataError:
         f"the snapshot is damaged: {what}",
         operation=_OPERATION,
         object_name=object_name,
-        hint="the catalog and all other runs are not touched by this; `as of` this run cannot be answered",
+        hint="the catalog and all other runs are not affected; only `as of` this run is not possible",
     )

@@ -1,7 +1,7 @@
-"""Finds runs and reads their snapshots: the cluster as it was, and how far the archive reached then.
+"""Finds runs and reads their snapshots: the cluster at that time, and how far the archive reached.
 
-What the cluster had lost by then is in the snapshot too, carried on from the one before. Snapshots of older releases do
-not have it: then the runs before are looked at, as far back as something is missing.
+A snapshot also holds what the cluster had lost by then, carried on from the snapshot before. Snapshots of older
+releases do not: for those, earlier runs are read as far back as something is missing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.carried import carry
-from maxbrod.archive.known import know, told_of
-from maxbrod.archive.run_names import find_run
+from maxbrod.archive.known import know, knowledge_of
 from maxbrod.archive.snapshot_document import decode
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 
@@ -31,46 +30,46 @@ if TYPE_CHECKING:
 
 _UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
 _NEEDED: Final = (
-    "put it back from a copy of the archive, or name an earlier run (--as-of); --accept-gaps goes without it, and then "
-    "topics get the target's defaults and no groups"
+    "restore it from a copy of the archive, or name an earlier run (--as-of); with --accept-gaps the command continues "
+    "without it: topics then get the target's defaults, and no groups are restored"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What to look at an archive with: now, or as of a run."""
+    """The state of an archive that a command sees: now, or as of a run."""
 
     as_of: str | None
-    """The run that was asked for; None: now."""
+    """The requested run; None: now."""
     run: Run | None
-    """That run, or the last one that recorded a snapshot."""
+    """The requested run, or else the last one that recorded a snapshot."""
     snapshot: Snapshot | None
-    told: RunKnowledge | None = None
-    """What its run says of the cluster, and carries on."""
+    knowledge: RunKnowledge | None = None
+    """What that run recorded of the cluster, and what it carries on."""
     known: Known | None = field(init=False)
-    """The same as one: the newest word on each topic, group and rule."""
+    """The same merged: the newest state of each topic, group and rule."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "known", None if self.told is None else know(self.told))
+        object.__setattr__(self, "known", None if self.knowledge is None else know(self.knowledge))
 
     @property
     def cluster(self) -> ClusterState | None:
-        """With what the cluster had lost by then; `known` says which run saw that last."""
+        """Includes what the cluster had lost by then; `known` has the run that last saw it."""
         return None if self.known is None else self.known.cluster
 
     @property
     def ends(self) -> Mapping[PartitionId, int] | None:
-        """How far to look; None: at everything."""
+        """Where the archive ended; None: no limit."""
         return None if self.as_of is None or self.snapshot is None else self.snapshot.ends
 
     @property
     def topic_runs(self) -> Mapping[str, str]:
-        """Of topic ids, the other run that says what the topic was like: see `Known`."""
+        """For topic ids that the run itself did not describe, the run that did: see `Known`."""
         return {} if self.known is None else {**self.known.config_runs, **self.known.topic_runs}
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """Topic ids that the cluster had no more, and the run that last saw each."""
+        """Topic ids that the cluster had lost, and the run that last saw each."""
         return {} if self.known is None else self.known.topic_runs
 
     @property
@@ -84,56 +83,71 @@ class Moment:
         return None if self.as_of is None or self.snapshot is None else self.snapshot.revisions
 
     def revisions_in(self, catalog: AnyCatalog) -> Revisions:
-        """How often rows had been replaced, at the run that was asked for or by now."""
+        """How often rows had been replaced, at the requested run or by now."""
         return catalog.revisions() if self.revisions is None else self.revisions
 
 
 def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None, *, needed: bool = False) -> Moment:
-    """Looking at the present goes on without a snapshot that cannot be read: `maxbrod check` is there to complain.
+    """The state as of a run, or now. UsageError: there is no such run.
 
-    If it is `needed`, because something is made of it, one that cannot be read is an error in any case.
+    If the newest snapshot cannot be read, the present is shown without it: `maxbrod check` reports the damage. If it is
+    `needed`, because a command depends on it, this is an error.
     """
-    if as_of is not None:
-        run = find_run(runs, as_of)
+    run = last_snapshot_run(runs) if as_of is None else find_run(runs, as_of)
+    if run is None:
+        return Moment(as_of=None, run=None, snapshot=None)
+    try:
         snapshot = read_snapshot(storage, run)
-        return Moment(as_of=run.run_id, run=run, snapshot=snapshot, told=told_by(storage, runs, run, snapshot))
-    last = last_snapshot_run(runs)
-    if last is not None:
-        try:
-            snapshot = read_snapshot(storage, last)
-            return Moment(as_of=None, run=last, snapshot=snapshot, told=told_by(storage, runs, last, snapshot))
-        except ObjectNotFoundError as error:
-            if needed:
-                message = "the snapshot of the newest run is not there"
-                raise CorruptDataError(message, object_name=error.object_name, hint=_NEEDED) from None
-        except (CorruptDataError, UnsupportedFormatError) as error:
-            if needed:
-                error.hint = _NEEDED
-                raise
-    return Moment(as_of=None, run=last, snapshot=None)
+        knowledge = knowledge_at(storage, runs, run, snapshot)
+    except _UNREADABLE as error:
+        if as_of is not None:
+            raise
+        if not needed:
+            return Moment(as_of=None, run=run, snapshot=None)
+        if isinstance(error, ObjectNotFoundError):
+            message = "the snapshot of the newest run is missing"
+            raise CorruptDataError(message, object_name=error.object_name, hint=_NEEDED) from None
+        error.hint = _NEEDED
+        raise
+    as_of = None if as_of is None else run.run_id
+    return Moment(as_of=as_of, run=run, snapshot=snapshot, knowledge=knowledge)
 
 
-def told_by(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snapshot) -> RunKnowledge:
-    """What a run says of its cluster. CorruptDataError, UnsupportedFormatError: its snapshot cannot be read."""
-    told = told_of(snapshot)
+def knowledge_at(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snapshot) -> RunKnowledge:
+    """What a run knew of its cluster. CorruptDataError, UnsupportedFormatError: its snapshot cannot be read."""
+    knowledge = knowledge_of(snapshot)
     if snapshot.carried is not None:
-        return told
-    there = {each.topic_id for each in told.cluster.topics}
+        return knowledge
+    there = {each.topic_id for each in knowledge.cluster.topics}
     for older in reversed(runs[: runs.index(run)]):
-        if snapshot.topics.keys() <= there | {each.topic.topic_id for each in told.carried.topics}:
+        if snapshot.topics.keys() <= there | {each.topic.topic_id for each in knowledge.carried.topics}:
             break
         if older.snapshot is None:
             continue
         with suppress(*_UNREADABLE):
             before = read_snapshot(storage, older)
-            told = replace(told, carried=carry(told_of(before), told.cluster, snapshot.topics, told.carried))
+            knowledge = replace(
+                knowledge, carried=carry(knowledge_of(before), knowledge.cluster, snapshot.topics, knowledge.carried)
+            )
             if before.carried is not None:
                 break
-    return told
+    return knowledge
+
+
+def find_run(runs: Sequence[Run], run_id: str) -> Run:
+    """The run with this id, or with an id that begins so if only one does; `latest` is the last run."""
+    matching = [run for run in runs if run.run_id == run_id] or [run for run in runs if run.run_id.startswith(run_id)]
+    if run_id == "latest":
+        matching = list(runs[-1:])
+    if len(matching) != 1:
+        raise UsageError(
+            f"{len(matching) or 'no'} runs of this archive match {run_id!r}", hint="see 'maxbrod ls --runs'"
+        )
+    return matching[0]
 
 
 def last_snapshot_run(runs: Sequence[Run]) -> Run | None:
-    """The last run that recorded the cluster; others, such as a compaction of segments, do not."""
+    """The last run that recorded the cluster. Some runs, such as a compaction of segments, do not."""
     return next((run for run in reversed(runs) if run.snapshot is not None), None)
 
 

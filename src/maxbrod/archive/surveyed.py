@@ -1,7 +1,7 @@
-"""An archive of another tool as one of ours: rows and a snapshot made of its survey. Pure.
+"""Converts the survey of another tool's archive into rows and a snapshot, as our own archives have them. Pure.
 
-Few know the ids of their topics; the others' get one from their name: the same at every survey. One run stands for all
-that were.
+Few tools record topic ids. Other topics get an id derived from their name, the same at every survey. One run stands for
+all earlier ones.
 """
 
 from __future__ import annotations
@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from maxbrod.archive.snapshot_document import Snapshot
-from maxbrod.archive.surveyed_cluster import acls_of, brokers_of, gaps_of, quotas_of, topic_state, users_of
 from maxbrod.catalog.rows import Gap, Run, Segment
-from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, Group, encode_state
+from maxbrod.kafka.state.access_names import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
+from maxbrod.kafka.state.cluster_state import (
+    Acl,
+    Broker,
+    ClusterState,
+    CommittedOffset,
+    Group,
+    MissingState,
+    Quota,
+    QuotaEntity,
+    ScramUser,
+    TopicState,
+    encode_state,
+)
 from maxbrod.layouts.coverage import by_partition
 from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.travelling import describe
@@ -24,29 +36,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from maxbrod.catalog.rows import Row
-    from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignGroup, ForeignSegment, Survey
+    from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignGroup, ForeignSegment, ForeignTopic, Survey
+    from maxbrod.layouts.foreign_cluster import ForeignCluster
     from maxbrod.model import TopicPartition
 
 RUN_ID: Final = "survey"
 SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"
 _NUMBER: Final = re.compile(r"[0-9]+")
 _REASONS: Final = {str(each): each for each in GapReason}
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 def topic_id_for(name: str) -> str:
-    """Of a topic whose archive knows only its name."""
+    """The id of a topic whose archive has only its name."""
     digest = hashlib.sha256(f"maxbrod topic {name}".encode()).digest()
     return topic_id_text(UUID(bytes=digest[:16], version=5))
 
 
 def topic_id_in(survey: Survey, name: str) -> str:
-    """The topic's own id, or the one that its name gives."""
+    """The topic's own id, or the one derived from its name."""
     known = survey.topics.get(name)
     return topic_id_for(name) if known is None or known.topic_id is None else known.topic_id
 
 
 def rows_of(survey: Survey) -> list[Row]:
-    """Every segment, every gap between segments, and the run that stands for all."""
+    """Every segment, every gap between segments, and one run."""
     at = survey.taken_at_ms or 0
     rows: list[Row] = []
     segments = by_partition(survey.segments)
@@ -58,7 +72,7 @@ def rows_of(survey: Survey) -> list[Row]:
 
 
 def snapshot_of(survey: Survey) -> Snapshot:
-    """What the archive knows of its cluster, in the form in which our own runs record it."""
+    """What the archive holds of its cluster, as our own runs record it."""
     counts: dict[str, int] = {name: topic.partition_count or 0 for name, topic in survey.topics.items()}
     for where in (*survey.positions, *(each.where for each in survey.segments)):
         counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
@@ -69,13 +83,13 @@ def snapshot_of(survey: Survey) -> Snapshot:
     state = ClusterState(
         cluster_id=survey.cluster_id,
         taken_at_ms=survey.taken_at_ms or 0,
-        brokers=brokers_of(survey.cluster),
-        topics=tuple(topic_state(survey, name, topic_id_in(survey, name), count) for name, count in counts.items()),
-        acls=acls_of(survey.cluster),
-        quotas=quotas_of(survey.cluster),
-        users=users_of(survey.cluster),
+        brokers=_brokers(survey.cluster),
+        topics=tuple(_topic_state(survey, name, topic_id_in(survey, name), count) for name, count in counts.items()),
+        acls=_acls(survey.cluster),
+        quotas=_quotas(survey.cluster),
+        users=_users(survey.cluster),
         groups=tuple(_group(survey, each) for each in survey.groups),
-        gaps=gaps_of(survey),
+        gaps=_missing_state(survey),
     )
     return Snapshot(
         run_id=RUN_ID,
@@ -93,11 +107,11 @@ def _id(survey: Survey, where: TopicPartition) -> PartitionId:
 def _partition_rows(
     survey: Survey, where: TopicPartition, segments: Sequence[ForeignSegment], at: int
 ) -> Iterator[Segment | Gap]:
-    told = [each for each in survey.gaps if each.where == where]
+    recorded = [each for each in survey.gaps if each.where == where]
     lost = [each for each in survey.faults if each.fatal and _is_of(each, where)]
-    # What is lost before the first segment, or behind the last, lies between no two of them.
+    # Losses before the first segment or after the last are between no two segments, so they are listed here.
     first, last = (segments[0].base_offset, segments[-1].end_offset) if segments else (0, 0)
-    outside = [each for each in told if each.reason == GapReason.CORRUPT and not first < each.base_offset < last]
+    outside = [each for each in recorded if each.reason == GapReason.CORRUPT and not first < each.base_offset < last]
     for each in outside:
         yield _gap(survey, where, each.base_offset, each.end_offset, GapReason.CORRUPT, at)
     reached = first
@@ -105,7 +119,7 @@ def _partition_rows(
         if segment.base_offset > reached:
             damaged = any(each.offset is None or reached <= each.offset < segment.base_offset for each in lost)
             hole = (reached, segment.base_offset)
-            for low, high, reason in [(*hole, GapReason.CORRUPT)] if damaged else _reasons(told, *hole):
+            for low, high, reason in [(*hole, GapReason.CORRUPT)] if damaged else _reasons(recorded, *hole):
                 yield _gap(survey, where, low, high, reason, at)
         if segment.end_offset > segment.base_offset:
             yield _segment(survey, segment, at)
@@ -113,14 +127,14 @@ def _partition_rows(
 
 
 def _is_of(fault: Fault, where: TopicPartition) -> bool:
-    """By its path: in every layout the topic is a folder of it, and the partition a number in it."""
+    """Judged by its path: in every layout the topic is a folder of it, and the partition a number in it."""
     return where.topic in fault.path.split("/") and where.partition in map(int, _NUMBER.findall(fault.path))
 
 
-def _reasons(told: Sequence[ForeignGap], first: int, end: int) -> Iterator[tuple[int, int, GapReason]]:
-    """Offsets without records in the parts of which the archive says one thing, or nothing."""
+def _reasons(recorded: Sequence[ForeignGap], first: int, end: int) -> Iterator[tuple[int, int, GapReason]]:
+    """Divide a hole by the reasons that the archive gives; the rest is `unrecorded`."""
     reached = first
-    for each in sorted(told, key=lambda gap: gap.base_offset):
+    for each in sorted(recorded, key=lambda gap: gap.base_offset):
         low, high = max(each.base_offset, reached), min(each.end_offset, end)
         if low < high:
             if reached < low:
@@ -161,13 +175,13 @@ def _segment(survey: Survey, segment: ForeignSegment, at: int) -> Segment:
         records=records,
         min_timestamp=segment.min_timestamp,
         max_timestamp=segment.max_timestamp,
-        # What other layouts note is the lowest of all records.
+        # Other layouts record the lowest timestamp of all records.
         min_timestamp_exact=segment.min_timestamp is not None,
         first_leader_epoch=segment.first_leader_epoch,
         last_leader_epoch=segment.last_leader_epoch,
         aborted=segment.aborted,
         digest="",
-        # Of markers that are left out nobody has counted how many there are.
+        # The number of markers that were left out is unknown.
         reason=_REASONS[segment.reason] if records < offsets or segment.details.get(UNCOMMITTED) else None,
         details=describe(survey.layout, segment),
         run_id=RUN_ID,
@@ -188,3 +202,81 @@ def _group(survey: Survey, group: ForeignGroup) -> Group:
         for where, offset in group.offsets.items()
     )
     return Group(group_id=group.group_id, type="classic", state="Empty", protocol_type="consumer", offsets=offsets)
+
+
+def _topic_state(survey: Survey, name: str, topic_id: str, count: int) -> TopicState:
+    known = survey.topics.get(name)
+    configs = None if known is None or not (known.configs or known.replicas) else dict(known.configs)
+    defaults = {} if survey.cluster is None else survey.cluster.defaults
+    return TopicState(
+        name=name,
+        topic_id=topic_id,
+        internal=name in _INTERNAL,
+        replicas=_replicas(known, count),
+        configs=configs,
+        effective=None if configs is None else {**defaults, **configs},
+    )
+
+
+def _replicas(known: ForeignTopic | None, count: int) -> tuple[tuple[int, ...], ...]:
+    """Without a replication factor there are no replicas: a restore then uses the default of its brokers."""
+    if known is not None and len(known.replicas) == count:
+        return known.replicas
+    factor = 0 if known is None or known.replication_factor is None else known.replication_factor
+    return (tuple(range(factor)),) * count
+
+
+def _brokers(cluster: ForeignCluster | None) -> tuple[Broker, ...]:
+    found = () if cluster is None else cluster.brokers
+    return tuple(Broker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack) for each in found)
+
+
+def _acls(cluster: ForeignCluster | None) -> tuple[Acl, ...] | None:
+    if cluster is None:
+        return None
+    return tuple(
+        Acl(
+            resource_type=name_of(RESOURCE_TYPES, each.resource_type),
+            resource_name=each.resource_name,
+            pattern_type=name_of(PATTERN_TYPES, each.pattern_type),
+            principal=each.principal,
+            host=each.host,
+            operation=name_of(OPERATIONS, each.operation),
+            permission=name_of(PERMISSIONS, each.permission),
+        )
+        for each in cluster.acls
+    )
+
+
+def _quotas(cluster: ForeignCluster | None) -> tuple[Quota, ...] | None:
+    if cluster is None:
+        return None
+    return tuple(
+        Quota(
+            entities=tuple(QuotaEntity(type=kind, name=name) for kind, name in each.entities),
+            values=dict(each.values),
+        )
+        for each in cluster.quotas
+    )
+
+
+def _users(cluster: ForeignCluster | None) -> tuple[ScramUser, ...] | None:
+    if cluster is None:
+        return None
+    return tuple(
+        ScramUser(name=each.name, mechanism=name_of(MECHANISMS, each.mechanism), iterations=each.iterations)
+        for each in cluster.users
+    )
+
+
+def _missing_state(survey: Survey) -> tuple[MissingState, ...]:
+    """What such an archive does not hold."""
+    if survey.cluster is not None:
+        return ()
+    return (
+        MissingState(
+            what="ACLs, quotas and users",
+            why=f"the layout {survey.layout} does not keep them",
+            hint="back up with maxbrod's own layout to have them",
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Times and partitions as people write them: on a command line, as options of a table, in Python."""
+"""Parses times and partitions as people write them: on a command line, as options of a table, in Python."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ _TIME_HINT: Final = "give a time with its zone such as 2026-01-31T12:00:00Z, or 
 
 
 def parse_time_ms(word: str) -> int:
-    """Milliseconds since 1970, or ISO 8601 with a zone. Rounded up, which is right for a first and for an end."""
+    """Parse milliseconds since 1970, or ISO 8601 with a zone. Rounded up, which is right for a first and for an end."""
     if _EPOCH_MS.fullmatch(word):
         found = int(word)
     else:
         try:
             time = datetime.fromisoformat(word)
         except ValueError:
-            raise UsageError(f"{word!r} is no time", hint=_TIME_HINT) from None
+            raise UsageError(f"{word!r} is not a time", hint=_TIME_HINT) from None
         if time.tzinfo is None:
-            raise UsageError(
-                f"the time {word!r} does not say in which zone", hint="append Z for UTC, or an offset as +02:00"
-            )
+            raise UsageError(f"the time {word!r} has no zone", hint="append Z for UTC, or an offset as +02:00")
         found = -((_EPOCH - time) // timedelta(milliseconds=1))
     if not -INT64_MAX <= found <= INT64_MAX:
         raise UsageError(f"no record can have the time {word!r}", hint=_TIME_HINT)
@@ -35,7 +33,7 @@ def parse_time_ms(word: str) -> int:
 
 
 def parse_partitions(word: str) -> frozenset[int]:
-    """`0,3,8-11`."""
+    """Parse numbers and ranges, such as `0,3,8-11`."""
     found: set[int] = set()
     for part in word.split(","):
         match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)

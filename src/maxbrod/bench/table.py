@@ -24,10 +24,9 @@ from maxbrod.config import BackupConfig, Config, KafkaConfig
 from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.table.read.archive import look_up
 from maxbrod.table.read.counting import count_records
 from maxbrod.table.read.options import parse_options
-from maxbrod.table.read.splits import find_portions
+from maxbrod.table.read.splits import find_slices, open_table
 from maxbrod.table.registering import register
 
 if TYPE_CHECKING:
@@ -194,4 +193,4 @@ def _ask_points(stage: Stage) -> list[Figure]:
 
 def _portions(url: str, **given: str) -> list[Any]:
     options = parse_options({"path": url, **given})
-    return find_portions(look_up(options.url, options.storage, options.layout), options)
+    return find_slices(open_table(options), options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.known import told_of
+from maxbrod.archive.known import knowledge_of
 from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.check.problems import Problem, ProblemKind
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
@@ -53,7 +53,7 @@ def check_snapshots(archive: Archive, runs: Sequence[Run]) -> SnapshotFindings:
 def _read(archive: Archive, run: Run, found: SnapshotFindings, *, is_last: bool) -> None:
     try:
         snapshot = read_snapshot(archive.storage, run)
-        told_of(snapshot)
+        knowledge_of(snapshot)
     except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
         found.problems.append(
             Problem(

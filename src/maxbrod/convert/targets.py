@@ -154,7 +154,7 @@ class NativeTarget:
             return
         path = f"snapshots/{self._run_id}.json.zst"
         ends, topics = {**snapshot.ends, **self._positions}, {**snapshot.topics, **self._names}
-        carried = None if moment.told is None else encode_carried(self._carried(moment.told, topics))
+        carried = None if moment.knowledge is None else encode_carried(self._carried(moment.knowledge, topics))
         told = replace(
             snapshot,
             run_id=self._run_id,
@@ -171,7 +171,7 @@ class NativeTarget:
 
     def _carried(self, source: RunKnowledge, topics: Mapping[str, str]) -> Carried:
         """What the source carries on, and what the target knew of topics that the source has no more."""
-        before = self._before.told
+        before = self._before.knowledge
         return source.carried if before is None else carry(before, source.cluster, topics, source.carried)
 
 

@@ -1,1 +1,1 @@
-"""Spark: the session that jobs run in. Only this folder and `datasource` import pyspark."""
+"""Spark: the session that jobs run in, its JVM, and how jobs run."""

@@ -1,8 +1,7 @@
 """The class-data-sharing archive: Spark's classes as a JVM holds them in memory, mapped instead of loaded.
 
-It halves the start of a session (`maxbrod bench start`), and nothing depends on it: where it
-cannot be made, is missing, of another Java or damaged, the JVM loads its classes from the jars.
-`maxbrod.engine.prepare` makes it.
+It halves the start of a session (`maxbrod bench start`), and nothing depends on it: if it cannot be built, is missing,
+damaged or of another Java, the JVM loads its classes from the jars. `maxbrod.engine.prepare` builds it.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ _REASON: Final = "unavailable.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassArchive:
-    """A complete archive, and the launcher's command that it was made with."""
+    """A complete class archive, and the launcher command that it was built with."""
 
     folder: Path
     command: list[str]
 
     @property
     def options(self) -> list[str]:
-        # The checksum costs 0.2 s and turns a damaged archive from a crash into one that is not used.
+        # Verifying the checksum costs 0.2 s. Without it, a damaged archive crashes the JVM instead of being ignored.
         return ["-Xshare:auto", f"-XX:SharedArchiveFile={self.folder / _CLASSES}", "-XX:+VerifySharedSpaces"]
 
     def discard(self) -> None:
-        """It made a JVM fail: the next session shall not try it again."""
+        """Delete it, because a JVM failed with it: the next session must not try it again."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def find_archive(java: Java) -> ClassArchive | None:
     folder = cache_path() / _name(java)
     try:
-        # It says what is run: one that others can write to is not believed.
+        # The stored command is executed, so a folder that others can write to is not trusted.
         if not (is_private(folder) and is_private(folder.parent)):
             return None
         command = json.loads((folder / _COMMAND).read_text())
@@ -64,14 +63,14 @@ def find_archive(java: Java) -> ClassArchive | None:
         return None
     if not os.access(folder / _CLASSES, os.R_OK):
         return None
-    # Says that it is in use; a cache that is read-only will do as well.
+    # Marks it as used, so that it is not removed as unused. The cache may be read-only.
     with suppress(OSError):
         os.utime(folder)
     return ClassArchive(folder=folder.resolve(), command=command)
 
 
 def build_archive(java: Java, command: list[str], train: Callable[[Path], None]) -> ClassArchive | None:
-    """Make the archive by `train`, which runs a JVM that leaves its classes in the given file. None if it cannot be."""
+    """Build it by `train`, which runs a JVM that writes its classes to the given file. None: it cannot be built."""
 
     def fill(folder: Path) -> None:
         classes = folder / _CLASSES
@@ -85,15 +84,15 @@ def build_archive(java: Java, command: list[str], train: Callable[[Path], None])
     if _known_unavailable(java):
         shutil.rmtree(cache_dir() / _name(java), ignore_errors=True)
     filled(_name(java), fill)
-    _forget_unused()
+    _remove_unused()
     return find_archive(java)
 
 
 def build_archive_later(java: Java) -> None:
-    """Build it in a process of its own that outlives this one, at the lowest priority and without a word.
+    """Build it in a process that outlives this one, at the lowest priority and without output.
 
-    Only for a person at a terminal, whose next command it makes faster: nobody waits for a scheduled
-    command, and whoever runs one in a pipe, a test or a container wants no process to stay behind.
+    Only for a person at a terminal, whose next command becomes faster. Scheduled commands gain little, and a pipe, a
+    test or a container should leave no process behind.
     """
     if not sys.stderr.isatty() or find_archive(java) is not None or _known_unavailable(java):
         return
@@ -113,13 +112,14 @@ def _known_unavailable(java: Java) -> bool:
 
 def _name(java: Java) -> str:
     jars = spark_home() / "jars"
-    # The JVM refuses an archive whose jars have moved or changed, and would refuse it for ever.
+    # The JVM refuses an archive whose jars have moved or changed. So the name depends on the jars, and such an archive
+    # is built again under another name instead of being refused at every start.
     made_of = (java.identity, platform.machine(), str(jars), str(jars.stat().st_mtime_ns))
     return f"spark-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:16]}"
 
 
 def _usable(command: list[str], classes: Path) -> bool:
-    # -Xshare:on makes of an unusable archive an error instead of a slow start.
+    # With -Xshare:on an unusable archive is an error instead of a slow start.
     ran = subprocess.run(
         [*command, "-Xshare:on", f"-XX:SharedArchiveFile={classes}", "-XX:+VerifySharedSpaces", "-version"],
         capture_output=True,
@@ -128,8 +128,8 @@ def _usable(command: list[str], classes: Path) -> bool:
     return ran.returncode == 0
 
 
-def _forget_unused() -> None:
-    # 165 MB each, one for each Java and each PySpark that ever met.
+def _remove_unused() -> None:
+    # 165 MB each, one for each combination of Java and PySpark.
     oldest = time.time() - UNUSED_DAYS_MAX * 86_400
     for folder in cache_dir().glob("spark-*/"):
         if folder.stat().st_mtime < oldest:

@@ -1,9 +1,9 @@
-"""Starts the JVM that Spark lives in, and ends it: the one place that knows how PySpark finds its JVM.
+"""Starts and stops the JVM of Spark: the one place that knows how PySpark connects to its JVM.
 
-PySpark would do it through three shell scripts and a helper JVM, with whatever JAVA_HOME, SPARK_HOME
-and PYSPARK_SUBMIT_ARGS the environment holds, and let it write on the screen. Here the JVM is started
-directly, while Python imports what it needs, with all its output in a log file.
-The JVM ends when its standard input does, so it cannot outlive a driver that is killed.
+PySpark would use three shell scripts and a helper JVM, with whatever JAVA_HOME, SPARK_HOME and PYSPARK_SUBMIT_ARGS the
+environment holds, and let the JVM write to the terminal. Here the JVM is started directly, with all its output in a log
+file, while Python imports what it needs meanwhile. The JVM exits when its standard input is closed, so it cannot
+outlive a driver that is killed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ STOP_SECONDS_MAX: Final = 60.0
 
 MAIN_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 _LAUNCHER_CLASS: Final = "org.apache.spark.launcher.Main"
-# Instead of a program: Spark then waits for Python to connect.
+# In place of a program: Spark then waits for Python to connect.
 _SHELL: Final = "pyspark-shell"
 
-# Whoever sets these speaks to another Spark: a shell's, a notebook's, or one that is installed beside ours.
+# These would connect PySpark to another Spark: that of a shell, of a notebook, or another installation.
 FOREIGN_VARIABLES: Final = (
     "PYSPARK_DRIVER_PYTHON",
     "PYSPARK_GATEWAY_PORT",
@@ -48,26 +48,26 @@ FOREIGN_VARIABLES: Final = (
     "SPARK_REMOTE",
 )
 
-# Only Spark's linear algebra uses it. Some Javas have no such module and would not start; the others
-# print a warning and start slower.
+# Only Spark's linear algebra uses it. A Java without this module would not start; others print a warning and start
+# slower.
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
-# What Spark itself calls sensitive: such values go over the authenticated socket, not onto a command line.
+# What Spark itself calls sensitive. Such values go over the authenticated socket: every user of the machine can read
+# a command line.
 _SENSITIVE: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """A running JVM, and what PySpark needs to talk to it."""
+    """A running JVM, and what PySpark needs to connect to it."""
 
     process: subprocess.Popen[bytes]
     port: int
     secret: str
 
     def close(self) -> None:
-        """End the JVM as the death of this process would, and wait until it is gone."""
+        """Stop the JVM by closing its standard input, as the end of this process would, and wait for it."""
         try:
-            # Closes its standard input, then waits.
             self.process.communicate(timeout=STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             self.process.kill()
@@ -75,12 +75,12 @@ class Gateway:
 
 
 def spark_home() -> Path:
-    """The folder of the installed PySpark with its jars; found without importing it."""
+    """The folder of the installed PySpark with its jars, found without importing it."""
     spec = find_spec("pyspark")
     home = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
     if home is None or not (home / "jars").is_dir():
         raise EnvironmentMissingError(
-            "PySpark is not installed here with its jars", hint="pip install 'pyspark>=4.2,<5' (not pyspark-client)"
+            "PySpark is not installed with its jars", hint="pip install 'pyspark>=4.2,<5' (not pyspark-client)"
         )
     return home
 
@@ -99,7 +99,7 @@ def launcher_command(java: Java, conf: Mapping[str, str]) -> list[str]:
         raise EnvironmentMissingError(
             "Spark's launcher failed", object_name=str(java.home), hint=ran.stderr.decode(errors="replace").strip()
         )
-    # Lines for a person, then a line with a NUL, then the command with a NUL after each argument.
+    # The output: lines for people, a line with a NUL, then the command with a NUL after each argument.
     command = ran.stdout.decode().partition("\0\n")[2].split("\0")
     command = [argument for argument in command[: command.index(MAIN_CLASS)] if argument != _VECTOR_MODULE]
     class_path = command.index("-cp") + 1
@@ -113,7 +113,7 @@ def submit_arguments(conf: Mapping[str, str]) -> list[str]:
 
 
 def launch(command: Sequence[str], *, scratch: Path, log: Path) -> Gateway:
-    """Start the JVM and wait until it listens. Raises UnavailableError with the end of its log if it does not."""
+    """Start the JVM and wait until it listens. UnavailableError, with the end of its log: it does not."""
     connection = scratch / "gateway"
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -121,7 +121,7 @@ def launch(command: Sequence[str], *, scratch: Path, log: Path) -> Gateway:
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            # Its own group: Ctrl-C is for Python, which then cancels the jobs.
+            # A process group of its own, so that Ctrl-C reaches only Python, which then cancels the jobs.
             process_group=0,
             env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)},
         )
@@ -141,7 +141,7 @@ def launch(command: Sequence[str], *, scratch: Path, log: Path) -> Gateway:
 
 @contextmanager
 def environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Our variables and no foreign ones, for as long as PySpark looks at them."""
+    """Set our variables and unset foreign ones while PySpark reads the environment."""
     before = {name: os.environ.get(name) for name in (*FOREIGN_VARIABLES, *changes)}
     for name in FOREIGN_VARIABLES:
         os.environ.pop(name, None)
@@ -161,7 +161,7 @@ def _clean(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plain_class_path(class_path: str) -> str:
-    """Every file once, in a fixed order. Java 21 rejects an archive where one is missing or named twice."""
+    """Every file once, in a fixed order. Java 21 rejects a class archive if a file is missing or named twice."""
     entries = [Path(entry) for entry in class_path.split(os.pathsep)]
     files = [
         file for entry in entries for file in (sorted(entry.parent.glob("*.jar")) if entry.name == "*" else [entry])
@@ -174,9 +174,8 @@ def _conf_arguments(conf: Mapping[str, str]) -> list[str]:
 
 
 def _import_early() -> None:
-    # While the JVM starts Python has nothing else to do. PySpark imports pandas at the first call of
-    # the JVM: 0.4 s, and 1.5 s where no bytecode is stored. A module that cannot be imported is
-    # reported by the one who needs it.
+    # Python is idle while the JVM starts. PySpark imports pandas at the first call of the JVM: 0.4 s, and 1.5 s if no
+    # bytecode is stored. If a module cannot be imported, the code that needs it reports that.
     for module in ("pyspark.sql", "pandas", "pyarrow"):
         with suppress(ImportError):
             importlib.import_module(module)
@@ -184,10 +183,10 @@ def _import_early() -> None:
 
 def _wait_for(connection: Path, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS_MAX
-    # Java moves the file into place when it is complete.
+    # The JVM renames the file into place when it is complete.
     while not connection.exists():
         if process.poll() is not None:
-            raise UnavailableError(f"Spark's JVM ended with code {process.returncode} at its start", hint=_tail(log))
+            raise UnavailableError(f"Spark's JVM exited with code {process.returncode} while starting", hint=_tail(log))
         if time.monotonic() > deadline:
             raise UnavailableError(f"Spark's JVM did not start within {START_SECONDS_MAX:.0f} s", hint=_tail(log))
         time.sleep(0.02)
@@ -200,6 +199,6 @@ def _read_connection(info: bytes) -> tuple[int, str]:
 
 def _tail(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines()
-    # What happened stands above Java's stack.
-    told = [line for line in lines if line.strip() and not line.startswith("\t")]
-    return "Spark's log ends with: " + (" | ".join(told[-5:]) or "nothing")
+    # Lines of Java's stack are indented; the message stands above them.
+    messages = [line for line in lines if line.strip() and not line.startswith("\t")]
+    return "Spark's log ends with: " + (" | ".join(messages[-5:]) or "nothing")

@@ -1,7 +1,7 @@
-"""Runs tasks on Spark: one work item in, one answer out, as text. DataFrames only, so that Spark Connect works too.
+"""Runs tasks on Spark: one payload in, one answer out, as text. Uses DataFrames only, so Spark Connect works too.
 
-The number of tasks is the number of payloads: Spark neither splits nor merges them. Payloads travel with the function,
-because where Spark would cut a table of them is Spark's to choose.
+There are exactly as many tasks as payloads. Payloads travel inside the function: in a table of them Spark would decide
+itself which rows share a task.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def run_tasks(
     on_done: TasksDone | None = None,
     stop: threading.Event | None = None,
 ) -> list[str]:
-    """The answer to each payload, in their order. `on_done` hears now and then how many tasks are done.
+    """The answers in the order of the payloads. `on_done` is called now and then with the number of finished tasks.
 
-    When `stop` is set the job is cancelled, with the tasks under way: UnavailableError, once they have ended.
-    `function` is importable by its name, or a `functools.partial` of such: it is called in Python workers.
+    When `stop` is set, the job and its running tasks are cancelled: UnavailableError, once they have ended.
+    `function` is called in Python workers, so it must be importable by name, or a `functools.partial` of such.
     """
     count = len(payloads)
     if not count:
@@ -65,16 +65,16 @@ def collect(
     stop: threading.Event | None = None,
     passed_on: Callable[[Exception], bool] = lambda _: False,
 ) -> pa.Table:
-    """The rows of a DataFrame, watched and cancelled as above. Errors that are `passed_on` stay Spark's."""
+    """The rows of a DataFrame, watched and cancelled as above. Errors that are `passed_on` are not translated."""
     with _errors_of_spark(passed_on), _watched(session, name, on_done, stop):
         return frame.toArrow()
 
 
 @contextmanager
 def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]:
-    """Within the block, all jobs of the session end as soon as `stop` is set: with UnavailableError, where they run.
+    """Within the block, all jobs of the session are cancelled as soon as `stop` is set: they raise UnavailableError.
 
-    Spark Connect has no way to do so: there, a job that runs comes to its end.
+    Spark Connect cannot do this: a running job runs to its end.
     """
     context = _context(session)
     over = threading.Event()
@@ -82,7 +82,7 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
     def watch() -> None:
         while not over.is_set():
             if stop.wait(_POLL_S) and not over.is_set():
-                # Again and again: the next job may be about to start.
+                # Repeated, because the next job may be about to start.
                 with suppress(UnavailableError), _errors_of_spark():
                     context.cancelAllJobs()
                 over.wait(_POLL_S)
@@ -110,9 +110,9 @@ def _answer(
 
 @cache
 def _settle() -> None:
-    """Once in the life of a worker, when all modules are loaded: nothing of them ever becomes garbage.
+    """Exclude loaded modules from garbage collection, once per worker.
 
-    PySpark's workers collect garbage after every task; looking through the modules took 45 ms each time.
+    PySpark's workers collect garbage after every task; scanning the modules took 45 ms each time.
     """
     gc.collect()
     gc.freeze()
@@ -120,7 +120,7 @@ def _settle() -> None:
 
 @contextmanager
 def _errors_of_spark(passed_on: Callable[[Exception], bool] = lambda _: False) -> Iterator[None]:
-    """Whatever Spark raises, classic or Connect, means that a task failed as often as it may, or that Spark is gone."""
+    """Translate what Spark raises, classic or Connect: a task failed as often as it may, or Spark has exited."""
     try:
         yield
     except Exception as error:
@@ -134,22 +134,22 @@ def _errors_of_spark(passed_on: Callable[[Exception], bool] = lambda _: False) -
 
 
 def _is_of_spark(error: Exception) -> bool:
-    # A JVM that died leaves a port at which nobody answers.
+    # If the JVM died, connections to its port are refused.
     return isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j"))
 
 
 def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Names of Java's classes stand in its stacks, too.
-    telling = [line for line in lines if ("Error" in line or "Exception" in line) and not line.startswith("at ")]
-    return (telling or lines or [type(error).__name__])[-1][:500]
+    # Lines of a Java stack contain class names such as "…Exception", too.
+    messages = [line for line in lines if ("Error" in line or "Exception" in line) and not line.startswith("at ")]
+    return (messages or lines or [type(error).__name__])[-1][:500]
 
 
 @contextmanager
 def _watched(
     session: SparkSession, name: str, on_done: TasksDone | None, stop: threading.Event | None
 ) -> Iterator[None]:
-    """Looks at the job from another thread, and cancels it from there."""
+    """Watch the job from another thread, and cancel it from there."""
     job = _job(session, name)
     ended = threading.Event()
     watcher = threading.Thread(target=_watch, args=(job, on_done, stop, ended), daemon=True)
@@ -169,18 +169,18 @@ def _watched(
 
 
 def _watch(job: _Job, on_done: TasksDone | None, stop: threading.Event | None, ended: threading.Event) -> None:
-    # If Spark goes away, the thread that waits for the job will say so.
+    # If Spark exits, the thread that waits for the job reports it.
     with suppress(UnavailableError), _errors_of_spark():
         while not ended.wait(_POLL_S):
             if stop is not None and stop.is_set():
-                # Each time anew: it may not have begun yet.
+                # Repeated, because the job may not have begun yet.
                 job.cancel()
             if on_done is not None:
                 on_done(job.tasks_done())
 
 
 def _await_tasks(job: _Job) -> None:
-    """A job that is cancelled has ended before its tasks have: whoever goes on must not meet them."""
+    """Wait for the tasks of a cancelled job: it ends before they do, and the next step must not run beside them."""
     until = time.monotonic() + _KILL_S
     with suppress(UnavailableError), _errors_of_spark():
         while job.tasks_running() and time.monotonic() < until:
@@ -188,7 +188,7 @@ def _await_tasks(job: _Job) -> None:
 
 
 class _Job(Protocol):
-    """What is asked of a job while it runs."""
+    """A job while it runs."""
 
     def begin(self) -> None: ...
 
@@ -210,7 +210,7 @@ class _ClassicJob:
         self._context.setJobGroup(self._name, self._name)
 
     def end(self) -> None:
-        """The group is that of this thread, and the next job has another."""
+        """Nothing to do: the group belongs to this thread, and the next job sets another."""
 
     def cancel(self) -> None:
         self._context.cancelJobGroup(self._name)
@@ -232,7 +232,7 @@ class _ClassicJob:
 
 
 class _ConnectJob:
-    """Spark Connect has no tracker: nothing is heard of its tasks."""
+    """Spark Connect has no status tracker, so the progress of tasks is unknown."""
 
     def __init__(self, session: SparkSession, name: str) -> None:
         self._session, self._name = session, name
@@ -259,7 +259,7 @@ def _job(session: SparkSession, name: str) -> _Job:
 
 
 def _context(session: SparkSession) -> Any:  # noqa: ANN401 - a SparkContext
-    """None of Spark Connect."""
+    """None: the session is one of Spark Connect."""
     try:
         return session.sparkContext
     except Exception as error:

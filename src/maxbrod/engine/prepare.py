@@ -1,7 +1,7 @@
-"""Makes the next start of Spark fast: `python -m maxbrod.engine.prepare`, run by `make setup`.
+"""Makes later starts of Spark faster: `python -m maxbrod.engine.prepare`, run by `make setup`.
 
-It runs Spark once, through what every job does, and keeps the classes that this took (see `archive`).
-Failing is no error: Spark then starts as fast as it did before.
+It runs Spark once, does what every job does, and stores the loaded classes (see `class_sharing`). If this fails, Spark
+starts as slowly as before, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def prepare() -> ClassArchive | None:
-    """The archive for this Java and this PySpark, made now if it is missing; None where there can be none."""
+    """The class archive for this Java and this PySpark, built if it is missing. None: it cannot be built."""
     java = find_java()
     return find_archive(java) or build_archive(java, gateway.launcher_command(java, {}), train)
 
 
 def train(classes: Path) -> None:
-    """Run what every job runs, in a JVM that leaves its classes in `classes` when it ends."""
+    """Run what every job runs, in a JVM that writes its classes to `classes` when it exits."""
     options = f"-XX:ArchiveClassesAtExit={classes} -Xlog:disable"
     with open_session(conf={"spark.driver.extraJavaOptions": options}) as session:
         items = session.createDataFrame([(number, b"work") for number in range(4)], "id long, item binary")

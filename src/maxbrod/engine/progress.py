@@ -1,4 +1,4 @@
-"""How far a long use case is: told to whoever wants to know, and never waited for."""
+"""Progress of a long operation, reported to a callback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`bytes` and `records` are estimates until a wave of tasks is done, and then what they really were."""
+    """`bytes` and `records` are estimates until a wave of tasks is done, and exact then."""
 
     phase: str
     bytes_done: int = 0
@@ -25,4 +25,4 @@ OnProgress: TypeAlias = "Callable[[Progress], None]"
 
 
 def silent(_progress: Progress) -> None:
-    """For those who do not want to know."""
+    """Report nothing."""

@@ -1,9 +1,8 @@
 """Opens the Spark session that every job runs in, and closes what it opened.
 
-Three kinds: a JVM of our own on this machine (`local[*]`, the default), a cluster (any other master, or
-`sc://` for Spark Connect), or a session that the caller already has, which is used as it is and never stopped.
-A local session is sealed: it listens on loopback only and answers nobody else there, leaves no file behind and writes
-nothing on the screen.
+There are three kinds: a JVM of our own on this machine (`local[*]`, the default), a cluster (any other master, or
+`sc://` for Spark Connect), or a session of the caller, which is used as it is and never stopped. A local session
+listens on loopback only, accepts no other user there, leaves no file behind and writes nothing to the terminal.
 `$MAXBROD_SPARK_LOG` names a file that keeps Spark's log.
 """
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Session: TypeAlias = "SparkSession"
-"""For those who hand a session on and know nothing else of Spark."""
+"""For modules that pass a session on and do not import pyspark."""
 
 APP_NAME: Final = "maxbrod"
 TASK_FAILURES_MAX: Final = 4
@@ -49,12 +48,12 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _SCRATCH: Final = "maxbrod-spark-"
 _ABANDONED_SECONDS: Final = 60.0
 _SOCKET_PATH_BYTES_MAX: Final = 103
-"""What every Unix takes; Linux takes four more."""
+"""The longest path of a socket on every Unix; Linux allows four bytes more."""
 _SOCKET_NAME_BYTES: Final = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LOG_VARIABLE: Final = "MAXBROD_SPARK_LOG"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 
-# Changing any of these needs another launcher command than the one that was stored with the archive.
+# Changing any of these needs another launcher command than the one stored with the class archive.
 _LAUNCH_KEYS: Final = (
     "spark.driver.memory",
     "spark.driver.defaultJavaOptions",
@@ -63,7 +62,7 @@ _LAUNCH_KEYS: Final = (
     "spark.driver.extraLibraryPath",
 )
 
-# What holds wherever the session runs.
+# For every kind of session.
 _EVERY_CONF: Final[Mapping[str, str]] = MappingProxyType(
     {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -71,11 +70,11 @@ _EVERY_CONF: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-# Spark Connect speaks Arrow always, and warns whoever asks for it.
+# Spark Connect always uses Arrow, and warns if it is set.
 _CLASSIC_CONF: Final[Mapping[str, str]] = MappingProxyType(
     {
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Falling back from Arrow would be slow and lossy without a word.
+        # The fallback from Arrow would be slow and lossy, without a message.
         "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
     }
 )
@@ -84,8 +83,8 @@ _LOCAL_CONF: Final[Mapping[str, str]] = MappingProxyType(
     {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # Every user of the machine reaches loopback, and what they send would be deserialised by Java. For a local
-        # session Spark draws the secret itself and tells nobody.
+        # Every user of the machine can reach loopback, and Java would deserialise what they send. For a local session
+        # Spark generates the secret itself and writes it nowhere.
         "spark.authenticate": "true",
         "spark.network.crypto.enabled": "true",
         "spark.network.crypto.saslFallback": "false",
@@ -94,7 +93,7 @@ _LOCAL_CONF: Final[Mapping[str, str]] = MappingProxyType(
         "spark.eventLog.enabled": "false",
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
-        # Jobs are a few tasks over a few rows: there is nothing to adapt to.
+        # Jobs are a few tasks over a few rows, so there is nothing to adapt.
         "spark.sql.adaptive.enabled": "false",
     }
 )
@@ -146,21 +145,22 @@ def open_session(
 def open_configured(
     config: SparkConfig, session: SparkSession | None = None, *, jvm_works: bool = False
 ) -> AbstractContextManager[SparkSession]:
-    """The session that was handed in, or one as configured. With nothing configured, one that is open will do."""
+    """The given session, or one as configured. If nothing is configured, an open session is used."""
     if session is not None or config == SparkConfig():
         return open_session(session=session, jvm_works=jvm_works)
     return open_session(master=config.master, conf=config.conf, jvm_works=jvm_works)
 
 
 def parallelism_of(master: str, session: SparkSession | None = None) -> int:
-    """How many tasks run at once, also before Spark has started where that can be known."""
+    """How many tasks run at once. For a local master this is known before Spark has started."""
     local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
     if session is None and local:
         return os.cpu_count() or 1 if local[1] == "*" else int(local[1] or 1)
     try:
         return int(session.sparkContext.defaultParallelism) if session is not None else _PARALLELISM_UNKNOWN
     except Exception as error:
-        # A session of Spark Connect has no context; its server's size is its own. If a JVM died, the job will tell.
+        # A session of Spark Connect has no context, so the size of its server is unknown. If a JVM died, the job
+        # reports it.
         if isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j")):
             return _PARALLELISM_UNKNOWN
         raise
@@ -176,14 +176,14 @@ def _open_already(*, wanted: bool) -> SparkSession | None:
         return None
     if wanted:
         raise UsageError(
-            "a Spark session with other settings is open in this process, and there can be only one",
-            hint="hand it in with session=…, or stop it first",
+            "a Spark session with other settings is open in this process, which can have only one",
+            hint="pass it as session=…, or stop it first",
         )
     return SparkSession.builder.getOrCreate()
 
 
 def _local_master(master: str, task_failures_max: int) -> str | None:
-    """`master` with its number of failures, or None if it is no local one. A number that is given stays."""
+    """`master` with its number of task failures; None: it is not a local one. A given number is kept."""
     found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*(\d+))?\])?", master)
     return found and f"local[{found[1] or 1},{found[2] or task_failures_max}]"
 
@@ -209,7 +209,11 @@ def _open_local(conf: Mapping[str, str], *, jvm_works: bool) -> Iterator[SparkSe
 
 
 def _sockets_in(folder: Path) -> dict[str, str]:
-    """Between the JVM and Python, sockets in a folder that only this user can enter, instead of ports with a secret."""
+    """Settings that let the JVM and Python talk over Unix sockets.
+
+    Their folder has mode 0700, so no other user can connect. Spark would otherwise open loopback ports, which every
+    user can reach and which only a secret protects. A path too long for a socket leaves it at the ports.
+    """
     if len(os.fsencode(folder)) + _SOCKET_NAME_BYTES > _SOCKET_PATH_BYTES_MAX:
         return {}
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
@@ -219,7 +223,7 @@ def _launch_local(java: Java, conf: Mapping[str, str], scratch: Path, *, jvm_wor
     archive = find_archive(java)
     own_command = any(key in conf for key in _LAUNCH_KEYS)
     command = gateway.launcher_command(java, conf) if archive is None or own_command else archive.command
-    # The second compiler costs 5 s of processor time at the start; without it Parquet took 1.4 to 2 times as long.
+    # The optimizing compiler costs 5 s of processor time at the start. Without it, Parquet takes 1.4 to 2 times longer.
     quick = [] if jvm_works else ["-XX:TieredStopAtLevel=1"]
     options = [*quick, "-XX:-UsePerfData", f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={_LOG4J}"]
     submit = [gateway.MAIN_CLASS, *gateway.submit_arguments(conf)]
@@ -229,14 +233,14 @@ def _launch_local(java: Java, conf: Mapping[str, str], scratch: Path, *, jvm_wor
             return gateway.launch([*command, *options, *archive.options, *submit], scratch=scratch, log=log)
     jvm = gateway.launch([*command, *options, *submit], scratch=scratch, log=log)
     if archive is not None:
-        # It starts without and did not with it.
+        # The JVM starts without the class archive and did not with it.
         archive.discard()
     return jvm
 
 
 @contextmanager
 def _open_cluster(conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """As `spark-submit` would: the installation, the configuration and the jars of whoever runs the cluster."""
+    """Start as `spark-submit` does, with the installation, configuration and jars of the cluster's operator."""
     home = os.environ.get("SPARK_HOME") or str(gateway.spark_home())
     configured = {name: os.environ[name] for name in ("SPARK_CONF_DIR",) if name in os.environ}
     with _scratch_folder() as scratch, ExitStack() as undo:
@@ -250,7 +254,7 @@ def _open_cluster(conf: Mapping[str, str]) -> Iterator[SparkSession]:
 @contextmanager
 def _connect(url: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     try:
-        # Looked for here, because PySpark 4.3 ends the whole process with exit code 0 where one is missing.
+        # Checked here, because PySpark 4.3 exits the whole process with code 0 if one is missing.
         for module in ("grpc", "grpc_status", "google.rpc", "zstandard"):
             importlib.import_module(module)
     except ImportError as error:
@@ -259,7 +263,7 @@ def _connect(url: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
         ) from error
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    # PySpark marks the process as a client of Spark Connect, and would for ever.
+    # PySpark marks the process as a client of Spark Connect by a variable; restoring the environment undoes that.
     with gateway.environment({}):
         session = SparkSession.builder.remote(url).config(map=dict(conf)).getOrCreate()
         try:
@@ -269,7 +273,7 @@ def _connect(url: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
 
 
 def _variables(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
-    # Workers run what the driver runs, whatever PYSPARK_PYTHON the shell has: another Python has no maxbrod.
+    # Workers run the driver's Python, whatever PYSPARK_PYTHON the shell sets: another Python may not have maxbrod.
     return {
         "JAVA_HOME": str(java.home),
         "PYSPARK_PYTHON": conf.get("spark.pyspark.python", sys.executable),
@@ -279,7 +283,7 @@ def _variables(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], undo: ExitStack) -> SparkSession:
-    """Make the session in `jvm`; `undo` gets what takes every trace of it out of this process."""
+    """Create the session in `jvm`. `undo` gets the callbacks that remove every trace of it from this process."""
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -292,13 +296,13 @@ def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], undo: ExitStack) -> S
     try:
         session = SparkSession.builder.config(map=dict(conf)).getOrCreate()
     except Py4JError as error:
-        # Java's message is one line, and then its stack.
+        # Java's message is one line, followed by its stack.
         reason = next((line for line in str(error).splitlines() if "Exception: " in line), str(error))
         raise UnavailableError(f"Spark did not start: {reason}", object_name=conf["spark.master"]) from error
     if in_main_thread and on_interrupt is not signal.default_int_handler:
-        # PySpark has put its own handler there, which cancels all jobs. Who has one has other plans.
+        # PySpark has installed its own handler, which cancels all jobs. A caller that has set a handler keeps it.
         signal.signal(signal.SIGINT, on_interrupt)
-    # It would print that the JVM has hung up, at the end or when the JVM dies.
+    # It would print that the connection was closed, at the end or when the JVM dies.
     session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
     undo.callback(_stop, session)
     return session
@@ -310,13 +314,14 @@ def _stop(session: SparkSession) -> None:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     context = session.sparkContext
-    # Its thread looks up once a second, and stop() would wait for that: 0.9 s of every command. So it ends by itself.
+    # Its thread polls once a second, and stop() would wait for that: 0.9 s of every command. So a thread of its own
+    # shuts it down.
     counters, context._accumulatorServer = context._accumulatorServer, None  # noqa: SLF001
     try:
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
             session.stop()
     except (OSError, Py4JError):
-        # The JVM is gone already: nothing is left of it but what PySpark remembers.
+        # The JVM has exited already; only PySpark's own references are left.
         SparkContext._active_spark_context = None  # noqa: SLF001
         SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
     threading.Thread(target=counters.shutdown, daemon=True).start()
@@ -325,7 +330,7 @@ def _stop(session: SparkSession) -> None:
 def _disconnect() -> None:
     from pyspark import SparkContext  # noqa: PLC0415
 
-    # PySpark keeps one JVM for the life of the process; a later session shall get the JVM that it asks for.
+    # PySpark keeps one JVM for the life of the process. A later session needs a JVM with its own settings.
     opened, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None  # noqa: SLF001
     if opened is not None:
         opened.shutdown()
@@ -337,7 +342,7 @@ def _log_file(scratch: Path) -> Path:
 
 @contextmanager
 def _scratch_folder() -> Iterator[Path]:
-    """A folder for all that Spark writes. A later session removes it if this process is killed."""
+    """A folder for everything that Spark writes. If this process is killed, a later session removes it."""
     for abandoned in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*/lock"):
         _remove_if_abandoned(abandoned)
     folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
@@ -350,11 +355,11 @@ def _scratch_folder() -> Iterator[Path]:
 
 
 def _remove_if_abandoned(lock: Path) -> None:
-    # Anyone can make a folder of this name in the temporary one: whatever is no lock of this user's is left alone.
+    # Any user can create a folder of this name in the temporary one, so only locks of this user are touched.
     with suppress(OSError, RefusedError), opened(lock, create=False) as file:
         if lock.parent.is_symlink() or not is_private(lock.parent):
             return
-        # A held lock is an OSError: that session lives. A new one may be about to take it.
+        # OSError: the lock is held, so that session runs. A fresh one may be about to take its lock.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if time.time() - os.fstat(file).st_mtime > _ABANDONED_SECONDS:
             shutil.rmtree(lock.parent, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Cuts what is to be transferred into waves, each of which is published as a whole, and spreads a wave over tasks."""
+"""Divides a transfer into waves, each of which is published as a whole, and spreads a wave over tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 BYTES_PER_OFFSET: Final = 1024.0
-"""Where nobody knows how much an offset of a partition weighs."""
+"""The estimate where the bytes per offset of a partition are unknown."""
 
 
 def estimate_bytes(offsets: int, bytes_per_offset: float | None) -> int:
@@ -24,7 +24,7 @@ def estimate_bytes(offsets: int, bytes_per_offset: float | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Offsets [start, end) of a partition that are still to be transferred."""
+    """Offsets [start, end) of a partition that remain to be transferred."""
 
     topic_id: str
     start: int
@@ -37,7 +37,7 @@ class Window:
 
 
 def next_windows(windows: Mapping[TopicPartition, Window], *, bytes_max: int) -> dict[TopicPartition, Window]:
-    """The first part of each, so that all together have about `bytes_max`; every one goes on by an offset at least."""
+    """The first part of each, about `bytes_max` together. Each advances by at least one offset."""
     total = sum(each.bytes for each in windows.values())
     share = 1.0 if total <= bytes_max else bytes_max / total
     return {
@@ -47,7 +47,7 @@ def next_windows(windows: Mapping[TopicPartition, Window], *, bytes_max: int) ->
 
 
 def spread(items: Sequence[tuple[int, Item]], parallelism: int) -> list[list[Item]]:
-    """Items with their sizes over as many tasks as can run at once, the largest first."""
+    """Spread sized items over as many tasks as can run at once: the largest first, each to the least loaded task."""
     tasks: list[list[Item]] = [[] for _ in range(min(parallelism, len(items)))]
     loads = [0] * len(tasks)
     for size, item in sorted(items, key=lambda each: -each[0]):

@@ -1,4 +1,4 @@
-"""What becomes of the answer of a query: a table, CSV, JSON, Parquet or a picture; on the screen or in a file."""
+"""Writes the answer of a query: as a table, CSV, JSON, Parquet or a plot; to the terminal or to a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +15,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from maxbrod.cli.output import out, print_document, print_line, safe_json, safe_text, table
-from maxbrod.errors import UsageError
-from maxbrod.query.histogram_text import print_histogram, spread
+from maxbrod.errors import EnvironmentMissingError, UsageError
+from maxbrod.query.histogram import print_histogram, spread
 
 if TYPE_CHECKING:
     from typing import IO
@@ -46,23 +46,21 @@ class Output:
         return self.to is not None and self.to.endswith("/")
 
     def answer(self, query: Query, sql: str | Histogram) -> Collected | None:
-        """None: it is written already."""
-        asked = query.ask(sql if isinstance(sql, str) else sql.sql)
+        """Run the query. None: its tasks have written the answer."""
+        question = query.ask(sql if isinstance(sql, str) else sql.sql)
         if self.in_folder:
-            query.write(asked, self.form, str(self.to), limit=self.limit)
+            query.write(question, self.form, str(self.to), limit=self.limit)
             return None
         if self.plot is not None or (self.form == "table" and not isinstance(sql, str)):
-            return query.collect(asked, limit=self.limit)
+            return query.collect(question, limit=self.limit)
         limit = ROWS_SHOWN if self.form == "table" and self.limit is None else self.limit
         form = {"table": "text", "parquet": "arrow", DOCUMENT: "json"}.get(self.form, self.form)
-        return query.collect(asked, limit=limit, form=form)
+        return query.collect(question, limit=limit, form=form)
 
     def print(self, answer: Collected | None, histogram: Histogram | None = None) -> None:
         if answer is None:
             print_line(f"written to {self.to}")
         elif self.plot is not None:
-            from maxbrod.query.plot import draw  # noqa: PLC0415 - matplotlib, which may be missing
-
             draw(answer.table if histogram is None else spread(answer.table), self.plot)
             print_line(f"{answer.table.num_rows:,} rows drawn into {self.plot}")
         elif self.form == "table" and histogram is not None:
@@ -80,18 +78,20 @@ class Output:
 
 
 def parse_output(form: str | None, *, to: str | None, limit: int | None, plot: Path | None, as_json: bool) -> Output:
-    """UsageError: words that do not go together, or a file that is there."""
+    """UsageError: options that exclude each other, or a file that exists."""
     if sum((form is not None or to is not None, plot is not None, as_json)) > 1:
-        raise UsageError("--json, --plot, and --output with --to are different things", hint="give one of them")
+        raise UsageError("--json, --plot, and --output with --to exclude each other", hint="give one of them")
     if form is not None and form not in _FORMS:
-        raise UsageError(f"there is no form {form!r}", hint=f"choose of {', '.join(_FORMS)}")
+        raise UsageError(f"there is no form {form!r}", hint=f"choose one of {', '.join(_FORMS)}")
     form = form or (None if to is None else _form_of(to))
     if form == "table" and to is not None:
-        raise UsageError("a table is for the screen", hint="write csv, json or parquet")
+        raise UsageError("a table can only be printed", hint="write csv, json or parquet")
     if form == "parquet" and to is None and sys.stdout.isatty():
-        raise UsageError("Parquet is no text", hint="give --to FILE, or redirect it")
+        raise UsageError("Parquet is not text", hint="give --to FILE, or redirect it")
     if plot is not None and plot.suffix not in _PICTURES:
-        raise UsageError(f"{plot} is no picture", hint=f"end its name in {', '.join(_PICTURES)}")
+        raise UsageError(
+            f"{plot} is not the name of a picture", hint=f"use one of the extensions {', '.join(_PICTURES)}"
+        )
     if to is not None and Path(to).exists():
         raise UsageError("there is one already", object_name=to, hint="remove it, or name another")
     return Output(form=DOCUMENT if as_json else form or "table", to=to, limit=limit, plot=plot)
@@ -102,7 +102,7 @@ def _form_of(to: str) -> str:
         return "parquet"
     found = _SUFFIXES.get(Path(to).suffix)
     if found is None:
-        raise UsageError(f"{to} does not say what to write", hint="give --output csv, json or parquet")
+        raise UsageError(f"the extension of {to} is no known format", hint="give --output csv, json or parquet")
     return found
 
 
@@ -116,7 +116,7 @@ def _write(rows: pa.Table, form: str, file: IO[bytes]) -> None:
 
 
 def _write_out(rows: pa.Table, form: str) -> None:
-    """As it is into a pipe, and without what would steer a terminal onto one."""
+    """Unchanged into a pipe, and without control characters to a terminal."""
     if not sys.stdout.isatty() or form == "parquet":
         _write(rows, form, sys.stdout.buffer)
         return
@@ -126,7 +126,7 @@ def _write_out(rows: pa.Table, form: str) -> None:
 
 
 def _write_lines(texts: pa.ChunkedArray, file: IO[bytes]) -> None:
-    """A line each, made of whole chunks."""
+    """One line each, joined by Arrow in whole chunks."""
     for chunk in texts.chunks:
         lines = pc.binary_join_element_wise(chunk, "", "\n")
         _, ends, data = lines.buffers()
@@ -136,7 +136,7 @@ def _write_lines(texts: pa.ChunkedArray, file: IO[bytes]) -> None:
 
 def _print_document(answer: Collected) -> None:
     columns = [{"name": name, "type": kind} for name, kind in answer.types.items()]
-    # Spark escapes less than Python does.
+    # Spark escapes fewer characters than Python does.
     rows = safe_json(",\n".join(answer.table.column(0).to_pylist()))
     print_document(f'{{"columns": {json.dumps(columns)},\n"more": {json.dumps(answer.more)},\n"rows": [\n{rows}\n]}}')
 
@@ -169,3 +169,62 @@ def _foot(answer: Collected, limit: int | None) -> str:
 
 
 _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
+
+
+def draw(rows: pa.Table, file: Path) -> None:
+    """Plot the numeric columns over the first one. UsageError: there are none. EnvironmentMissingError: matplotlib."""
+    along, upwards = rows.schema.field(0) if rows.num_columns else None, []
+    upwards = [number for number in range(1, rows.num_columns) if _is_number(rows.schema.field(number).type)]
+    if along is None or not upwards:
+        raise UsageError(
+            "there is nothing to draw",
+            operation="plot",
+            hint="select a time or a name first, and then a number",
+        )
+    figure = _figure()
+    axes = figure.add_subplot()
+    places = rows.column(0).to_pylist()
+    order = sorted(range(len(places)), key=lambda at: (places[at] is None, places[at]) if _sorts(along.type) else at)
+    draw_one = axes.plot if _sorts(along.type) else axes.bar
+    known = [at for at in order if places[at] is not None]
+    for number in upwards:
+        heights = rows.column(number).to_pylist()
+        draw_one(
+            [_place(places[at]) for at in known],
+            [_height(heights[at]) for at in known],
+            label=rows.schema.field(number).name,
+        )
+    axes.set_xlabel(along.name)
+    axes.legend()
+    figure.autofmt_xdate()
+    figure.savefig(file, dpi=120, bbox_inches="tight")
+
+
+def _figure() -> Any:  # noqa: ANN401 - matplotlib's own
+    try:
+        # The object-oriented interface, which opens no window and keeps no global state.
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise EnvironmentMissingError(
+            f"plots need matplotlib: {error}", operation="plot", hint="pip install 'maxbrod[plot]'"
+        ) from error
+    figure = Figure(figsize=(10, 5))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _sorts(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) or _is_number(kind))
+
+
+def _place(value: Any) -> Any:  # noqa: ANN401 - of any type
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _height(value: Any) -> float:  # noqa: ANN401 - a number or null
+    return float("nan") if value is None else float(value)

@@ -1,6 +1,6 @@
-"""SQL over an archive of any layout: `records`, a view for each topic, and the small tables beside them.
+"""SQL over an archive of any layout: `records`, a view for each topic, and small tables about the archive.
 
-Only what a query names is looked at, and only the columns that it uses are read.
+Only tables that a query names are prepared, and only the columns that it uses are read.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A query that was looked at, and is ready to run."""
+    """A planned query, ready to run."""
 
     sql: str
     frame: Any
     used: dict[str, frozenset[str]]
-    """The columns that are read of each view of records."""
+    """The columns that the query reads of each view of records."""
 
 
 class Query:
-    """Opens an archive and a session of its own for the length of a `with` block; then asks."""
+    """Opens an archive and a Spark session for the length of a `with` block, and runs queries."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Query:
             self.selected: Selected = select(self.archive, self.scope, layout=config.layout)
             self._on_progress(Progress(phase="starting Spark"))
             opened = undo.enter_context(open_configured(config.spark, self._given, jvm_works=True))
-            # Not before there is a JVM: this imports pyspark.
+            # Imports pyspark, which costs nothing while the JVM starts.
             from maxbrod.query.views import Views  # noqa: PLC0415
             from maxbrod.table.views import own_session  # noqa: PLC0415
 
@@ -79,9 +79,9 @@ class Query:
         self._undo.__exit__(kind, error, trace)
 
     def ask(self, sql: str, *, narrowed: bool = True) -> Question:
-        """Plan a query; nothing is read of topics but a sample of what is to be decoded. UsageError: no query.
+        """Plan a query. Reads of the topics only a sample, to infer types. UsageError: not a valid query.
 
-        `narrowed`: only what its filters leave is to be read. Spark filters in any case.
+        `narrowed`: read only what the filters of the query leave. Spark applies the filters in any case.
         """
         from maxbrod.table.narrowing import find_usage  # noqa: PLC0415 - as above
         from maxbrod.table.sql_errors import plain_errors  # noqa: PLC0415
@@ -97,8 +97,8 @@ class Query:
             return Question(sql=sql, frame=self._spark.sql(sql.strip().rstrip(";")), used=dict(usage.columns))
 
     def collect(self, question: Question, *, limit: int | None = None, form: str = "arrow") -> Collected:
-        """Run it, and bring its rows here. `form` is one of `maxbrod.table.showing`."""
-        from maxbrod.table.conditions import reads_enough  # noqa: PLC0415 - as above
+        """Run a query and fetch its rows. `form` is one of `maxbrod.table.showing`."""
+        from maxbrod.table.narrowing import reads_enough  # noqa: PLC0415 - as above
         from maxbrod.table.showing import collect, show  # noqa: PLC0415
 
         shown = show(question.frame, limit=limit, form=form)
@@ -108,15 +108,16 @@ class Query:
         return collect(shown)
 
     def write(self, question: Question, form: str, folder: str, *, limit: int | None = None) -> None:
-        """Run it, and let its tasks write the rows into a folder."""
-        from maxbrod.table.conditions import asks_the_clock, reads_enough  # noqa: PLC0415 - as above
+        """Run a query whose tasks write the rows into a folder."""
+        from maxbrod.table.narrowing import asks_the_clock, reads_enough  # noqa: PLC0415 - as above
         from maxbrod.table.showing import as_written, write  # noqa: PLC0415
 
         def shown(frame: Any) -> Any:  # noqa: ANN401 - a DataFrame
             return as_written(frame if limit is None else frame.limit(limit), form)
 
         frame = shown(question.frame)
-        # Spark plans a write anew, which nobody can look at before it runs: the clock must have no part in it.
+        # Spark plans a write again, and that plan cannot be checked before it runs. If the query uses the current time,
+        # its filters may have moved by then.
         if not reads_enough(frame) or asks_the_clock(frame):
             frame = shown(self.ask(question.sql, narrowed=False).frame)
         self._on_progress(Progress(phase="querying"))

@@ -1,4 +1,4 @@
-"""What a query is about: which topics, up to when, in which isolation, and how keys and values are decoded."""
+"""The scope of a query: its topics, times and isolation level, and how keys and values are decoded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, SecretStr
 
-from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
+from maxbrod.archive.incarnations import incarnations_in, newest_ids, select_names
 from maxbrod.archive.selection import matches_nothing
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.archive.words import parse_partitions, parse_time_ms
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from maxbrod.archive.snapshots import Moment
 
 RESERVED: Final = ("records", "segments", "runs", "groups", "gaps")
-"""Names of tables that no topic takes away."""
+"""Names of tables, which hide topics of the same name."""
 _LEVELS: Final = ("read_committed", "read_uncommitted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryScope:
-    """Words as the command line has them; empty means all."""
+    """Options as the command line has them; empty means all."""
 
     topics: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -40,10 +40,10 @@ class QueryScope:
     """How keys are decoded: a format, or TOPIC=FORMAT for one topic."""
     value: tuple[str, ...] = ()
     permissive: bool = False
-    """What cannot be decoded is null, instead of ending the query."""
+    """A value that cannot be decoded is null, instead of failing the query."""
 
     def __post_init__(self) -> None:
-        """UsageError: a word means nothing. Here, because the table looks at them when Spark has started."""
+        """UsageError: an option is invalid. Checked here, because the table would only do so when Spark has started."""
         for word in (self.since, self.until):
             if word is not None:
                 parse_time_ms(word)
@@ -62,12 +62,12 @@ class Selected:
     moment: Moment
     topics: frozenset[str]
     newest: frozenset[str]
-    """Ids: of topics that were deleted and created again, the last one."""
+    """The topic ids that names mean: of topics that were created again, the last one."""
     options: Mapping[str, str] = field(repr=False)
-    """Of the table: where the archive is and what of it is meant, but for topics."""
+    """Options of the table: how to reach the archive and what to read."""
 
     def views(self) -> list[str]:
-        """The topics that have a view of their name. Spark's names know no case."""
+        """The topics that have a view of their own. Names in Spark ignore case, so names that collide have none."""
         taken: dict[str, list[str]] = {name: [name] for name in RESERVED}
         for name in sorted(self.topics):
             taken.setdefault(name.lower(), []).append(name)
@@ -75,15 +75,11 @@ class Selected:
 
 
 def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Selected:
-    """UsageError: a topic or a run is not there."""
+    """The topics and options of a query. UsageError: a topic or a run does not exist."""
     moment = find_moment(archive.storage, archive.catalog.runs(), scope.as_of)
     columns = ("topic", "topic_id", "partition", "written_at")
     rows = archive.catalog.rows(columns=columns, as_of=moment.ends, revisions=moment.revisions)
-    found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
-    known = [
-        Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
-        for each in found
-    ]
+    known = incarnations_in(rows)
     empty = set() if moment.snapshot is None else set(moment.snapshot.topics.values())
     options = {
         "path": archive.url,
@@ -96,15 +92,15 @@ def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Select
     chosen = sorted(select_names(names, scope.topics, scope.exclude))
     for topic in (each for words in (scope.key, scope.value) for each in parse_formats(words) if each is not None):
         if topic not in chosen:
-            raise matches_nothing(topic, chosen, whose="what is asked about")
+            raise matches_nothing(topic, chosen, whose="the query")
     partitions = frozenset() if scope.partitions is None else parse_partitions(scope.partitions)
     held = {number for number in rows["partition"].unique().to_pylist() if number is not None}
     for partition in sorted(partitions - held) if held else ():
         raise UsageError(f"the archive has no partition {partition}", operation="query", hint="see 'maxbrod ls'")
     if names and not chosen:
-        raise UsageError("no topic is left to ask about", operation="query", hint="exclude fewer; see 'maxbrod ls'")
+        raise UsageError("no topic is left to query", operation="query", hint="exclude fewer; see 'maxbrod ls'")
     if len(chosen) < len(names):
-        # Names, not the patterns: those may have the comma in them that parts names.
+        # Names, not patterns: a pattern may contain the comma that separates them.
         options["topics"] = ",".join(chosen)
     return Selected(
         moment=moment, topics=frozenset(chosen), newest=frozenset(newest_ids(known, moment.ranks)), options=options
@@ -116,7 +112,7 @@ def _given(**words: str | None) -> dict[str, str]:
 
 
 def _settings(prefix: str, section: BaseModel) -> Iterable[tuple[str, str]]:
-    """What differs from the defaults, as options of the table. Keys too: tasks must be able to read."""
+    """Settings that differ from the defaults, as options of the table. With secrets, which tasks need."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, BaseModel):

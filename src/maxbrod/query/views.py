@@ -1,11 +1,20 @@
-"""The views of an archive: which there are, and how keys and values are decoded in each."""
+"""The views of an archive for queries: topics with decoded keys and values, and segments, gaps, runs and groups.
+
+The small tables come from the catalog and the snapshot. Times in them are timestamps, null for those out of the range
+of Spark's microseconds.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.query.tables import make_tables
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from maxbrod.archive.runs import summarise_run
+from maxbrod.catalog.schema import ABORTED_TYPE, Kind
 from maxbrod.table.decoding import decoded_column
 from maxbrod.table.formats import format_of, parse_formats
 from maxbrod.table.narrowing import named_in
@@ -13,15 +22,82 @@ from maxbrod.table.registry import archived_schemas
 from maxbrod.table.views import RECORDS, RecordView, SmallView
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from maxbrod.archive.opening import Archive
+    from maxbrod.archive.snapshots import Moment
     from maxbrod.engine.session import Session
     from maxbrod.layouts.schemas_topic import SchemasTopic
     from maxbrod.query.scope import QueryScope, Selected
     from maxbrod.table.views import Decoded, View
 
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_MS_MAX: Final = (2**63 - 1) // 1000
+_RANGE: Final = [
+    ("topic", pa.string()),
+    ("topic_id", pa.string()),
+    ("newest", pa.bool_()),
+    ("partition", pa.int32()),
+    ("base_offset", pa.int64()),
+    ("end_offset", pa.int64()),
+]
+_WRITTEN: Final = [("run_id", pa.string()), ("written_at", _TIME)]
+SEGMENTS: Final = pa.schema(
+    [
+        *_RANGE,
+        ("records", pa.int64()),
+        ("bytes", pa.int64()),
+        ("raw_bytes", pa.int64()),
+        ("codec", pa.string()),
+        ("path", pa.string()),
+        ("position", pa.int64()),
+        ("min_timestamp", _TIME),
+        ("max_timestamp", _TIME),
+        ("min_timestamp_exact", pa.bool_()),
+        ("control_records", pa.int64()),
+        ("first_leader_epoch", pa.int32()),
+        ("last_leader_epoch", pa.int32()),
+        ("aborted", ABORTED_TYPE),
+        ("digest", pa.string()),
+        ("level", pa.int32()),
+        *_WRITTEN,
+    ]
+)
+GAPS: Final = pa.schema([*_RANGE, ("offsets", pa.int64()), ("reason", pa.string()), *_WRITTEN])
+RUNS: Final = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("command", pa.string()),
+        ("started_at", _TIME),
+        ("finished_at", _TIME),
+        ("topics", pa.int64()),
+        ("records", pa.int64()),
+        ("bytes", pa.int64()),
+        ("exit_code", pa.int64()),
+        ("snapshot", pa.string()),
+        ("statistics", pa.string()),
+    ]
+)
+GROUPS: Final = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("type", pa.string()),
+        ("state", pa.string()),
+        ("protocol_type", pa.string()),
+        ("topic", pa.string()),
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("leader_epoch", pa.int32()),
+        ("metadata", pa.string()),
+        ("lag", pa.int64()),
+        ("run_id", pa.string()),
+    ]
+)
+
 
 class Views:
-    """Looks at what is asked for alone: a sample of a topic, or the archived schemas."""
+    """Creates views. Reads only what a query needs: a sample of a topic, or the archived schemas."""
 
     def __init__(self, spark: Session, archive: Archive, selected: Selected, scope: QueryScope) -> None:
         self._spark = spark
@@ -35,7 +111,7 @@ class Views:
         return [self._records(), *map(self._topic, self._selected.views()), *self._small()]
 
     def named_in(self, sql: str) -> list[View]:
-        """Those that a query reads: each one that is made costs time."""
+        """The views that a query reads. Creating a view takes time, so others are left out."""
         small = {each.name: each for each in self._small()}
         topics = self._selected.views()
         return [
@@ -49,7 +125,7 @@ class Views:
         return [SmallView(name=name, arrow_schema=schema, make=make) for name, (schema, make) in tables.items()]
 
     def _records(self) -> RecordView:
-        """Where there is one topic, it is decoded as that; where there are more, as far as that needs no topic."""
+        """Decoded as its topic if there is only one; otherwise only by formats that do not depend on the topic."""
         topics = sorted(self._selected.topics)
         return self._view(RECORDS, topics[0] if len(topics) == 1 else None)
 
@@ -77,3 +153,78 @@ class Views:
     def _schemas(self) -> SchemasTopic:
         self._archived = self._archived or archived_schemas(self._selected.options)
         return self._archived
+
+
+def make_tables(
+    archive: Archive, moment: Moment, topics: Collection[str], newest: Collection[str]
+) -> dict[str, tuple[pa.Schema, Callable[[], pa.Table]]]:
+    """By name the columns, and a function that makes the rows. `newest` has topic ids."""
+    return {
+        "segments": (SEGMENTS, lambda: _rows(archive, moment, topics, newest, Kind.DATA, SEGMENTS)),
+        "gaps": (GAPS, lambda: _rows(archive, moment, topics, newest, Kind.GAP, GAPS)),
+        "runs": (RUNS, lambda: _runs(archive)),
+        "groups": (GROUPS, lambda: _groups(archive, moment, topics)),
+    }
+
+
+def _rows(
+    archive: Archive, moment: Moment, topics: Collection[str], newest: Collection[str], kind: Kind, schema: pa.Schema
+) -> pa.Table:
+    rows = archive.catalog.rows(as_of=moment.ends, revisions=moment.revisions)
+    wanted = pc.field("topic").isin(pa.array(sorted(topics), pa.string()))
+    rows = rows.filter((pc.field("kind") == str(kind)) & wanted)
+    made = {
+        "newest": lambda: pc.is_in(rows["topic_id"], pa.array(sorted(newest), pa.string())),
+        "offsets": lambda: pc.subtract(rows["end_offset"], rows["base_offset"]),
+    }
+    columns = [
+        made[each.name]() if each.name in made else _times(rows[each.name]) if each.type == _TIME else rows[each.name]
+        for each in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _times(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
+    fits = pc.and_(pc.greater_equal(milliseconds, -_MS_MAX), pc.less_equal(milliseconds, _MS_MAX))
+    return pc.if_else(fits, milliseconds, None).cast(pa.timestamp("ms", tz="UTC")).cast(_TIME)
+
+
+def _time(milliseconds: int) -> int | None:
+    return milliseconds * 1000 if -_MS_MAX <= milliseconds <= _MS_MAX else None
+
+
+def _runs(archive: Archive) -> pa.Table:
+    rows: list[dict[str, Any]] = []
+    for each in map(summarise_run, archive.catalog.runs()):
+        found = {name: getattr(each, name) for name in RUNS.names}
+        times = {"started_at": _time(each.started_at), "finished_at": _time(each.finished_at)}
+        rows.append({**found, **times, "statistics": json.dumps(each.statistics, sort_keys=True)})
+    return pa.Table.from_pylist(rows, schema=RUNS)
+
+
+def _groups(archive: Archive, moment: Moment, topics: Collection[str]) -> pa.Table:
+    """A row for each committed offset, and one without a topic for a group that has none.
+
+    `run_id` is the run that last saw it: an older one if the cluster has lost it.
+    """
+    positions = archive.catalog.positions()
+    ends = {(each.topic_id, each.partition): found.end_offset for each, found in positions.items()}
+    if moment.ends is not None:
+        ends |= {(each.topic_id, each.partition): end for each, end in moment.ends.items()}
+    rows: list[dict[str, Any]] = []
+    runs = {} if moment.known is None else moment.known.offset_runs
+    own = None if moment.run is None else moment.run.run_id
+    for group in () if moment.cluster is None else moment.cluster.groups:
+        about = {name: getattr(group, name) for name in ("group_id", "type", "state", "protocol_type")}
+        offsets = group.offsets or ()
+        rows += [{**about, "run_id": own}] if not offsets else []
+        for each in offsets:
+            if each.topic not in topics:
+                continue
+            end = ends.get((each.topic_id or "", each.partition))
+            place = {name: getattr(each, name) for name in ("topic", "topic_id", "partition", "offset", "metadata")}
+            epoch = None if each.leader_epoch < 0 else each.leader_epoch
+            known = {"leader_epoch": epoch, "lag": None if end is None else end - each.offset}
+            run_id = runs.get((group.group_id, each.topic_id or "", each.partition), own)
+            rows.append({**about, **place, **known, "run_id": run_id})
+    return pa.Table.from_pylist(rows, schema=GROUPS)

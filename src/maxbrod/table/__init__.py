@@ -1,6 +1,6 @@
 """The archive as a Spark table: `spark.read.format("maxbrod").load(url)`.
 
-Importing this registers the format with the session that is active, if one is; `register` does so with any other.
+Importing this registers the format with the active session, if there is one; `register` does so with any other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Keys and values as columns that SQL can look into: what each format makes of a column of bytes.
+"""Decodes keys and values into typed columns that SQL can use.
 
-JSON is decoded by Spark itself, Avro and Protobuf by compiled loops in its Python workers: no jar is needed for them,
-and no record is touched by Python alone. What cannot be decoded ends the query, or is null if that is asked for.
+Spark decodes JSON itself. Avro and Protobuf are decoded by compiled loops in its Python workers: this needs no jar, and
+no Python per record. A value that cannot be decoded fails the query, or is null if the user asks for that.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SAMPLE_ROWS: Final = 1000
 _PLACE: Final = ("topic", "partition", "offset")
 _CORRUPT: Final = "_maxbrod_corrupt"
 _MARK: Final = f"maxbrod-{uuid4().hex}"
-"""No value has it."""
-# Integers that 64 bits may not hold. Within a text they are no numbers, but do no harm here.
+"""Random, so that no value contains it."""
+# Integers that 64 bits may not hold. Digits inside a text match, too, which only makes the inferred type wider.
 _LONG: Final = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
 _DECIMAL_DIGITS_MAX: Final = 38
 _INT64_DIGITS: Final = 19
-# Of Spark's words for the types of variants, those that a schema has other words for. Quoted names are passed over.
+# Spark's names of the types of variants that differ in a schema. Quoted names are skipped.
 _VARIANT_WORDS: Final = re.compile(
     r"`(?:[^`]|``)*`|OBJECT<|DECIMAL\((?P<precision>\d+),\s*(?P<scale>\d+)\)|\b(?:VOID|VARIANT|DOUBLE)\b(?!\s*:)"
 )
@@ -61,7 +61,7 @@ def decoded_column(
     schemas: Callable[[], SchemasTopic],
     permissive: bool,
 ) -> Decoded | None:
-    """What becomes of `column`, key or value; None: it stays bytes. `sample` has some rows of that column."""
+    """How `column`, key or value, is decoded; None: it stays bytes. `sample` returns rows of that column."""
     match wanted.kind:
         case formats.UTF8:
             return _by_spark(column, spark.StringType(), _utf8, permissive=permissive)
@@ -103,16 +103,16 @@ def _by_spark(
             return found
         place = [spark_functions.col(name).cast("string") for name in _PLACE]
         words = [spark_functions.lit(text) for text in (_complaint(column), "-", ", at offset ", ")")]
-        told = spark_functions.concat(words[0], place[0], words[1], place[1], words[2], place[2], words[3])
+        message = spark_functions.concat(words[0], place[0], words[1], place[1], words[2], place[2], words[3])
         failed = spark_functions.col(column).isNotNull() & found.isNull()
-        return spark_functions.when(failed, spark_functions.raise_error(told).cast(kind)).otherwise(found)
+        return spark_functions.when(failed, spark_functions.raise_error(message).cast(kind)).otherwise(found)
 
     needs = {column} if permissive else {column, *_PLACE}
     return Decoded(type=kind, make=make, needs=frozenset(needs))
 
 
 def _complaint(column: str) -> str:
-    """As an error of ours, which `sql_errors` knows again in what Spark says."""
+    """The text of an error of ours, which `sql_errors` recognizes inside Spark's message."""
     return f"maxbrod.errors.{CorruptDataError.__name__}: a {column} cannot be decoded; --permissive makes it null (in "
 
 
@@ -121,26 +121,26 @@ def _utf8(body: Column) -> Column:
 
 
 def _json(body: Column, *, kind: spark.DataType) -> Column:
-    """Null for what is no JSON of this type; JSON's own null, too, which nobody means."""
+    """Null for text that is not JSON of this type, and for JSON's own null."""
     text = body.cast("string")
     return spark_functions.when(_is_one(text), _first_json(text, kind))
 
 
 def _first_json(text: Column, kind: spark.DataType) -> Column:
-    """What Spark makes of a text. It stops where the first value ends, whatever stands behind."""
+    """What Spark decodes from a text. It stops after the first value and ignores what follows."""
     if not isinstance(kind, spark.StructType):
         return spark_functions.from_json(text, kind.simpleString(), {"mode": "PERMISSIVE"})
-    told = spark.StructType([*kind.fields, spark.StructField(_CORRUPT, spark.StringType())])
+    extended = spark.StructType([*kind.fields, spark.StructField(_CORRUPT, spark.StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    found = spark_functions.from_json(text, told, options)
+    found = spark_functions.from_json(text, extended, options)
     return spark_functions.when(found[_CORRUPT].isNull(), found.dropFields(_CORRUPT))
 
 
 def _is_one(text: Column) -> Column:
-    """Whether nothing stands behind the first value of a text.
+    """Whether a text is one JSON value and nothing follows it.
 
-    As part of a list, it is then followed by what the list has next. A variant tells that in a third of the time that
-    types take, but has no room for all that JSON can be: what it cannot hold is looked at in the other way.
+    The text is put into a list before a mark: only if it is one value, the mark is the second item. Parsing a variant
+    takes a third of the time of parsing types, but cannot hold every JSON: what it cannot hold is parsed the other way.
     """
     listed = spark_functions.concat(spark_functions.lit("["), text, spark_functions.lit(f',"{_MARK}"]'))
     quick = spark_functions.try_variant_get(spark_functions.try_parse_json(listed), "$[1]", "string")
@@ -150,7 +150,7 @@ def _is_one(text: Column) -> Column:
 
 
 def _given_type(argument: str) -> spark.DataType:
-    """Columns as SQL declares them, a type, or Spark's own JSON of a schema; or a file that has one of these."""
+    """A type from columns as SQL declares them, a type name, or Spark's JSON of a schema; or from a file with one."""
     text = _text(argument) if Path(argument).is_file() else argument
     try:
         found: spark.DataType = (
@@ -160,16 +160,18 @@ def _given_type(argument: str) -> spark.DataType:
         )
     except Exception as error:
         raise UsageError(
-            f"this is no schema: {argument!r}", operation="decode", hint="such as json:'id bigint, name string'"
+            f"this is not a schema: {argument!r}",
+            operation="decode",
+            hint="give one such as json:'id bigint, name string'",
         ) from error
     return found
 
 
 def _inferred(rows: DataFrame, column: str) -> spark.DataType:
-    """Of the first rows; where values of one field disagree, their JSON as text."""
+    """The type of the first rows. If values of one field disagree, it is their JSON as text."""
     text = f"schema_of_variant_agg(try_parse_json(CAST({column} AS STRING)))"
     with plain_errors():
-        # By `take`, which asks further tasks only if it has not got enough: a limit in the query would ask all.
+        # `take` runs more tasks only if it needs more rows; a limit in the query would run all tasks.
         sample = [(row[0],) for row in rows.where(f"{column} IS NOT NULL").take(SAMPLE_ROWS)]
         gathered = rows.sparkSession.createDataFrame(sample, f"{column} binary")
         found = gathered.selectExpr(f"{text} AS found").collect()[0][0]
@@ -178,10 +180,10 @@ def _inferred(rows: DataFrame, column: str) -> spark.DataType:
 
 
 def as_ddl(variant: str, digits: int = 0) -> str:
-    """The type of a variant in the words of a schema. `digits`: of the longest integer, if 64 bits may not hold it.
+    """The type of a variant as DDL of a schema. `digits`: those of the longest integer, if 64 bits may not hold it.
 
-    Numbers with a fraction are doubles. Integers that no 64 bits hold are text, which has all of their digits: a
-    decimal would round what has a fraction after all, and say nothing.
+    Numbers with a fraction are doubles. Integers that 64 bits cannot hold are text with all of their digits: a decimal
+    would silently round a later value with a fraction.
     """
     words = {"OBJECT<": "STRUCT<", "VOID": "STRING", "VARIANT": "STRING"}
     if digits > _DECIMAL_DIGITS_MAX:

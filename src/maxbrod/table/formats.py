@@ -1,4 +1,4 @@
-"""How keys and values are to be decoded, as words: a format for all topics, or TOPIC=FORMAT for one. Pure."""
+"""Parses how keys and values are decoded: FORMAT for all topics, or TOPIC=FORMAT for one. Pure."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Format:
 
     @property
     def of_topic(self) -> bool:
-        """Whether the type of what it gives depends on the topic."""
+        """Whether the type of the decoded column depends on the topic."""
         return self.kind == CONFLUENT or (self.kind == JSON and not self.argument)
 
 
 def parse_formats(words: Iterable[str]) -> dict[str | None, Format]:
-    """By topic; None stands for all others. UsageError: a word means nothing, or a topic has two."""
+    """Formats by topic; None stands for all other topics. UsageError: an unknown format, or two for one topic."""
     found: dict[str | None, Format] = {}
     for word in words:
         named = _TOPIC.fullmatch(word)

@@ -1,4 +1,4 @@
-"""Makes the format known to a Spark session. Loads nothing of archives: workers import this, too."""
+"""Registers the format with a Spark session. Imports nothing else, because workers import this module, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def register(spark: SparkSession) -> None:
 
 
 def register_active() -> None:
-    """In workers there is no session, and nothing to do."""
+    """Register with the active session. Workers have none, and then nothing happens."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     session = SparkSession.getActiveSession()

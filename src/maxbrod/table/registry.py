@@ -1,4 +1,4 @@
-"""The schemas that an archive holds: those of its `_schemas` topic, and what of them the values of a topic need."""
+"""The schemas in an archived `_schemas` topic, compiled for the values of a topic."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.batch.conform import conform
 from maxbrod.errors import UnsupportedFormatError, UsageError
 from maxbrod.layouts.schemas_topic import AVRO, TOPIC, read_schemas_topic
-from maxbrod.table.read.archive import look_up
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.reading import read_split
-from maxbrod.table.read.splits import plan_splits
+from maxbrod.table.read.splits import open_table, plan_splits
 from maxbrod.table.values.avro import compile_avro
 from maxbrod.table.values.confluent import Writers
 from maxbrod.table.values.proto_files import compile_files
@@ -31,48 +30,48 @@ _PLACE: Final = ("path", "layout")
 
 
 def archived_schemas(options: Mapping[str, str]) -> SchemasTopic:
-    """All there are, whatever part of the archive a query is about. UsageError: the topic is not archived."""
+    """All schemas, whatever part of the archive a query reads. UsageError: the topic is not archived."""
     place = {name: value for name, value in options.items() if name in _PLACE or name.startswith("storage.")}
     wanted = parse_options({**place, "topics": TOPIC, "columns": "offset,timestampMs,key,value"})
     try:
         return read_schemas_topic(_records(wanted))
     except UsageError as error:
         raise UsageError(
-            f"schemas are looked for in the archived topic {TOPIC}: {error.message}",
+            f"schemas are read from the archived topic {TOPIC}: {error.message}",
             operation="decode",
             hint=f"back it up with --topic {TOPIC}, or give the schema by avro:FILE or protobuf:FILE#MESSAGE",
         ) from error
 
 
 def _records(options: TableOptions) -> Iterator[pa.RecordBatch]:
-    archive = look_up(options.url, options.storage, options.layout)
-    for portions in plan_splits(archive, options):
-        for found in read_split(archive.storage, portions, options.scopes, options.columns, committed=True):
+    archive = open_table(options)
+    for split in plan_splits(archive, options):
+        for found in read_split(archive.storage, split, options.scopes, options.columns, committed=True):
             yield conform(found.rename_columns(["offset", "timestamp_ms", "key", "value"]))
 
 
 def newest_schema(schemas: SchemasTopic, topic: str, part: str) -> RegisteredSchema:
-    """The last version of the subject that belongs to the keys or values of a topic, deleted or not."""
+    """The last version of the subject for the keys or values of a topic; a deleted one only if there is no other."""
     subject = f"{topic}-{part}"
     versions = [each for each in schemas.versions.values() if each.subject == subject]
     if not versions:
         raise UsageError(
             f"the archived schemas have no subject {subject!r}",
             operation="decode",
-            hint="other names of subjects are not looked for: give the schema by avro:FILE or protobuf:FILE#MESSAGE",
+            hint="other naming strategies are not supported: give the schema by avro:FILE or protobuf:FILE#MESSAGE",
         )
     return max(versions, key=lambda each: (not each.deleted, each.version))
 
 
 def writers_of(schemas: SchemasTopic, newest: RegisteredSchema) -> Writers:
-    """Programs of all schemas that may have written beside the newest: those of its type."""
+    """Programs of all schemas that may have written values of the topic: those of the newest one's type."""
     if newest.schema_type == PROTOBUF:
         return _protobuf_writers(schemas, newest)
     if newest.schema_type != AVRO:
-        raise UnsupportedFormatError(f"schemas of type {newest.schema_type} are not known", operation="decode")
+        raise UnsupportedFormatError(f"schemas of type {newest.schema_type} are not supported", operation="decode")
     programs = {}
     for number, each in schemas.by_id(newest.context).items():
-        # What another subject has may be beyond us, and no value here may ever need it.
+        # A schema of another subject may be unsupported, and probably no value of this topic needs it.
         program = _avro(schemas, each, needed=each.subject == newest.subject)
         if program is not None:
             programs[number] = {0: program}
@@ -92,7 +91,7 @@ def _avro(schemas: SchemasTopic, schema: RegisteredSchema, *, needed: bool) -> P
 
 
 def _texts(schemas: SchemasTopic, schema: RegisteredSchema) -> list[str]:
-    """The schemas that it refers to, each after those that it needs itself."""
+    """The texts of the schemas that it refers to, each after those that it needs itself."""
     return [each.schema for _, each in _referred(schemas, schema, ())]
 
 
@@ -114,7 +113,7 @@ def _referred(
 
 
 def _protobuf_writers(schemas: SchemasTopic, newest: RegisteredSchema) -> Writers:
-    """Of the newest's own subject alone: each one has to be compiled."""
+    """Programs of the newest schema's own subject only, because compiling each takes long."""
     programs: dict[int, dict[int, Program]] = {}
     for each in schemas.versions.values():
         if each.subject != newest.subject or each.schema_type != PROTOBUF or each.id in programs:

@@ -1,7 +1,7 @@
-"""Results as people and machines read them: by expressions of Spark over whole columns, never record by record.
+"""Formats results for people and machines, by Spark expressions over whole columns.
 
-Bytes are shown as text where they are UTF-8, else as hexadecimal digits after 0x; text that is
-none has � there. Nested values become JSON in text.
+Bytes are shown as text if they are UTF-8, otherwise as hexadecimal digits after 0x. Text that is not UTF-8 has � in it.
+Nested values become JSON text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLAIN: Final = (spark.NumericType, spark.BooleanType)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """A result in memory. `more`: there are more rows than were asked for."""
+    """A result in memory. `more`: there are more rows than the limit."""
 
     types: dict[str, str]
     table: pa.Table
@@ -33,7 +33,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A result before it is run. `frame` is the very one whose plan runs."""
+    """A result before it is run. `frame` is exactly the one whose plan runs."""
 
     types: dict[str, str]
     frame: DataFrame
@@ -41,11 +41,11 @@ class Shown:
 
 
 def show(frame: DataFrame, *, limit: int | None, form: str) -> Shown:
-    """The first rows, or all. `form`: arrow as it is, text all as text, csv with numbers too, json a text each."""
+    """The first rows, or all. `form`: arrow unchanged, text all as text, csv with numbers kept, json one text a row."""
     with plain_errors():
         types = {each.name: each.dataType.simpleString() for each in frame.schema.fields}
         shown = _FORMS[form](frame)
-        # One more tells whether there are more.
+        # One row beyond the limit shows whether there are more.
         return Shown(types=types, frame=shown if limit is None else shown.limit(limit + 1), limit=limit)
 
 
@@ -58,14 +58,14 @@ def collect(shown: Shown) -> Collected:
 
 
 def as_written(frame: DataFrame, form: str) -> DataFrame:
-    """What `write` writes, before it is run."""
+    """The frame that `write` writes, before it is run."""
     with plain_errors():
         return _FORMS["arrow" if form == "parquet" else "nested" if form == "json" else form](frame)
 
 
 def write(shown: DataFrame, form: str, folder: str) -> None:
-    """A folder of files, written by the tasks that made them. UsageError: there is one already."""
-    with plain_errors({"PATH_ALREADY_EXISTS": "name a folder that is not there yet"}):
+    """Write a folder of files, from the tasks. UsageError: the folder exists."""
+    with plain_errors({"PATH_ALREADY_EXISTS": "name a folder that does not exist"}):
         shown.write.save(folder, format=form, mode="error", **({"header": "true"} if form == "csv" else {}))
 
 
@@ -97,7 +97,7 @@ def _as_json(frame: DataFrame) -> DataFrame:
 
 
 def _positional(frame: DataFrame) -> DataFrame:
-    """Columns by number: a result may have two of one name."""
+    """Columns named by number, because a result may have two of one name."""
     return frame.toDF(*(f"_{number}" for number in range(len(frame.columns))))
 
 
@@ -116,9 +116,9 @@ def _json(column: Column) -> Column:
 
 
 def _shown(column: Column, kind: spark.DataType) -> Column:
-    """The same with text in place of bytes, at any depth. Nulls stay nulls."""
+    """The column with text in place of bytes, at any depth. Nulls stay nulls."""
     if isinstance(kind, spark.StringType):
-        # A cast makes text of any bytes, also of those that are none.
+        # A cast makes text of any bytes, also of bytes that are not UTF-8.
         return spark_functions.make_valid_utf8(column)
     if not _has_text(kind):
         return column

@@ -1,7 +1,7 @@
-"""The columns of a DataFrame that is written: which there may be, of which types, and how they become records.
+"""The columns of a DataFrame that is written: their names and types, and how they become records.
 
-Those of Spark's own Kafka sink are taken as it takes them, text for keys and values included. Conversions are made by
-Arrow or numpy over whole batches; nothing here looks at single records.
+Columns of Spark's own Kafka sink are accepted as it accepts them, with text for keys and values. Arrow or numpy
+converts whole batches, never single records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Some rows of a DataFrame: records without their places, and their places as far as the rows name them."""
+    """Rows of a DataFrame: records, their topics, and their partitions and offsets if the rows have them."""
 
     records: pa.RecordBatch
     """`timestamp_ms`, `timestamp_type`, `key`, `value` and `headers` of RECORD_SCHEMA, and `offset` if it is given."""
@@ -54,20 +54,20 @@ class Rows:
 
 
 def check_columns(schema: spark.StructType, *, topic: str | None) -> None:
-    """UsageError: a column is missing, unknown, there twice or of another type. `topic` is the one for all rows."""
+    """UsageError: a column is missing, unknown, duplicate or of another type. `topic` is the topic of all rows."""
     names = schema.fieldNames()
     unknown = [name for name in names if name not in _TYPES]
     if unknown:
         raise UsageError(
-            f"the column {unknown[0]!r} is none of a record",
+            f"a record has no column {unknown[0]!r}",
             hint=f"select or rename before writing; records have {', '.join(_TYPES)}",
         )
     if len(set(names)) < len(names):
-        raise UsageError("a column is there twice", hint="select each column once before writing")
+        raise UsageError("a column occurs twice", hint="select each column once before writing")
     for field in schema.fields:
         _check_type(field)
     if "value" not in names:
-        raise UsageError("the DataFrame has no column 'value'", hint="select what is to be the value of a record as it")
+        raise UsageError("the DataFrame has no column 'value'", hint="select the value of the records under this name")
     if topic is None and "topic" not in names:
         raise UsageError("no topic is named", hint="give a column 'topic', or the option 'topic' for all rows")
 
@@ -95,9 +95,9 @@ def _are_headers(kind: Any) -> bool:  # noqa: ANN401 - of Spark, which is not ty
 
 
 def to_rows(batch: pa.RecordBatch, *, topic: str | None, now_ms: int) -> Rows:
-    """A batch of a DataFrame whose columns were checked; `now_ms` is for rows without a timestamp.
+    """Convert a batch of a DataFrame whose columns were checked. Rows without a timestamp get `now_ms`.
 
-    `topic` is the one for all rows, whatever they say. RefusedError: a row has null where it must not.
+    `topic` is the topic of all rows, whatever their column has. RefusedError: a row has null where it must not.
     """
     names = batch.schema.names
 
@@ -125,7 +125,7 @@ def to_rows(batch: pa.RecordBatch, *, topic: str | None, now_ms: int) -> Rows:
 
 
 def numbers(array: pa.Array, default: int) -> NDArray[Any]:
-    """The values of an array of integers, with another for null."""
+    """The values of an array of integers, with `default` for null."""
     if not array.null_count:
         return number_column(array)
     valid = number_column(array.is_valid())
@@ -153,11 +153,11 @@ def _partitions(column: pa.Array) -> NDArray[np.int32]:
 
 
 def _timestamps(exact: pa.Array | None, column: pa.Array | None, now_ms: int, count: int) -> NDArray[np.int64]:
-    """Milliseconds where they are given, else what the timestamp says, cut to milliseconds; else now."""
+    """Milliseconds if given, otherwise the timestamp rounded down to milliseconds, otherwise now."""
     times = np.full(count, now_ms, np.int64)
     if column is not None:
         valid = number_column(column.is_valid())
-        # Down, not towards 1970: a negative time keeps its order with others.
+        # Down, not towards 1970, so that negative times keep their order.
         times = np.where(valid, numbers(column.cast(pa.timestamp("us", tz="UTC")), 0) // _US_PER_MS, times)
     if exact is not None:
         times = np.where(number_column(exact.is_valid()), numbers(exact, 0), times)
@@ -172,7 +172,7 @@ def _timestamp_types(column: pa.Array | None, count: int) -> NDArray[np.int8]:
     if wrong.size:
         raise RefusedError(
             f"a row has the timestampType {int(found[wrong[0]])}",
-            hint="Kafka knows 0 (create time) and 1 (append time)",
+            hint="Kafka has 0 (create time) and 1 (append time)",
         )
     return found.astype(np.int8)
 
@@ -187,7 +187,7 @@ def _headers(column: pa.Array | None, count: int) -> pa.Array:
     entries = column.flatten()
     keys, values = (each.cast(pa.binary()) for each in entries.flatten())
     if entries.null_count or keys.null_count:
-        raise RefusedError("a row has a header that is null, or whose key is", hint="Kafka knows no such header")
+        raise RefusedError("a row has a header that is null, or whose key is", hint="Kafka has no such header")
     counts = numbers(pc.list_value_length(column), 0)
     return headers_array(np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)]), keys, values)
 

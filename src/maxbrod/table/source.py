@@ -1,21 +1,24 @@
-"""What Spark calls: the format `maxbrod`, what writes it, and the reader that plans a query and reads its splits.
+"""The data source that Spark calls: the format `maxbrod`, its reader and its writers.
 
-Spark pickles both and sends them around, so that they hold options only. Archives are opened where they are read.
+Spark pickles readers and writers and sends them to other processes, so they hold options only. Archives are opened
+where they are read.
 
-The reader takes no filters (`pushFilters`), because Spark mixes up whose they are. For each `load()` the JVM has one
-`PythonDataSourceV2`, which every scan of that frame or view shares, and it keeps *one* plan of a read: the partitions
-and the pickled reader that the last `pushFilters` left. Spark optimises all scans of a query before the first one runs,
-so that each of them reads what the last one asked for. A scan without filters asks for none, and takes what an earlier
-query has left. So a self-join, a union or two subqueries lose rows without a word. Nothing in a task tells which scan
-it belongs to, and hence the plan must be the same for all of them: options alone narrow a read. `maxbrod query`, which
-knows all scans of its query before it makes a frame, puts their filters into an option (`conditions`).
+The reader does not implement `pushFilters`, because Spark would apply the filters of one scan to another. For each
+`load()` the JVM has one `PythonDataSourceV2`, which every scan of that frame or view shares, and it keeps *one* plan:
+the partitions and the pickled reader after the last `pushFilters`. Spark optimizes all scans of a query before it runs
+the first one, so each of them reads what the last one asked for. A scan without filters does not call `pushFilters`,
+and gets the plan that an earlier query left. So a self-join, a union or two subqueries would silently lose rows.
+Nothing in a task tells which scan it belongs to. Hence the plan must be the same for all scans, and only options narrow
+a read.
+`maxbrod query`, which knows all scans of its query before it creates a frame, puts their filters into an option
+(`narrowing`).
 
-Of the other things that Spark calls, none outlives what it was made for, or else it holds options only:
+Other objects either live only as long as what they were created for, or hold options only:
 
-- a stream's reader belongs to one query. Two queries, or two ends of a self-join, of one stream share nothing but the
-  pickled reader for tasks, which is made of options and gets all else with its partition;
-- a writer is made anew for every write and for every batch of a stream; the one that commits a batch is another one
-  again, made for this commit, and takes what it commits from the tasks' messages.
+- a stream reader belongs to one query. Two queries, or both sides of a self-join, of one stream share only the pickled
+  reader for tasks, which is made from options and gets everything else with its partition;
+- a writer is created for every write and for every batch of a stream. The one that commits a batch is yet another one,
+  and takes what it commits from the messages of the tasks.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from maxbrod.table.read.options import TableOptions
 
 _TO_KAFKA: Final = "kafka.bootstrap.servers"
-"""The option that says that a DataFrame goes into a cluster, not into an archive."""
+"""If this option is given, a DataFrame is written into a cluster, not into an archive."""
 
 
 class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
@@ -48,7 +51,7 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
         return "maxbrod"
 
     def schema(self) -> StructType:
-        # Not all options are looked at: a stream has others than a read, and which it is, is not known yet.
+        # Other options are not checked yet: a stream has others than a read, and Spark does not say which this is.
         return spark_schema(column_names(wanted_columns(self.options)))
 
     def reader(self, schema: StructType) -> ArchiveReader:
@@ -89,13 +92,10 @@ class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
         self._names = tuple(names)
 
     def partitions(self) -> list[InputPartition]:
-        from maxbrod.table.read.archive import look_up  # noqa: PLC0415 - Delta, which no task needs
-        from maxbrod.table.read.splits import plan_splits  # noqa: PLC0415
+        from maxbrod.table.read.splits import open_table, plan_splits  # noqa: PLC0415 - Delta, which no task needs
 
-        options = self._options
-        archive = look_up(options.url, options.storage, options.layout)
-        # Where there is nothing to read, Spark would make up a partition of its own.
-        return [InputPartition(split) for split in plan_splits(archive, options) or [()]]
+        # Given no partitions at all, Spark would make up one of its own, with None in it.
+        return [InputPartition(split) for split in plan_splits(open_table(self._options), self._options) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from maxbrod.storage.opening import open_storage  # noqa: PLC0415
@@ -103,5 +103,5 @@ class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
 
         options = self._options
         storage = open_storage(options.url, options.storage)
-        portions: Any = partition.value
-        yield from read_split(storage, portions, options.scopes, self._names, committed=options.committed)
+        reads: Any = partition.value
+        yield from read_split(storage, reads, options.scopes, self._names, committed=options.committed)

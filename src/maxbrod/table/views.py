@@ -1,6 +1,6 @@
 """An archive's tables as views of a Spark session: `records`, one for each topic, and small ones made elsewhere.
 
-A view has all of its columns always, but reads only those that a query uses: the others are null, and never built.
+A view always has all of its columns, but reads only those that a query uses. The others are null and are never built.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 RECORDS: Final = "records"
 CHEAPEST: Final = "partition"
-"""The column for queries that need none: every record of a slice has the same."""
+"""Read for queries that need no column: it is constant in a slice, so no record is decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What becomes of keys or values: a type, and the column that is made of the record's columns."""
+    """A decoded key or value: its type, and the column made from columns of the record."""
 
     type: DataType
     make: Callable[[], Column]
@@ -51,19 +51,19 @@ class RecordView:
     name: str
     options: Mapping[str, str] = field(repr=False)
     topic: str | None = None
-    """The one that it is of; None: all that the options have."""
+    """The only topic of the view; None: all topics that the options select."""
     decoded: Mapping[str, Decoded] = field(default_factory=dict)
 
     @property
     def schema(self) -> StructType:
-        """The usual columns; those that are decoded have another type."""
+        """The usual columns, with the types of decoded ones."""
         fields = spark_schema(USUAL).fields
         return StructType([StructField(each.name, self._type(each)) for each in fields])
 
     def load(self, spark: SparkSession, used: Collection[str] = USUAL, scopes: Sequence[Scope] = ()) -> DataFrame:
-        """The columns `used`, and nulls in place of the others; records within one of the scopes, if there are some.
+        """The columns `used`, and nulls in place of the others; if `scopes` are given, records in one of them.
 
-        Every call makes a source of its own: what one is told to read is for the scans of this frame alone.
+        Every call creates a source of its own, because all scans of one source share one plan (see `table.source`).
         """
         needed = {each for name in used for each in (self.decoded[name].needs if name in self.decoded else {name})}
         columns = [name for name in USUAL if name in needed] or [CHEAPEST]
@@ -72,7 +72,7 @@ class RecordView:
             **({} if self.topic is None else {"topics": self.topic}),
             **({} if not scopes else {SCOPES: encode_scopes(scopes)}),
         }
-        # With its schema told, Spark need not ask Python for it, which takes five times as long.
+        # With the schema given, Spark does not start a Python process to ask for it, which takes five times as long.
         reader = spark.read.format("maxbrod").schema(spark_schema(columns)).options(**options)
         return reader.load().select([self._column(each, used) for each in self.schema.fields])
 
@@ -89,7 +89,7 @@ class RecordView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallView:
-    """A view of a table that is made when somebody asks for it."""
+    """A view of a small table that is made when a query uses it."""
 
     name: str
     arrow_schema: pa.Schema
@@ -103,7 +103,7 @@ class SmallView:
         return found
 
     def load(self, spark: SparkSession) -> DataFrame:
-        """All columns: the table is in memory already."""
+        """All columns, because the table is in memory already."""
         return spark.createDataFrame(self.make().cast(self.arrow_schema), schema=self.schema)
 
 
@@ -112,32 +112,32 @@ View = RecordView | SmallView
 
 @contextmanager
 def own_session(spark: SparkSession) -> Iterator[Any]:
-    """Another session of the same Spark, whose views are nobody else's and whose times are in UTC."""
+    """Another session of the same Spark, with its own views and with times in UTC."""
     own = spark.newSession()
     own.conf.set("spark.sql.session.timeZone", "UTC")
     if not hasattr(spark, "_jsparkSession"):
         register(own)
         yield own
         return
-    # Spark looks for a format of this name in the active session, too, and would take it for one of its own there.
+    # Spark looks a format up in the active session, too. If another session were active, it would find its own there.
     _activate(own)
     try:
         register(own)
         yield own
     finally:
-        # A JVM that is gone has no active session; what it was gone in the middle of says so.
+        # If the JVM has exited, the code inside the block reports it.
         with suppress(OSError, Py4JError):
             _activate(spark)
 
 
 def _activate(spark: SparkSession) -> None:
-    """What PySpark does itself before it makes a frame of local rows."""
+    """Make a session the active one, as PySpark does before it creates a frame of local rows."""
     SparkSession._activeSession = spark  # noqa: SLF001 - there is no public way
     spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001
 
 
 def create_views(spark: SparkSession, views: Iterable[View], usage: Usage) -> None:
-    """Register each for one query, with what it needs of it."""
+    """Register each view for one query, with the columns and records that the query needs."""
     for each in views:
         if isinstance(each, RecordView):
             frame = each.load(spark, usage.columns.get(each.name, USUAL), usage.scopes.get(each.name, ()))
@@ -147,6 +147,6 @@ def create_views(spark: SparkSession, views: Iterable[View], usage: Usage) -> No
 
 
 def create_every_view(spark: SparkSession, views: Iterable[View], prefix: str) -> None:
-    """Register each with all of its columns and records."""
+    """Register each view with all of its columns and records."""
     for each in views:
         each.load(spark).createOrReplaceTempView(quoted(prefix + each.name))

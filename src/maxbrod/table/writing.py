@@ -1,4 +1,4 @@
-"""Writes a DataFrame in the order in which an archive wants it: each partition in one task, by offset."""
+"""Writes a DataFrame sorted as an archive needs it: each partition in one task, by offset."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def write(frame: DataFrame, url: str, **options: str | int | bool) -> None:
-    """Append the rows of a DataFrame with Kafka's columns to the archive at `url`, which is made if need be.
+    """Append the rows of a DataFrame with Kafka's columns to the archive at `url`, which is created if necessary.
 
-    Options are those of the format `maxbrod`. Rows that name their offsets are brought into their order. Others are
-    left in the order that they have, and are numbered so.
+    Options are those of the format `maxbrod`. Rows with offsets are sorted by them. Others keep their order and are
+    numbered in it.
     """
-    from maxbrod.table.registering import register  # noqa: PLC0415 - Spark, when something is asked of it
+    from maxbrod.table.registering import register  # noqa: PLC0415 - Spark, only when it is used
 
     register(frame.sparkSession)
     in_order(frame).write.format("maxbrod").options(**options).mode("append").save(url)

@@ -1,7 +1,7 @@
-"""Makes what the tasks of a write have stored part of the archive: one commit, once, or nothing.
+"""Commits what the tasks of a write have stored: one commit, exactly once, or nothing.
 
-Records that name no offsets get theirs here. Where tasks have guessed right, as they do when each partition is in one
-task, their objects stay as they are; others are written again with other offsets, which touches headers only.
+Records without offsets get them here. Tasks guess offsets, and guess right if each partition is in one task: then their
+objects stay as they are. Others are written again with other offsets, which changes only the headers of batches.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from maxbrod.table.archive_sink.options import SinkOptions
 
 _ATTEMPTS: Final = 10
-"""Of committing, while others commit to the same archive."""
+"""How often to commit while others commit to the same archive."""
 _PACKED_BYTES: Final = 4 << 20
 
 
@@ -61,13 +61,13 @@ class Known:
     revisions: Revisions
     """How often rows of each partition have been replaced."""
     carried: Mapping[str, Any] | None
-    """What the last snapshot carries on, as it has it."""
+    """What the last snapshot carries on, as JSON."""
     snapshot: Snapshot | None = None
-    """The last one, where it could be read."""
+    """The last one, if it could be read."""
 
 
 def look(storage: Storage, catalog: Catalog) -> Known:
-    """A snapshot that cannot be read is left aside, as everywhere when the present is looked at."""
+    """What the archive holds now. A snapshot that cannot be read is ignored, as by every command about the present."""
     snapshot: Snapshot | None = None
     cluster: ClusterState | None = None
     path = catalog.last_snapshot()
@@ -93,61 +93,62 @@ def look(storage: Storage, catalog: Catalog) -> Known:
 
 def commit_written(
     options: SinkOptions,
-    stretches: Sequence[WrittenRange],
+    ranges: Sequence[WrittenRange],
     *,
     numbered: bool,
     began_ms: int,
     batch: StreamBatch | None = None,
 ) -> None:
-    """`stretches` in the order of tasks, the first of which began at `began_ms`. Without any nothing is committed.
+    """Commit `ranges`, given in the order of tasks, the first of which began at `began_ms`. If empty, commit nothing.
 
-    RefusedError: they overlap each other or what the archive has, or the stream was set back; nothing has changed.
+    RefusedError: they overlap each other or the archive, or the stream's checkpoint is too old. Nothing has changed.
     """
     storage, catalog = open_writable(options.url, options.storage, single_writer=options.single_writer)
-    written = _paths(stretches)
+    written = _paths(ranges)
     for attempt in range(_ATTEMPTS):
-        if not stretches or (batch is not None and is_done(catalog.last_batch(batch.stream), batch)):
+        if not ranges or (batch is not None and is_done(catalog.last_batch(batch.stream), batch)):
             return
         known = look(storage, catalog)
-        refuse_other_topics({each.where.topic for each in stretches}, known.topics)
+        refuse_other_topics({each.where.topic for each in ranges}, known.topics)
         if numbered:
-            stretches = _settle(storage, options, number(stretches, known.ends))
-            written |= _paths(stretches)
+            ranges = _settle(storage, options, number(ranges, known.ends))
+            written |= _paths(ranges)
         run = Appended(run_id=new_run_id(), written_at=now_ms())
-        rows = rows_of(stretches, known.ends, run)
-        told = _put_snapshot(storage, known, run, rows, options)
+        rows = rows_of(ranges, known.ends, run)
+        row = _put_snapshot(storage, known, run, rows, options)
         try:
-            catalog.commit([*rows, replace(told, started_at=began_ms)], batch=batch)
+            catalog.commit([*rows, replace(row, started_at=began_ms)], batch=batch)
         except RefusedError:
             version = catalog.version
             catalog.refresh()
             if catalog.version == version or attempt == _ATTEMPTS - 1:
                 raise
             continue
-        # Whatever was written again in vain as well: `gc` would find it, but not before a day.
+        # Delete what is not committed: objects that were written again, and those of lost attempts. `gc` would delete
+        # them only after a day.
         with suppress(MaxbrodError):
-            storage.delete(sorted(written - _paths(stretches)))
+            storage.delete(sorted(written - _paths(ranges)))
         return
 
 
 def is_done(last: int | None, batch: StreamBatch) -> bool:
-    """Whether a batch was committed before Spark could note it. RefusedError: it lies before the last one."""
+    """Whether the batch is committed, but Spark was killed before it recorded that. RefusedError: an older batch."""
     if last is not None and batch.batch_id < last:
         raise RefusedError(
-            f"batch {batch.batch_id} of the stream comes again, after batch {last} was committed",
+            f"batch {batch.batch_id} of the stream is repeated, but batch {last} is committed already",
             operation="write",
             object_name=batch.stream,
-            hint="its checkpoint is older than the archive: begin with a new checkpoint, from where the archive ends",
+            hint="its checkpoint is older than the archive: start a new checkpoint at the end of the archive",
         )
     return last == batch.batch_id
 
 
-def _paths(stretches: Iterable[WrittenRange]) -> set[str]:
-    return {part.path for each in stretches for part in each.slices}
+def _paths(ranges: Iterable[WrittenRange]) -> set[str]:
+    return {part.path for each in ranges for part in each.slices}
 
 
 def _settle(storage: Storage, options: SinkOptions, placed: Sequence[tuple[WrittenRange, int]]) -> list[WrittenRange]:
-    """Each stretch at its offset; those that stand elsewhere are written again."""
+    """The ranges at their offsets; those that tasks placed elsewhere are written again."""
     if all(each.base_offset == base for each, base in placed):
         return [each for each, _ in placed]
     with ArchiveWriter(storage, run_id=new_run_id(), compression=options.compression, limits=options.limits) as archive:
@@ -158,35 +159,35 @@ def _settle(storage: Storage, options: SinkOptions, placed: Sequence[tuple[Writt
     ]
 
 
-def _move(archive: ArchiveWriter, storage: Storage, stretch: WrittenRange, base: int) -> PartitionWriter:
-    where = stretch.where
+def _move(archive: ArchiveWriter, storage: Storage, written: WrittenRange, base: int) -> PartitionWriter:
+    where = written.where
     part = archive.partition(
         topic=where.topic,
         topic_id=topic_id_for(where.topic),
         partition=where.partition,
-        packed=sum(each.raw_bytes for each in stretch.slices) < _PACKED_BYTES,
+        packed=sum(each.raw_bytes for each in written.slices) < _PACKED_BYTES,
     )
-    for stored in stretch.slices:
+    for stored in written.slices:
         for data, headers in read_logs(storage, stored):
             own = np.array(data)
-            part.append(own, patch(own, headers, base_offset=headers["base_offset"] + (base - stretch.base_offset)))
+            part.append(own, patch(own, headers, base_offset=headers["base_offset"] + (base - written.base_offset)))
     part.close()
     return part
 
 
-def _as_they_came(stretch: WrittenRange, part: PartitionWriter) -> tuple[Any, ...]:
-    """In the smallest archive batches stand unpacked, and only the rows know the codec that they came in."""
-    return tuple(replace(each, codec=stretch.slices[0].codec) for each in part.slices)
+def _as_they_came(written: WrittenRange, part: PartitionWriter) -> tuple[Any, ...]:
+    """Slices with the codec of the batches, which only rows keep where batches are stored uncompressed."""
+    return tuple(replace(each, codec=written.slices[0].codec) for each in part.slices)
 
 
 def _put_snapshot(
     storage: Storage, known: Known, run: Appended, rows: Sequence[Segment | Gap], options: SinkOptions
 ) -> Run:
-    """What is known from this run on, and the run's own row."""
+    """Store the snapshot of this run, and return the run's own row."""
     topics = {**known.topics, **{row.topic_id: row.topic for row in rows}}
     written = ends_of(rows)
     ends = {**known.ends, **written}
-    # Also those that were written before: a backup's snapshot, taken since, knows nothing of the topic.
+    # Also partitions of earlier writes: a backup since then wrote a snapshot that does not have the topic.
     ours = {place.topic_id for place in written}
     counts: dict[str, int] = {}
     for place in ends:
@@ -201,7 +202,7 @@ def _put_snapshot(
         cluster=encode_state(cluster),
         ends=ends,
         topics=topics,
-        # Of a cluster that is backed up here, too, nothing is fresher by this run, and nothing is staler.
+        # If a cluster is backed up here, too, this run changes nothing about its recovery points.
         recovery_points={} if known.snapshot is None else known.snapshot.recovery_points,
         behind={} if known.snapshot is None else known.snapshot.behind,
         carried=known.carried,

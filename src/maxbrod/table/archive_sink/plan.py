@@ -1,7 +1,7 @@
-"""Records that come from no cluster, appended to an archive: at which offsets, as which rows, of which topics. Pure.
+"""Plans an append of records that come from no cluster: their offsets, rows and topics. Pure.
 
-Topics have ids made of their names, as those of archives that know names only; a name that a cluster's topic has in
-the archive is refused, because the next backup of that cluster would take the records for a history that diverged.
+Topic ids are derived from names, as in archives that know names only. A name that a topic of a cluster has in the
+archive is refused: the next backup of that cluster would take the records for a diverging history.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ IN_ORDER: Final = (
     'write with maxbrod.write(df, url), or df.repartition("topic", "partition").sortWithinPartitions("topic", '
     '"partition", "offset") first'
 )
-"""How a DataFrame is brought into the order of offsets."""
+"""How to sort a DataFrame by offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRange:
-    """What one task has written of a partition: slices in the order of offsets."""
+    """What one task has written to a partition: slices in the order of offsets."""
 
     where: TopicPartition
     slices: tuple[Slice, ...]
@@ -57,27 +57,27 @@ def id_of(where: TopicPartition) -> PartitionId:
     return PartitionId(topic_id=topic_id_for(where.topic), partition=where.partition)
 
 
-def number(stretches: Iterable[WrittenRange], ends: Mapping[PartitionId, int]) -> list[tuple[WrittenRange, int]]:
-    """Each with the offset at which it must begin, for records that name none: one after another, as they are given.
+def number(ranges: Iterable[WrittenRange], ends: Mapping[PartitionId, int]) -> list[tuple[WrittenRange, int]]:
+    """Each range with its base offset, for records without offsets: one after another, in the given order.
 
-    `ends` is how far the archive has each partition.
+    `ends` has the end offset of each partition in the archive.
     """
     reached = defaultdict(int, ends)
     placed = []
-    for each in stretches:
+    for each in ranges:
         place = id_of(each.where)
         placed.append((each, reached[place]))
         reached[place] += each.offsets
     return placed
 
 
-def rows_of(stretches: Iterable[WrittenRange], ends: Mapping[PartitionId, int], run: Appended) -> list[Segment | Gap]:
-    """Rows that tile on from `ends`. Offsets between slices are gaps: nobody has said why there is nothing.
+def rows_of(ranges: Iterable[WrittenRange], ends: Mapping[PartitionId, int], run: Appended) -> list[Segment | Gap]:
+    """Rows that continue the tiling from `ends`. Offsets between slices become gaps with the reason `unrecorded`.
 
-    RefusedError: slices overlap each other, or what the archive has.
+    RefusedError: slices overlap each other or the archive.
     """
     slices: dict[TopicPartition, list[Slice]] = defaultdict(list)
-    for each in stretches:
+    for each in ranges:
         slices[each.where] += each.slices
     rows: list[Segment | Gap] = []
     for where, found in sorted(slices.items()):
@@ -121,7 +121,7 @@ def _partition_rows(
 def _overlap(where: TopicPartition, each: Slice, reached: int, *, archived: bool) -> RefusedError:
     if archived:
         return RefusedError(
-            f"the archive has this partition up to offset {reached} already",
+            f"the archive already has this partition up to offset {reached}",
             operation="write",
             object_name=str(where),
             offset=each.base_offset,
@@ -129,8 +129,7 @@ def _overlap(where: TopicPartition, each: Slice, reached: int, *, archived: bool
             "number the records anew; nothing was changed",
         )
     return RefusedError(
-        f"the records do not come in the order of offsets: others were written up to {reached} by another task, or "
-        "earlier by the same one",
+        f"the records are not sorted by offset: another task, or the same one earlier, has written up to {reached}",
         operation="write",
         object_name=str(where),
         offset=each.base_offset,
@@ -139,7 +138,7 @@ def _overlap(where: TopicPartition, each: Slice, reached: int, *, archived: bool
 
 
 def refuse_other_topics(names: Iterable[str], known: Mapping[str, str]) -> None:
-    """RefusedError: the archive knows a topic of this name from a cluster. `known` has the name of each topic id."""
+    """RefusedError: the archive has a topic of this name from a cluster. `known` has the name of each topic id."""
     others = {name: topic_id for topic_id, name in known.items() if topic_id != topic_id_for(name)}
     for name in sorted(names):
         if name in others:
@@ -153,7 +152,7 @@ def refuse_other_topics(names: Iterable[str], known: Mapping[str, str]) -> None:
 
 
 def cluster_with(state: ClusterState | None, counts: Mapping[str, int], taken_at_ms: int) -> ClusterState:
-    """What the archive says of its cluster, with these topics and at least so many partitions of each."""
+    """The state of the cluster, with these topics and at least these numbers of partitions."""
     if state is None:
         unknown = MissingState(
             what="brokers, configurations, ACLs, quotas, users and groups",
@@ -179,7 +178,7 @@ def cluster_with(state: ClusterState | None, counts: Mapping[str, int], taken_at
 
 def _grown(known: TopicState | None, name: str, count: int) -> TopicState:
     if known is None:
-        # Without replicas there is no factor: a restore takes the default of its brokers, as with the configuration.
+        # No replicas and no configuration: a restore uses the defaults of its brokers.
         replicas = ((),) * count
         return TopicState(
             name=name, topic_id=topic_id_for(name), internal=False, replicas=replicas, configs=None, effective=None

@@ -1,8 +1,8 @@
-"""A DataFrame into a native archive: what Spark calls to write it, as one job or as one micro-batch after another.
+"""The writers that Spark calls to write a DataFrame into a native archive, as one job or as micro-batches.
 
-Spark pickles the writers and sends them around. Tasks store objects that nobody knows; one commit on the driver makes
-them part of the archive. A micro-batch carries its stream's id and its number into that commit, so that one that Spark
-repeats, because it was killed before it had noted the first time, is recognized.
+Spark pickles the writers and sends them to tasks. Tasks store objects that no row names yet; one commit on the driver
+makes them part of the archive. The commit of a micro-batch carries the stream's id and the batch's number. If Spark is
+killed before it records a committed batch, it repeats the batch, and the repetition is recognized by these.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from maxbrod.table.archive_sink.plan import WrittenRange
 
 _QUERY_ID: Final = "sql.streaming.queryId"
-"""Where Spark tells its tasks which query they are of: the id in the checkpoint, the same after every restart."""
+"""The local property that has the query's id. The id is in the checkpoint, so a restart keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlan:
-    """What tasks and the commit of a write have to know."""
+    """What the tasks and the commit of a write need."""
 
     options: SinkOptions
     numbered: bool
-    """Whether rows name no offsets."""
+    """Whether the rows have no offsets and get them here."""
     starts: Mapping[PartitionId, int]
-    """Where partitions go on, as far as that is known before the tasks run."""
+    """The next offset of each partition, as far as it is known before the tasks run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not typed
-    """What one task has stored."""
+    """What one task has stored, sent to the driver."""
 
-    stretches: tuple[WrittenRange, ...]
+    ranges: tuple[WrittenRange, ...]
     stream: str | None
     began_ms: int
 
@@ -67,8 +67,10 @@ class ArchiveWriter(DataSourceArrowWriter):  # type: ignore[misc]  # as above
         _commit(self._plan, messages)
 
     def abort(self, messages: list[Written | None]) -> None:
-        """Nothing names what was stored, and `gc` finds it. It is not deleted here: Spark also aborts when a commit
-        failed without saying whether it was carried out.
+        """Leave the objects, which no row names, to `gc`.
+
+        They are not deleted here, because Spark also aborts after a commit that failed with an unknown outcome: it may
+        have been carried out.
         """
 
 
@@ -80,7 +82,7 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  #
         return _write(self._plan, iterator)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        if any(message is not None and message.stretches for message in messages):
+        if any(message is not None and message.ranges for message in messages):
             _commit(self._plan, messages, StreamBatch(stream=_stream(messages), batch_id=batchId))
 
     def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -96,7 +98,7 @@ def archive_stream_writer(options: Mapping[str, str], schema: StructType, *, ove
 
 
 def _plan(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkPlan:
-    """All that can be refused is refused here, before any task runs."""
+    """Refuse here, before any task runs, whatever can be refused."""
     parsed = parse_sink_options(options)
     if overwrite:
         raise RefusedError(
@@ -110,8 +112,8 @@ def _plan(options: Mapping[str, str], schema: StructType, *, overwrite: bool) ->
     if "partition" not in names and parsed.partitions is None:
         raise UsageError(
             "no partition is named",
-            hint="give a column 'partition', or the option 'partitions' (how many) to have rows go where their key "
-            "hashes to",
+            hint="give a column 'partition', or the option 'partitions' (their number) to place rows by the hash of "
+            "their key",
         )
     if "offset" in names and "partition" not in names:
         raise UsageError("offsets mean nothing without partitions", hint="give a column 'partition', or drop 'offset'")
@@ -126,7 +128,7 @@ def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
 
     context, began_ms = TaskContext.get(), now_ms()
     return Written(
-        stretches=write_task(
+        ranges=write_task(
             plan.options,
             batches,
             starts=plan.starts,
@@ -139,13 +141,13 @@ def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
 
 
 def _commit(plan: SinkPlan, messages: Sequence[Written | None], batch: StreamBatch | None = None) -> None:
-    told = [message for message in messages if message is not None]
+    received = [message for message in messages if message is not None]
     commit_written(
         plan.options,
-        [stretch for message in told for stretch in message.stretches],
+        [each for message in received for each in message.ranges],
         numbered=plan.numbered,
         batch=batch,
-        began_ms=min((message.began_ms for message in told), default=now_ms()),
+        began_ms=min((message.began_ms for message in received), default=now_ms()),
     )
 
 
@@ -153,7 +155,7 @@ def _stream(messages: Sequence[Written | None]) -> str:
     streams = {message.stream for message in messages if message is not None}
     if len(streams) != 1 or None in streams:
         raise RefusedError(
-            "Spark does not say which stream a micro-batch is of, so that one that comes twice could not be told",
+            "Spark does not pass the id of the stream, so a micro-batch that is repeated could not be recognized",
             operation="write",
             hint="write it with foreachBatch, or use another release of Spark",
         )

@@ -1,4 +1,4 @@
-"""The options of a write into Kafka: text from Spark, values for us. A name that nobody knows is refused.
+"""The options of a write into Kafka, parsed from the text that Spark passes. Unknown names are refused.
 
 `kafka.…` are the properties of Kafka's own clients, as Spark's Kafka sink takes them; no error shows their values.
 """
@@ -7,34 +7,31 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.config import KafkaConfig, StorageConfig, from_java_properties, parse_seconds
 from maxbrod.errors import UsageError
 from maxbrod.model import Codec
 from maxbrod.storage.urls import parse_url
-from maxbrod.table.read.options import storage_of
+from maxbrod.table.read.options import choice, known_options, storage_of, switch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Value = TypeVar("Value")
 _KAFKA: Final = "kafka."
-_STORAGE: Final = "storage."
 _NAMES: Final = (
     *("topic", "state", "writeId", "transactionalIdPrefix", "transactionTimeout", "codec"),
     *("createTopics", "newTopicPartitions", "newTopicReplicas"),
 )
 _OF_SPARK: Final = ("checkpointLocation", "queryName")
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
-_SWITCH: Final = {"true": True, "false": False}
 _BESIDE_CHECKPOINT: Final = "maxbrod-kafka-sink"
 _NAME_CHARACTERS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopics:
-    """How topics are created that are not there; -1 leaves it to the cluster."""
+    """How missing topics are created; -1: the cluster's default."""
 
     partitions: int = -1
     replicas: int = -1
@@ -42,33 +39,32 @@ class NewTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What is written where. `kafka` and `storage` may hold secrets."""
+    """The parsed options. `kafka` and `storage` may hold secrets."""
 
     kafka: KafkaConfig = field(repr=False)
     storage: StorageConfig = field(repr=False)
     topic: str | None
-    """For all rows, whatever they say."""
+    """The topic of all rows, whatever their column `topic` has."""
     state: str | None
-    """A URL: where it is remembered what was decided. None: nowhere."""
+    """The URL under which decisions are stored. None: they are not stored."""
     checkpoint: str | None
-    """The URL of the query's checkpoint, if the state is kept in there."""
+    """The URL of the query's checkpoint, if the state is kept inside it."""
     prefix: str
     timeout_ms: int | None
-    """None: as long as the brokers allow."""
+    """None: the longest that the brokers allow."""
     codec: Codec
     new_topics: NewTopics | None
-    """None: topics must be there."""
+    """None: topics must exist."""
 
     def ids_prefix(self, name: str) -> str:
-        """What all transactional ids of one sink start with, and those of no other."""
+        """The prefix of all transactional ids of this sink, and of no other."""
         return f"{self.prefix}-{name}-"
 
 
 def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
-    """Names in any case, as Spark hands them over in lower case. UsageError says what cannot be right."""
-    given = {name.lower(): value for name, value in options.items()}
-    _refuse_unknown(given)
-    create = _choice("createTopics", given.get("createtopics", "false"), _SWITCH)
+    """Names in any case, because Spark passes them in lower case. UsageError names the option that is wrong."""
+    given = known_options(options, _NAMES, what="a write into Kafka", hidden=_OF_SPARK, prefixes=(_KAFKA, "storage."))
+    create = switch("createTopics", given.get("createtopics", "false"))
     state, checkpoint = _stream_places(given) if stream else (_batch_state(given), None)
     return SinkOptions(
         kafka=from_java_properties(_under(given, _KAFKA)),
@@ -78,7 +74,7 @@ def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptio
         checkpoint=checkpoint,
         prefix=given.get("transactionalidprefix", "maxbrod"),
         timeout_ms=_timeout_ms(given.get("transactiontimeout")),
-        codec=_choice("codec", given.get("codec", "none"), _CODECS),
+        codec=choice("codec", given.get("codec", "none").lower(), _CODECS),
         new_topics=NewTopics(partitions=_count("newTopicPartitions", given), replicas=_count("newTopicReplicas", given))
         if create
         else None,
@@ -90,22 +86,12 @@ def sink_name(state: str) -> str:
     return hashlib.sha256(state.encode()).hexdigest()[:_NAME_CHARACTERS]
 
 
-def _refuse_unknown(given: Mapping[str, str]) -> None:
-    known = {name.lower() for name in (*_NAMES, *_OF_SPARK)}
-    unknown = sorted(name for name in given if name not in known and not name.startswith((_KAFKA, _STORAGE)))
-    if unknown:
-        raise UsageError(
-            f"a write into Kafka has no option {unknown[0]!r}",
-            hint=f"choose of {', '.join(_NAMES)}, kafka.*, storage.*",
-        )
-
-
 def _under(given: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
 
 
 def _stream_places(given: Mapping[str, str]) -> tuple[str, str | None]:
-    """The state, and the checkpoint if that is where it is."""
+    """The URL of the state, and that of the checkpoint if the state is inside it."""
     if "writeid" in given:
         raise UsageError("a stream has no writeId", hint="Spark numbers its batches; leave the option out")
     if "state" in given:
@@ -117,7 +103,7 @@ def _stream_places(given: Mapping[str, str]) -> tuple[str, str | None]:
 def _checkpoint(url: str | None) -> str:
     if url is None:
         hint = "give the option checkpointLocation to this query, or a URL as the option state"
-        raise UsageError("it cannot be remembered which batches are in Kafka", hint=hint)
+        raise UsageError("there is no place to record which batches are in Kafka", hint=hint)
     if url.startswith("file:/") and not url.startswith("file://"):
         url = url.removeprefix("file:")  # Hadoop's way to write it
     try:
@@ -128,17 +114,17 @@ def _checkpoint(url: str | None) -> str:
 
 
 def no_checkpoint() -> UsageError:
-    """For one that Spark can reach and we cannot."""
+    """For a checkpoint that Spark can reach and we cannot."""
     return UsageError(
-        "what is decided cannot be kept in the checkpoint, which cannot be reached from here",
-        hint="as the option state, give a URL of s3://, gs://, az:// or file:// that every driver can reach",
+        "decisions cannot be stored in the checkpoint, which cannot be reached from here",
+        hint="set the option state to an s3://, gs://, az:// or file:// URL that every driver can reach",
     )
 
 
 def _batch_state(given: Mapping[str, str]) -> str | None:
     if ("state" in given) != ("writeid" in given):
-        hint = "state is a URL where decisions are kept, and writeId names this one write among them"
-        raise UsageError("the options state and writeId belong together", hint=hint)
+        hint = "state is the URL under which decisions are stored, and writeId names this write there"
+        raise UsageError("the options state and writeId must be given together", hint=hint)
     if "state" not in given:
         return None
     write_id = given["writeid"]
@@ -164,11 +150,5 @@ def _count(name: str, given: Mapping[str, str]) -> int:
     if word is None:
         return -1
     if not (word.isascii() and word.isdigit() and 1 <= int(word) < 1 << 31):
-        raise UsageError(f"the option {name} is {word!r}, which is no count")
+        raise UsageError(f"the option {name} is {word!r}, which is not a count")
     return int(word)
-
-
-def _choice(name: str, word: str, choices: Mapping[str, Value]) -> Value:
-    if word.lower() not in choices:
-        raise UsageError(f"the option {name} is {word!r}", hint=f"choose of {', '.join(choices)}")
-    return choices[word.lower()]

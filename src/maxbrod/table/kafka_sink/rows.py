@@ -1,7 +1,7 @@
-"""Rows of a DataFrame as batches for partitions: which partition each row goes to, and its records encoded.
+"""Assigns rows of a DataFrame to partitions and encodes them as record batches.
 
-The partition is the row's own; else that of its key, as Kafka's Java client hashes it; else, without a key, rows take
-turns, from a start that follows from the task, so that the same rows go to the same partitions again.
+The partition is the row's own; otherwise that of its key, as Kafka's Java client hashes it; without a key, rows take
+turns. The first turn follows from the task, so that a repeated task sends the same rows to the same partitions.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from maxbrod.table.sink_columns import Rows
 
 PORTION_BYTES: Final = 16 << 20
-"""About so much is encoded at once: the more, the larger the batches where there are many partitions."""
+"""About how much is encoded at once. With many partitions, more makes larger batches."""
 _TOPIC_STRIDE: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionBatches:
-    """Encoded batches for one partition; `data` is shared with others. `source` tells errors of which row they are."""
+    """Encoded batches for one partition; `data` is shared with others. `source` names the row of each, for errors."""
 
     target: Target
     where: TopicPartition
@@ -50,15 +50,14 @@ class PartitionBatches:
 
 
 def portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in portions of about PORTION_BYTES, each in one piece."""
+    """The same rows in batches of about PORTION_BYTES, each contiguous."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         rows = max(1, int(batch.num_rows * PORTION_BYTES / max(batch.nbytes, 1)))
         for first in range(0, batch.num_rows, rows):
-            piece = batch.slice(first, rows)
-            waiting.append(piece)
-            size += piece.nbytes
+            waiting.append(batch.slice(first, rows))
+            size += waiting[-1].nbytes
             if size >= PORTION_BYTES:
                 yield from _joined(waiting)
                 waiting, size = [], 0
@@ -75,7 +74,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 def shared_out(
     rows: Rows, targets: Sequence[Target], *, first_row: int, task: int, codec: Codec
 ) -> list[PartitionBatches]:
-    """`targets` are the topics of the rows' dictionary. `first_row` is how many rows the task had before these."""
+    """`targets` are the topics of the rows' dictionary, `first_row` is the number of rows that the task had before."""
     topic = number_column(rows.topic.indices).astype(np.int64)
     partition = _partitions(rows, topic, targets, first_row=first_row, task=task)
     place = topic * _TOPIC_STRIDE + partition
@@ -124,7 +123,7 @@ def _partitions(
             f"a row names the partition {chosen[row]}, and the topic has {counts[row]}",
             operation="write",
             object_name=targets[topic[row]].topic,
-            hint="add partitions to the topic, or leave the column partition out: then the key decides",
+            hint="add partitions to the topic, or drop the column partition to place rows by key",
         )
     if open_rows.any():
         keys = rows.records.column("key")

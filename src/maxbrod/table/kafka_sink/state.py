@@ -1,8 +1,8 @@
-"""What a sink has decided, where a restart finds it: one object for each decision, one more when it is carried out.
+"""The decisions of a sink, stored where a restart finds them: one object for each, one more when it is carried out.
 
     decisions/<batch, 20 digits>-<attempt, 4 digits>.json   the transactions that are to be committed
     decisions/<the same>.done                               they are committed
-    decisions/<the same>.void                               none of them was, and none can be any more
+    decisions/<the same>.void                               none of them was committed, and none can be any more
 
 An object is created once and never changed. Only the newest decision matters; older ones are deleted.
 """
@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from pydantic import TypeAdapter
 
 from maxbrod.errors import CorruptDataError, ObjectExistsError, UnsupportedFormatError
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.transactions import Transaction
 from maxbrod.model import TopicPartition
-from maxbrod.table.kafka_sink.message import Filled
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -29,8 +30,16 @@ _FOLDER: Final = "decisions"
 _NAME: Final = re.compile(_FOLDER + r"/(?P<batch>\d{20})-(?P<attempt>\d{4})\.(?P<kind>json|done|void)")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """An open transaction that holds all records of an attempt, and their number by partition."""
+
+    transaction: Transaction
+    records: dict[TopicPartition, int]
+
+
 class Outcome(Enum):
-    """What became of a decision."""
+    """The state of a decision."""
 
     PENDING = "json"
     DONE = "done"
@@ -39,7 +48,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """These transactions, and no others, are the batch. `attempt` counts earlier ones on it that came to nothing."""
+    """These transactions, and no others, are the batch. `attempt` counts earlier decisions on it that became void."""
 
     batch_id: int
     attempt: int
@@ -48,12 +57,12 @@ class Decision:
 
     @property
     def path(self) -> str:
-        """Without the ending that says what it is about."""
+        """Without the extension."""
         return f"{_FOLDER}/{self.batch_id:020}-{self.attempt:04}"
 
 
 class Decisions:
-    """Those of one sink. Two drivers that decide on one batch meet at the name of an object, and one is refused."""
+    """The decisions of one sink. If two drivers decide on one batch, the object exists already and one is refused."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -73,18 +82,18 @@ class Decisions:
         return self._read(*newest), outcome
 
     def decide(self, decision: Decision) -> None:
-        """Durable when this returns. ObjectExistsError: somebody else has decided."""
+        """The decision is durable when this returns. ObjectExistsError: another driver has decided."""
         self.storage.put(f"{decision.path}.json", _encode(decision))
 
     def settle(self, decision: Decision, outcome: Outcome) -> None:
         try:
             self.storage.put(f"{decision.path}.{outcome.value}", b"")
         except ObjectExistsError:
-            return  # said before, and it stays true
+            return  # recorded before, and an outcome never changes
 
     def forget_before(self, decision: Decision) -> None:
         old = [each.path for each in self.storage.list(_FOLDER) if each.path.rsplit(".", 1)[0] < decision.path]
-        # What is left of a decision must never look like one that waits: so its first object goes first.
+        # If this is interrupted, the rest of a decision must not look pending. So the .json object is deleted first.
         self.storage.delete([path for path in old if path.endswith(".json")])
         self.storage.delete([path for path in old if not path.endswith(".json")])
 
@@ -93,42 +102,56 @@ class Decisions:
         path = f"{empty.path}.json"
         name = self.storage.name_of(path)
         try:
-            document = json.loads(bytes(self.storage.get(path)))
-            found = document["format"]
-            if found != FORMAT:
+            data = bytes(self.storage.get(path))
+            # Looked at first: in another format the rest may be anything.
+            if (found := json.loads(data)["format"]) != FORMAT:
                 hint = "it was written by another release of maxbrod: use that one"
-                raise UnsupportedFormatError(f"the decision is of the format {found!r}", object_name=name, hint=hint)
-            filled = tuple(_filled(each) for each in document["transactions"])
-            return Decision(batch_id=batch_id, attempt=attempt, query_id=document["query_id"], filled=filled)
+                raise UnsupportedFormatError(f"the decision is in the format {found!r}", object_name=name, hint=hint)
+            document = _DOCUMENT.validate_json(data, strict=True)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptDataError("the decision cannot be read", object_name=name) from error
+        filled = tuple(each.filled() for each in document.transactions)
+        return Decision(batch_id=batch_id, attempt=attempt, query_id=document.query_id, filled=filled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredTransaction:
+    """A transaction as it is stored: these fields, in this order."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    records: list[tuple[str, int, int]]
+    """Topic, partition and count."""
+
+    def filled(self) -> Filled:
+        identity = ProducerIdentity(producer_id=self.producer_id, epoch=self.epoch)
+        return Filled(
+            transaction=Transaction(transactional_id=self.transactional_id, identity=identity),
+            records={TopicPartition(topic=topic, partition=number): count for topic, number, count in self.records},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredDecision:
+    format: str = FORMAT
+    batch_id: int
+    query_id: str | None
+    transactions: list[_StoredTransaction]
+
+
+_DOCUMENT: Final = TypeAdapter(_StoredDecision)
 
 
 def _encode(decision: Decision) -> bytes:
-    document = {
-        "format": FORMAT,
-        "batch_id": decision.batch_id,
-        "query_id": decision.query_id,
-        "transactions": [_document(each) for each in decision.filled],
-    }
-    return json.dumps(document, indent=1).encode()
-
-
-def _document(filled: Filled) -> dict[str, Any]:
-    transaction = filled.transaction
-    return {
-        "transactional_id": transaction.transactional_id,
-        "producer_id": transaction.identity.producer_id,
-        "epoch": transaction.identity.epoch,
-        "records": [[where.topic, where.partition, count] for where, count in sorted(filled.records.items())],
-    }
-
-
-def _filled(document: dict[str, Any]) -> Filled:
-    identity = ProducerIdentity(producer_id=document["producer_id"], epoch=document["epoch"])
-    return Filled(
-        transaction=Transaction(transactional_id=document["transactional_id"], identity=identity),
-        records={
-            TopicPartition(topic=topic, partition=partition): count for topic, partition, count in document["records"]
-        },
-    )
+    transactions = [
+        _StoredTransaction(
+            transactional_id=each.transaction.transactional_id,
+            producer_id=each.transaction.identity.producer_id,
+            epoch=each.transaction.identity.epoch,
+            records=[(where.topic, where.partition, count) for where, count in sorted(each.records.items())],
+        )
+        for each in decision.filled
+    ]
+    document = _StoredDecision(batch_id=decision.batch_id, query_id=decision.query_id, transactions=transactions)
+    return json.dumps(asdict(document), indent=1).encode()

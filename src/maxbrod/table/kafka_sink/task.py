@@ -1,16 +1,23 @@
-"""One attempt of a task: its rows into one transaction, which stays open when it returns.
+"""One attempt of a task: writes its rows in one transaction, which stays open when it returns.
 
-Whether the records count is decided by the driver. An attempt that fails aborts its transaction if it still can; what
-it cannot, because its process was killed, the driver does with the next decision.
+The driver decides whether the records become visible. An attempt that fails aborts its transaction if it can. If its
+process was killed, the driver aborts the transaction with the next decision.
+
+Transactional ids are reused from write to write, so that a cluster has few of them. Two attempts must never use one id
+while the outcome of either is open: the later one would abort what the earlier one wrote. So an id belongs to one
+process, which runs one attempt at a time, and is used once in a write. When the next write of the same sink begins, all
+transactions of earlier decisions have ended.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
@@ -18,9 +25,8 @@ from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
 from maxbrod.kafka.produce.transactions import add_partitions, begin, end
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.table.kafka_sink.ids import take_id
-from maxbrod.table.kafka_sink.message import Filled
 from maxbrod.table.kafka_sink.rows import portions, shared_out
+from maxbrod.table.kafka_sink.state import Filled
 from maxbrod.table.kafka_sink.topics import Targets
 from maxbrod.table.sink_columns import to_rows
 
@@ -35,11 +41,13 @@ if TYPE_CHECKING:
     from maxbrod.table.kafka_sink.rows import PartitionBatches
 
 _ABORT_PATIENCE_S = 10.0
+_LAST_USED: Final[dict[tuple[int, str], dict[str, str]]] = {}
+"""By process (a fork must not inherit any) and prefix: the ids, and the write that used each last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Which attempt this is: of which sink and write, and the number of its task."""
+    """Identifies an attempt: its sink and write, and the number of its task."""
 
     ids_prefix: str
     write: str
@@ -47,7 +55,7 @@ class Attempt:
 
 
 def write_attempt(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> Filled | None:
-    """All rows of a task, acknowledged by all in-sync replicas; None where there are none."""
+    """Write all rows of a task, acknowledged by all in-sync replicas. None: there are no rows."""
     with KafkaClient(options.kafka) as client:
         filling = _Filling(client, options, attempt)
         try:
@@ -73,7 +81,7 @@ class _Filling:
         return None if self._transaction is None else Filled(transaction=self._transaction, records=dict(self._records))
 
     def give_up(self) -> None:
-        """The task's own error matters more than that the transaction could not be aborted."""
+        """Abort the transaction. If that fails, the task's own error matters more."""
         if self._transaction is not None:
             with suppress(MaxbrodError):
                 end(self._client, self._transaction, commit=False, patience_s=_ABORT_PATIENCE_S)
@@ -95,7 +103,7 @@ class _Filling:
     def _begun(self) -> Transaction:
         if self._transaction is None:
             timeout_ms = self._options.timeout_ms or longest_timeout_ms(self._client)
-            name = take_id(self._attempt.ids_prefix, self._attempt.write)
+            name = reserve_id(self._attempt.ids_prefix, self._attempt.write)
             self._transaction = begin(self._client, name, timeout_ms=timeout_ms)
         return self._transaction
 
@@ -109,10 +117,19 @@ class _Filling:
             share.data,
             share.headers,
             transaction.identity,
-            # All that was written before is acknowledged, so that the count of records tells the next number.
+            # Everything written before is acknowledged, so the next sequence number follows from the number of records.
             first_sequence=sequence_after(0, self._records.get(share.where, 0)),
             transactional=True,
         )
         named = zip(batches, share.source.tolist(), strict=True)
         appends = [Batch(each.data, each.count, source) for each, source in named]
         return Feed(where=share.where, topic_id=share.target.topic_id, first_offset=None, appends=appends)
+
+
+def reserve_id(prefix: str, write: str) -> str:
+    """A transactional id that no other attempt uses. `write` identifies the attempts that one decision may name."""
+    mine = _LAST_USED.setdefault((os.getpid(), prefix), {})
+    free = next((name for name, last in mine.items() if last != write), None)
+    chosen = free or f"{prefix}{uuid4().hex[:16]}"
+    mine[chosen] = write
+    return chosen

@@ -1,4 +1,4 @@
-"""The topics that rows go to: their ids, partitions and limits, asked once for each attempt; created on request."""
+"""The target topics of a write: their ids, partitions and limits, read once per attempt; created if requested."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Target:
 
 
 class Targets:
-    """Topics are looked up when a row first names them. UsageError names those that are not there."""
+    """Looks topics up when a row first names them. UsageError names those that do not exist."""
 
     def __init__(self, client: KafkaClient, new_topics: NewTopics | None) -> None:
         self._client = client
@@ -52,7 +52,7 @@ class Targets:
         absent = sorted(set(names) - found.keys())
         if absent:
             found |= self._created(absent)
-        # Who may not read a topic's configuration writes batches that brokers take by default.
+        # Without the permission to read the configuration, batches have the size that brokers accept by default.
         configs, _ = read_configs(self._client, names, deadline=Deadline.after(_PATIENCE_S))
         for name in names:
             own = configs.get(name)
@@ -66,7 +66,7 @@ class Targets:
 
     def _created(self, names: Sequence[str]) -> dict[str, Topic]:
         if self._new_topics is None:
-            hint = "create them first, or give the option createTopics; or this user may not Describe them"
+            hint = "create them first, or give the option createTopics; they may also exist without Describe permission"
             raise UsageError(f"there is no topic {', '.join(names)}", operation="write", hint=hint)
         new = self._new_topics
         wanted = [NewTopic(name=name, partitions=new.partitions, replication_factor=new.replicas) for name in names]

@@ -1,7 +1,7 @@
-"""A DataFrame into a Kafka cluster, exactly once: what Spark calls.
+"""The writers that Spark calls to write a DataFrame into a Kafka cluster, exactly once.
 
-Spark makes a new writer for each batch, pickles it for the tasks, and lets the driver commit what they told. Each
-attempt of a task fills a transaction of its own; the driver decides which of them count (`kafka_sink_commit`).
+Spark makes a new writer for each batch, pickles it for the tasks, and passes their messages to the commit on the
+driver. Each attempt of a task fills its own transaction; the driver decides which of them are the batch (`commit`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from maxbrod.errors import ObjectNotFoundError, UsageError
 from maxbrod.storage.opening import open_storage
-from maxbrod.table.kafka_sink.commit import Committer
-from maxbrod.table.kafka_sink.message import Written
+from maxbrod.table.kafka_sink.commit import Committer, Written
 from maxbrod.table.kafka_sink.options import no_checkpoint, parse_sink_options, sink_name
 from maxbrod.table.kafka_sink.state import Decisions, Outcome
 from maxbrod.table.sink_columns import check_columns
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
     from maxbrod.config import StorageConfig
     from maxbrod.table.kafka_sink.options import SinkOptions
 
-# Under these names Spark tells tasks what they are part of.
+# Local properties in which Spark passes these to tasks.
 _BATCH_ID: Final = "streaming.sql.batchId"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _ONLY_BATCH: Final = 0
 _OF_CHECKPOINT: Final = "metadata"
-"""Spark has it in every checkpoint before the first batch runs."""
+"""Spark writes it into every checkpoint before the first batch."""
 
 
 def kafka_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceWriter:
@@ -55,14 +54,14 @@ def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool,
 
 
 class _Sink:
-    """What both writers share. Made on the driver before the tasks of a batch run, and once more to commit it."""
+    """What both writers share. Created on the driver before the tasks of a batch run, and again to commit it."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         self.write_id = uuid4().hex
         name = self.write_id if options.state is None else sink_name(options.state)
         self._ids_prefix = options.ids_prefix(name)
-        # Before any task runs: attempts may use again the transactional ids of what was decided before.
+        # Before any task runs, because attempts may reuse the transactional ids of an earlier decision.
         newest = self.committer().recover()
         if newest is None and options.checkpoint is not None:
             _require_checkpoint(options.checkpoint, options.storage)
@@ -78,7 +77,7 @@ class _Sink:
     def fill(self, iterator: Iterator[pa.RecordBatch], batch_id: int | None, query_id: str | None) -> Written:
         if self._settled is not None and self._settled == (batch_id, query_id):
             for _ in iterator:
-                pass  # read to its end, as Spark expects
+                pass  # Spark expects the rows to be read to the end
             return Written(query_id=query_id, skipped=True)
         from maxbrod.table.kafka_sink.task import Attempt, write_attempt  # noqa: PLC0415 - numba
 
@@ -89,7 +88,7 @@ class _Sink:
 
 
 def _require_checkpoint(url: str, options: StorageConfig) -> None:
-    """Spark's path may be one of another file system, or of another machine: then a decision would be lost."""
+    """Spark's path may be on another file system or machine. Then a restart would not find the decisions."""
     try:
         open_storage(url, options).head(_OF_CHECKPOINT)
     except ObjectNotFoundError:
@@ -113,7 +112,7 @@ class KafkaWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is no
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
-    """One batch of a stream. Its number reaches the tasks by the way, and the commit as an argument."""
+    """One batch of a stream. Tasks get its number from a local property, the commit as an argument."""
 
     def __init__(self, sink: _Sink) -> None:
         self._sink = sink

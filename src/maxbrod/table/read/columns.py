@@ -1,6 +1,6 @@
-"""The columns of the table: those of Spark's own Kafka source, under its names and types, and some of ours.
+"""The columns of the table: those of Spark's own Kafka source, with its names and types, and some more.
 
-Constant columns and conversions are made by Arrow or numpy over whole batches.
+Arrow or numpy makes each column for whole batches at once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from maxbrod.table.read.scope import Source
+
 _US_PER_MS: Final = 1000
 _MS_MAX: Final = (2**63 - 1) // _US_PER_MS
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -31,25 +33,16 @@ _SPARK_HEADERS: Final = spark.ArrayType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What every record of a slice shares."""
-
-    topic: str
-    topic_id: str
-    partition: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
     spark: spark.DataType
     arrow: pa.DataType
     make: Callable[[pa.RecordBatch, Source], pa.Array]
     needs: str | None = None
-    """The column of records that it is made of."""
+    """The column of records that it is made from; None: the row of the catalog is enough."""
 
 
 def column_names(request: str | None) -> list[str]:
-    """Of a comma-separated list; `*` are the usual ones. UsageError: one is unknown, or there twice."""
+    """The columns of a comma-separated list; `*` means the usual ones. UsageError: one is unknown or occurs twice."""
     names: list[str] = []
     for name in (word.strip() for word in (request or "*").split(",")):
         names += USUAL if name == "*" else [name]
@@ -60,7 +53,7 @@ def column_names(request: str | None) -> list[str]:
 def check_names(names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in _COLUMNS]
     if unknown:
-        raise UsageError(f"the table has no column {unknown[0]!r}", hint=f"choose of {', '.join(_COLUMNS)}")
+        raise UsageError(f"the table has no column {unknown[0]!r}", hint=f"choose from {', '.join(_COLUMNS)}")
     if not names or len(set(names)) < len(names):
         raise UsageError(f"columns must be named once each, not {', '.join(names) or 'none'}")
 
@@ -70,24 +63,24 @@ def spark_schema(names: Sequence[str]) -> spark.StructType:
 
 
 def names_in(schema: spark.StructType) -> list[str]:
-    """The columns of a schema that a user gave. UsageError: one has another type here."""
+    """The columns of a schema that a user gave. UsageError: the table has one with another type."""
     check_names(schema.fieldNames())
     for field in schema.fields:
         ours = _COLUMNS[field.name].spark
         if field.dataType != ours:
             raise UsageError(f"the column {field.name} is {ours.simpleString()}, not {field.dataType.simpleString()}")
         if not field.nullable:
-            raise UsageError(f"the column {field.name} may be null", hint="leave the schema to the table")
+            raise UsageError(f"the column {field.name} may be null", hint="do not give a schema")
     return list(schema.fieldNames())
 
 
 def needed(names: Sequence[str]) -> list[str]:
-    """The columns of records that these are made of; one at least, because records are counted by it."""
+    """The columns of records that these are made from. At least one, because its length is the number of records."""
     return sorted({each for name in names if (each := _COLUMNS[name].needs) is not None} or {"offset"})
 
 
-def told_by_rows(names: Sequence[str]) -> bool:
-    """Whether none of these is made of records: what the catalog says of a slice is enough then."""
+def are_in_rows(names: Sequence[str]) -> bool:
+    """Whether all of these follow from the row of a slice, so that no record needs to be read."""
     return all(_COLUMNS[name].needs is None for name in names)
 
 
@@ -104,7 +97,7 @@ def _repeated(text: str, count: int) -> pa.Array:
 
 
 def _timestamps(records: pa.RecordBatch, _: Source) -> pa.Array:
-    """Null where Spark's microseconds do not reach; `timestampMs` has those, too."""
+    """Null for times out of the range of Spark's microseconds; `timestampMs` has those, too."""
     times: NDArray[np.int64] = number_column(records.column("timestamp_ms"))
     fits = (times >= -_MS_MAX) & (times <= _MS_MAX)
     microseconds = np.where(fits, times, 0) * _US_PER_MS
@@ -113,7 +106,7 @@ def _timestamps(records: pa.RecordBatch, _: Source) -> pa.Array:
 
 
 def _headers(records: pa.RecordBatch, _: Source) -> pa.Array:
-    """As Spark's source has them: null where a record has none, and text for keys."""
+    """Headers as Spark's source has them: null for a record without any, and keys as text."""
     lists = records.column("headers")
     entries = lists.flatten()
     fields = [_texts(entries.field(0)), entries.field(1)]
@@ -128,7 +121,7 @@ def _texts(keys: pa.Array) -> pa.Array:
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        # Not UTF-8. Kafka's Java client puts a question mark there, too; once for each different key, not each record.
+        # Not UTF-8: a replacement character, as Kafka's Java client does. Once for each distinct key, not each record.
         encoded = keys.dictionary_encode()
         words = [word.decode(errors="replace") for word in encoded.dictionary.to_pylist()]
         return pa.array(words, pa.string()).take(encoded.indices)
@@ -173,4 +166,4 @@ _COLUMNS: Final = {
     "transactional": _as_is("transactional", spark.BooleanType(), pa.bool_()),
 }
 USUAL: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-"""What Spark's own Kafka source has, with `includeHeaders`."""
+"""The columns of Spark's own Kafka source with `includeHeaders`."""

@@ -1,7 +1,8 @@
-"""How many records a query is about, where the catalog alone can tell. Opens no segment."""
+"""Counts the records of a query from the catalog alone, where that is exact. Opens no segment."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,12 @@ if TYPE_CHECKING:
     from maxbrod.batch.cuts import Cut
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.table.read.options import TableOptions
+    from maxbrod.table.read.scope import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """The records of one partition. Partitions without any are not told."""
+    """The records of one partition."""
 
     topic: str
     topic_id: str
@@ -22,35 +24,28 @@ class Count:
 
 
 def count_records(options: TableOptions) -> tuple[Count, ...] | None:
-    """Per partition, in the order of topic ids.
+    """The counts of all partitions that have records, in the order of topic ids.
 
-    None: the catalog does not know it exactly, and the records must be counted. So it is where a limit of time or of
-    offsets goes through a segment, where transactions were aborted, and in other tools' layouts.
+    None: the catalog does not know them exactly, and the records must be counted. This is so where a limit of time or
+    offset falls inside a segment, where transactions were aborted, and in other tools' layouts.
     """
-    from maxbrod.table.read.archive import look_up  # noqa: PLC0415 - Delta, which no task needs
-    from maxbrod.table.read.scope import cut_of  # noqa: PLC0415 - pyspark
-    from maxbrod.table.read.splits import find_portions  # noqa: PLC0415 - as above
+    from maxbrod.table.read.splits import find_slices, open_table  # noqa: PLC0415 - Delta and pyspark
 
-    found: dict[tuple[str, str, int], int] = {}
-    for portion in find_portions(look_up(options.url, options.storage, options.layout), options):
-        known = known_records(
-            portion.stored,
-            cut_of(options.scopes, portion.source.topic, portion.source.partition, portion.end_offset),
-            committed=options.committed,
-        )
+    found: Counter[Source] = Counter()
+    for each in find_slices(open_table(options), options):
+        known = known_records(each.stored, each.cut(options.scopes), committed=options.committed)
         if known is None:
             return None
-        place = (portion.source.topic, portion.source.topic_id, portion.source.partition)
-        found[place] = found.get(place, 0) + known
+        found[each.source] += known
     return tuple(
-        Count(topic=topic, topic_id=topic_id, partition=partition, records=records)
-        for (topic, topic_id, partition), records in found.items()
+        Count(topic=each.topic, topic_id=each.topic_id, partition=each.partition, records=records)
+        for each, records in found.items()
         if records
     )
 
 
 def known_records(stored: Slice, cut: Cut, *, committed: bool) -> int | None:
-    """How many records of a slice are wanted, if that is known without looking into it."""
+    """How many records of a slice are inside the cut; None if only its records can tell."""
     if stored.details is not None or stored.control_records is None or (committed and stored.aborted):
         return None
     if not _all_in_time(stored, cut):
@@ -60,7 +55,7 @@ def known_records(stored: Slice, cut: Cut, *, committed: bool) -> int | None:
         end = min(end, cut.end_offset)
     if (first, end) == (stored.base_offset, stored.end_offset):
         return stored.records - stored.control_records
-    # Some of its offsets: without holes and markers, each is a record.
+    # A part of its offsets: if there are neither holes nor markers, each offset is a record.
     dense = stored.control_records == 0 and stored.records == stored.end_offset - stored.base_offset
     return max(end - first, 0) if dense else None
 
@@ -68,7 +63,7 @@ def known_records(stored: Slice, cut: Cut, *, committed: bool) -> int | None:
 def _all_in_time(stored: Slice, cut: Cut) -> bool:
     if cut.since_ms is None and cut.until_ms is None:
         return True
-    # Without an exact lowest time there may be records that have none.
+    # If the lowest timestamp is not exact, some records may have none.
     if not stored.min_timestamp_exact or stored.min_timestamp is None or stored.max_timestamp is None:
         return False
     late_enough = cut.since_ms is None or stored.min_timestamp >= cut.since_ms

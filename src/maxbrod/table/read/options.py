@@ -1,9 +1,9 @@
-"""The options of a read: text from Spark, values for us. A name that nobody knows is refused."""
+"""The options of a read, parsed from the text that Spark passes. Unknown names are refused."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -14,33 +14,34 @@ from maxbrod.table.read.columns import column_names
 from maxbrod.table.read.scope import Scope, both, decode_scopes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+Value = TypeVar("Value")
 SPLIT_BYTES: Final = 32 << 20
 _INT64_MAX: Final = 2**63 - 1
 _STORAGE: Final = "storage."
 _LEVELS: Final = {"read_committed": True, "read_uncommitted": False}
-_INCARNATIONS: Final = ("newest", "all")
+_INCARNATIONS: Final = {"newest": False, "all": True}
 _NAMES: Final = (
-    *("path", "layout", "topics", "partitions", "startingOffset", "endingOffset", "since", "until", "asOf"),
+    *("layout", "topics", "partitions", "startingOffset", "endingOffset", "since", "until", "asOf"),
     *("isolationLevel", "incarnations", "columns", "splitBytes"),
 )
 SCOPES: Final = "scopes"
-"""What `maxbrod query` makes of a query's filters, in the words of `encode_scopes`. No option for people."""
+"""The filters of a query, written by `maxbrod query` with `encode_scopes`. Not an option for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """What a read is to give. `storage` may hold secrets."""
+    """The parsed options of a read. `storage` may hold secrets."""
 
     url: str
     storage: StorageConfig = field(default_factory=StorageConfig, repr=False)
     layout: str | None = None
     topics: tuple[str, ...] = ()
-    """Patterns; none: all topics."""
+    """Patterns; empty: all topics."""
     scope: Scope = field(default_factory=Scope)
     parts: tuple[Scope, ...] = ()
-    """Of the scope, only what is in one of these is asked for; none: all of it."""
+    """If not empty, only the parts of the scope that are in one of these are read."""
     as_of: str | None = None
     committed: bool = True
     every_incarnation: bool = False
@@ -49,14 +50,13 @@ class TableOptions:
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
-        """What is in one of these is to be read; one at least."""
+        """At least one. Everything in one of them is read."""
         return tuple(both(self.scope, each) for each in self.parts) or (self.scope,)
 
 
 def parse_options(options: Mapping[str, str]) -> TableOptions:
-    """Names in any case, as Spark hands them over in lower case. UsageError says what cannot be right."""
-    given = {name.lower(): value for name, value in options.items()}
-    _refuse_unknown(given)
+    """Names in any case, because Spark passes them in lower case. UsageError names the option that is wrong."""
+    given = known_options(options, _NAMES, what="the table", hidden=("path", SCOPES))
 
     def get(name: str) -> str | None:
         return given.get(name.lower())
@@ -80,25 +80,37 @@ def parse_options(options: Mapping[str, str]) -> TableOptions:
         ),
         parts=decode_scopes(get(SCOPES) or "[]"),
         as_of=get("asOf"),
-        committed=_LEVELS[_choice("isolationLevel", get("isolationLevel") or "read_committed", tuple(_LEVELS))],
-        every_incarnation=_choice("incarnations", get("incarnations") or "newest", _INCARNATIONS) == "all",
+        committed=choice("isolationLevel", get("isolationLevel") or "read_committed", _LEVELS),
+        every_incarnation=choice("incarnations", get("incarnations") or "newest", _INCARNATIONS),
         columns=tuple(column_names(get("columns"))),
         split_bytes=size_of("splitBytes", get("splitBytes"), SPLIT_BYTES),
     )
 
 
 def wanted_columns(options: Mapping[str, str]) -> str | None:
-    """The option of that name, in any case."""
+    """The option `columns`, in any case."""
     return next((value for name, value in options.items() if name.lower() == "columns"), None)
 
 
-def _refuse_unknown(given: Mapping[str, str]) -> None:
-    known = {SCOPES, *(name.lower() for name in _NAMES)}
-    unknown = sorted(name for name in given if name not in known and not name.startswith(_STORAGE))
-    if unknown:
-        raise UsageError(
-            f"the table has no option {unknown[0]!r}", hint=f"choose of {', '.join(_NAMES[1:])}, storage.*"
-        )
+def known_options(
+    options: Mapping[str, str],
+    names: Sequence[str],
+    *,
+    what: str,
+    hidden: Sequence[str] = (),
+    prefixes: tuple[str, ...] = (_STORAGE,),
+) -> dict[str, str]:
+    """The options by their names in lower case, as Spark passes them. UsageError: one is unknown.
+
+    `hidden` names are accepted, but not suggested.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    known = {name.lower() for name in (*names, *hidden)}
+    unknown = next((name for name in sorted(given) if name not in known and not name.startswith(prefixes)), None)
+    if unknown is not None:
+        suggested = ", ".join([*names, *(f"{each}*" for each in prefixes)])
+        raise UsageError(f"{what} has no option {unknown!r}", hint=f"choose one of {suggested}")
+    return given
 
 
 def storage_of(given: Mapping[str, str]) -> StorageConfig:
@@ -116,18 +128,18 @@ def storage_of(given: Mapping[str, str]) -> StorageConfig:
     except ValidationError as error:
         wrong = error.errors(include_input=False, include_url=False)[0]
         name = ".".join(map(str, wrong["loc"]))
-        # Not `from error`: Spark would print its cause, too.
-        raise UsageError(f"the option storage.{name} cannot be right: {wrong['msg']}") from None
+        # Not `from error`, because Spark would print the cause with its values, which may be secrets.
+        raise UsageError(f"the option storage.{name} is invalid: {wrong['msg']}") from None
 
 
 def _number(name: str, word: str) -> int:
     if not (word.isascii() and word.isdigit() and int(word) <= _INT64_MAX):
-        raise UsageError(f"the option {name} is {word!r}, which is no offset")
+        raise UsageError(f"the option {name} is {word!r}, which is not an offset")
     return int(word)
 
 
 def size_of(name: str, word: str | None, default: int) -> int:
-    """The bytes that an option says, or `default` where it is not given."""
+    """The bytes that an option gives, or `default` without it."""
     if word is None:
         return default
     try:
@@ -135,11 +147,16 @@ def size_of(name: str, word: str | None, default: int) -> int:
     except ValueError as error:
         raise UsageError(f"the option {name} is {word!r}, which {error}") from None
     if not isinstance(found, int) or found < 1:
-        raise UsageError(f"the option {name} must be 1 at least")
+        raise UsageError(f"the option {name} must be at least 1")
     return found
 
 
-def _choice(name: str, word: str, choices: tuple[str, ...]) -> str:
+def choice(name: str, word: str, choices: Mapping[str, Value]) -> Value:
+    """What an option means. UsageError: none of the choices."""
     if word not in choices:
-        raise UsageError(f"the option {name} is {word!r}", hint=f"choose of {', '.join(choices)}")
-    return word
+        raise UsageError(f"the option {name} is {word!r}", hint=f"choose one of {', '.join(choices)}")
+    return choices[word]
+
+
+def switch(name: str, word: str) -> bool:
+    return choice(name, word.lower(), {"true": True, "false": False})

@@ -1,4 +1,4 @@
-"""Reads the slices of one split as rows of the table: what a task does. Nothing here looks at single records."""
+"""Reads the slices of one split as rows of the table, in a task. Works on whole batches, never on single records."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.layouts.decoding import decode_portions
 from maxbrod.layouts.reading import read_logs, read_records
-from maxbrod.table.read.columns import convert, needed, told_by_rows
+from maxbrod.table.read.columns import are_in_rows, convert, needed
 from maxbrod.table.read.counting import known_records
-from maxbrod.table.read.scope import cut_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,35 +19,34 @@ if TYPE_CHECKING:
     from maxbrod.batch.cuts import Cut
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
-    from maxbrod.table.read.scope import Scope
-    from maxbrod.table.read.splits import SliceRead
+    from maxbrod.table.read.scope import Scope, SliceRead
 
 _UNREAD_ROWS: Final = 1 << 16
 
 
 def read_split(
-    storage: Storage, portions: Iterable[SliceRead], scopes: Sequence[Scope], names: Sequence[str], *, committed: bool
+    storage: Storage, reads: Iterable[SliceRead], scopes: Sequence[Scope], names: Sequence[str], *, committed: bool
 ) -> Iterator[pa.RecordBatch]:
     """Batches of the columns `names`, none of them empty, in the order of offsets."""
-    for portion in portions:
-        cut = cut_of(scopes, portion.source.topic, portion.source.partition, portion.end_offset)
-        count = known_records(portion.stored, cut, committed=committed) if told_by_rows(names) else None
+    for each in reads:
+        cut = each.cut(scopes)
+        count = known_records(each.stored, cut, committed=committed) if are_in_rows(names) else None
         if count is not None:
-            yield from (convert(each, portion.source, names) for each in _unread(count))
+            yield from (convert(unread, each.source, names) for unread in _unread(count))
             continue
         columns = _columns(names, cut)
-        if portion.stored.details is not None:
-            found = read_records(storage, portion.stored, columns=columns)
+        if each.stored.details is not None:
+            found = read_records(storage, each.stored, columns=columns)
         else:
-            found = _native(storage, portion.stored, cut, columns, committed=committed)
+            found = _native(storage, each.stored, cut, columns, committed=committed)
         for records in found:
             kept = _kept(records, cut)
             if kept.num_rows:
-                yield convert(kept, portion.source, names)
+                yield convert(kept, each.source, names)
 
 
 def _unread(count: int) -> Iterator[pa.RecordBatch]:
-    """So many records, of which nothing is known but that they are there."""
+    """`count` records of which no column is read."""
     for first in range(0, count, _UNREAD_ROWS):
         yield pa.RecordBatch.from_arrays([pa.nulls(min(_UNREAD_ROWS, count - first))], ["unread"])
 
@@ -66,8 +64,8 @@ def _native(
         chosen = headers.take(visible & cut.touches(headers))
         yield from decode_portions(data, chosen, columns=columns, object_name=storage.name_of(stored.path))
         if cut.end_offset is not None and headers.last_offset[-1] + 1 >= cut.end_offset < stored.end_offset:
-            # What stands behind need not be fetched. Every batch until here was checked by its own checksum; the
-            # digest of the whole is for who reads the whole.
+            # The rest of the slice need not be fetched. Every batch up to here was checked by its own CRC; the digest
+            # of the slice can be checked only by reading all of it.
             return
 
 

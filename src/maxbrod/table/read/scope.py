@@ -1,23 +1,25 @@
-"""What a query is about: topics, partitions, offsets and times, by options and by Spark's filters. Pure.
+"""The scope of a read: topics, partitions, offsets and times, from options and from Spark's filters. Pure.
 
-A filter narrows the scope to what may pass it, and is left to Spark all the same: whatever a filter says that is not
-understood here costs time, never records. A query that reads a table in several places has a scope for each of them,
-and what lies in one of the scopes is read.
+A filter narrows the scope to records that may pass it, and Spark still applies the filter itself. So a filter that is
+not understood here costs time, never records. A query that reads a table in several places has a scope for each, and
+everything in one of the scopes is read.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import TypeAdapter
 from pyspark.sql import datasource as spark
 
 from maxbrod.batch.cuts import Cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from maxbrod.layouts.kafka.slices import Slice
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US_PER_MS: Final = 1000
@@ -26,7 +28,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """None is no limit. Offsets and times are [first, end), times in milliseconds."""
+    """None: no limit. Offsets and times are [first, end), times in milliseconds."""
 
     topics: frozenset[str] | None = None
     topic_prefix: str = ""
@@ -43,7 +45,7 @@ class Scope:
         return self.partitions is None or number in self.partitions
 
     def covers(self, other: Scope) -> bool:
-        """Whether all that the other scope is about is in this one, too."""
+        """Whether this scope contains the other one."""
         return (
             _holds(self.topics, other.topics)
             and (other.topic_prefix.startswith(self.topic_prefix) or _all_start(other.topics, self.topic_prefix))
@@ -56,7 +58,7 @@ class Scope:
 
 
 def both(one: Scope, other: Scope) -> Scope:
-    """What is in both."""
+    """The intersection."""
     return Scope(
         topics=one.topics if other.topics is None else _common(one.topics, other.topics),
         topic_prefix=max(one.topic_prefix, other.topic_prefix, key=len),
@@ -68,8 +70,35 @@ def both(one: Scope, other: Scope) -> Scope:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What every record of a slice shares."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRead:
+    """One slice of one partition, to be read from `first_offset` up to but not `end_offset`.
+
+    Defined here because it travels to the tasks, which then need not load what plans a read (Delta).
+    """
+
+    source: Source
+    stored: Slice
+    first_offset: int = 0
+    end_offset: int
+
+    def cut(self, scopes: Sequence[Scope]) -> Cut:
+        """Which of its records may be in one of the scopes."""
+        found = cut_of(scopes, self.source.topic, self.source.partition, self.end_offset)
+        return replace(found, first_offset=max(found.first_offset, self.first_offset))
+
+
 def cut_of(scopes: Sequence[Scope], topic: str, partition: int, end_offset: int | None = None) -> Cut:
-    """Which records of a partition that ends at `end_offset` may be in one of the scopes, as one range each way."""
+    """One range of offsets and one of times that contain everything of a partition in one of the scopes."""
     touching = [each for each in scopes if each.has_topic(topic) and each.has_partition(partition)]
     ends, untils = [each.end_offset for each in touching], [each.until_ms for each in touching]
     sinces = [each.since_ms for each in touching]
@@ -81,26 +110,21 @@ def cut_of(scopes: Sequence[Scope], topic: str, partition: int, end_offset: int 
     )
 
 
+_SCOPES: Final = TypeAdapter(tuple[Scope, ...])
+
+
 def encode_scopes(scopes: Iterable[Scope]) -> str:
-    """Text for an option of the table."""
-    return json.dumps([{each.name: _plain(getattr(scope, each.name)) for each in fields(Scope)} for scope in scopes])
+    """JSON, for an option of the table."""
+    return _SCOPES.dump_json(tuple(scopes)).decode()
 
 
 def decode_scopes(text: str) -> tuple[Scope, ...]:
     """The inverse of `encode_scopes`."""
-    return tuple(Scope(**{name: _value(name, found) for name, found in each.items()}) for each in json.loads(text))
-
-
-def _value(name: str, found: Any) -> Any:  # noqa: ANN401 - what a field of `Scope` has
-    return frozenset(found) if name in {"topics", "partitions"} and found is not None else found
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - what JSON has
-    return sorted(value) if isinstance(value, frozenset) else value
+    return _SCOPES.validate_json(text, strict=True)
 
 
 def narrow(scope: Scope, filters: Iterable[spark.Filter]) -> Scope:
-    """What may pass all of the filters."""
+    """The scope of records that may pass all filters."""
     for each in filters:
         scope = _narrowed(scope, each)
     return scope
@@ -109,12 +133,12 @@ def narrow(scope: Scope, filters: Iterable[spark.Filter]) -> Scope:
 def _narrowed(scope: Scope, condition: spark.Filter) -> Scope:
     match condition:
         case spark.StringStartsWith(attribute=("topic",), value=str(prefix)):
-            # Of two prefixes the longer one decides; if they contradict each other, Spark's own look finds nothing.
+            # The longer of two prefixes decides. If they contradict each other, Spark's own filter drops everything.
             return replace(scope, topic_prefix=max(scope.topic_prefix, prefix, key=len))
         case spark.EqualTo(attribute=(column,), value=value) | spark.EqualNullSafe(attribute=(column,), value=value):
             return _one_of(scope, column, (value,))
         case spark.In(attribute=(column,), value=values):
-            # Nothing equals null.
+            # No value equals null.
             return _one_of(scope, column, tuple(value for value in values if value is not None))
         case spark.GreaterThanOrEqual(attribute=(column,), value=value):
             return _between(scope, column, value, None)
@@ -141,14 +165,14 @@ def _one_of(scope: Scope, column: str, values: tuple[Any, ...]) -> Scope:
 
 
 def _between(scope: Scope, column: str, first: Any, end: Any, *, beyond: bool = False) -> Scope:  # noqa: ANN401
-    """[first, end) of offsets or times, one of them given; `beyond`: not from it on, but from just above it."""
+    """Limit offsets or times to [first, end), one of which is given; `beyond`: the limit is just above the value."""
     step = _step(column, tuple(value for value in (first, end) if value is not None))
     if step is None:
         return scope
     low = None if first is None else min(step(first, beyond), _INT64_MAX)
     high = None if end is None else step(end, beyond)
     if high is not None and high > _INT64_MAX:
-        # Up to the highest that there is: no limit.
+        # Above the highest value there can be: no limit.
         high = None
     if column == "offset":
         return replace(scope, first_offset=max(scope.first_offset, low or 0), end_offset=_lower(scope.end_offset, high))
@@ -156,7 +180,7 @@ def _between(scope: Scope, column: str, first: Any, end: Any, *, beyond: bool = 
 
 
 def _step(column: str, values: tuple[Any, ...]) -> Callable[[Any, bool], int] | None:
-    """How a value becomes the first offset or millisecond that is not below it, or is above it."""
+    """The function from a value to the first offset or millisecond at, or if `beyond` above, it. None: unknown."""
     if column in {"offset", "timestampMs"} and all(map(_is_number, values)):
         return lambda value, beyond: int(value) + beyond
     if column == "timestamp" and all(isinstance(value, datetime) and value.tzinfo is not None for value in values):

@@ -1,110 +1,134 @@
-"""Follows one archive: looks it up when it has changed, and turns checkpoints into plans and back."""
+"""Follows one archive: opens it again when it has changed, and turns checkpoints into plans and back.
+
+Spark plans a batch again after a crash, by then perhaps from other rows. So only the batch's offsets count, and each of
+them must be accounted for: by data, or by a gap.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow.compute as pc
 
-from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
+from maxbrod.archive.incarnations import incarnations_in, newest_ids, select_names
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.batch.columns import number_array, number_column
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.model import PartitionId
-from maxbrod.table.read.archive import look_up, topic_ranks
-from maxbrod.table.stream.batches import group_portions, plan_batch
+from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.errors import LogTruncatedError
+from maxbrod.model import GapReason, PartitionId
+from maxbrod.table.read.splits import group, open_table, slice_read
 from maxbrod.table.stream.options import EARLIEST, LATEST
-from maxbrod.table.stream.plan import Limits, advance, mark_at
-from maxbrod.table.stream.positions import StreamPosition, decode_position, encode_position, is_start
-from maxbrod.table.stream.resuming import check_known
+from maxbrod.table.stream.plan import ACCEPT, OPERATION, Limits, advance, check_known, lost, mark_at
+from maxbrod.table.stream.positions import (
+    StreamPosition,
+    decode_position,
+    encode_position,
+    is_start,
+    ranges_between,
+    without,
+)
 from maxbrod.table.stream.view import view_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from maxbrod.archive.opening import AnyCatalog, Archive
     from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.table.read.archive import LookedUp
-    from maxbrod.table.stream.batches import StreamPortion
+    from maxbrod.archive.snapshots import Moment
+    from maxbrod.table.read.scope import Scope, SliceRead
     from maxbrod.table.stream.options import StreamOptions
-    from maxbrod.table.stream.positions import Mark
+    from maxbrod.table.stream.positions import Mark, Range
     from maxbrod.table.stream.view import View
+
+_Row: TypeAlias = Segment | Gap
+_FOREVER: Final = 2**63 - 1
 
 
 class Follower:
-    """Holds nothing that a checkpoint does not hold, but for what spares a second look at an unchanged archive."""
+    """Holds nothing that a checkpoint does not hold, except a cache of the archive while it is unchanged."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._archive: LookedUp | None = None
+        self._lossy = not options.fail_on_data_loss
+        self._archive: Archive | None = None
         self._view: View | None = None
         self._stands_still = False
 
     def stand_still(self) -> None:
-        """From now on the archive has no news: what it holds now is what the stream ends with."""
+        """End the stream with what the archive holds now (trigger availableNow)."""
         self._look()
         self._stands_still = True
 
     def latest(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any]:
-        """Where the batch ends that begins at `start`; `start` itself if there is nothing to read."""
+        """The end of the batch that begins at `start`; `start` itself if there is nothing to read."""
         archive, view = self._look()
         begun = None if is_start(start) else decode_position(start)
         before = StreamPosition(marks=self._beginning(archive, view)) if begun is None else begun
-        if self._options.fail_on_data_loss:
+        if not self._lossy:
             check_known(view, before)
         limits = Limits(offsets=self._options.offsets_max, bytes=self._options.bytes_max) if limited else Limits()
-        lossy = not self._options.fail_on_data_loss
-        end = advance(view, before, limits, self._options.table.scope, lossy=lossy)
+        end = advance(view, before, limits, self._options.table.scope, lossy=self._lossy)
         if begun is None:
-            # The stream's beginning is not remembered by Spark, so that its first batch says where it began.
+            # Spark's checkpoint does not record where the stream began, so the end of its first batch does.
             begins = {each: mark.end for each, mark in before.marks.items()}
             return encode_position(StreamPosition(marks=end.marks, begins={**begins, **end.begins}))
         return start if end is begun else encode_position(end)
 
-    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[StreamPortion, ...]]:
-        """What each task of a batch reads."""
+    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[SliceRead, ...]]:
+        """The slices that each task of a batch reads."""
         archive, _ = self._look(to_plan=True)
         table = self._options.table
         begun = None if is_start(start) else decode_position(start)
-        lossy = not self._options.fail_on_data_loss
-        portions = plan_batch(archive.catalog, begun, decode_position(end), table.scope, lossy=lossy)
-        return group_portions(portions, table.split_bytes)
+        reads = plan_batch(archive.catalog, begun, decode_position(end), table.scope, lossy=self._lossy)
+        return group(reads, table.split_bytes)
 
-    def _look(self, *, to_plan: bool = False) -> tuple[LookedUp, View]:
-        """Rows of a plan are those of today, even if the stream is to end with what there was."""
+    def _look(self, *, to_plan: bool = False) -> tuple[Archive, View]:
+        """The archive, opened again if it has changed.
+
+        A plan needs today's rows even if the stream stands still: `gc` may have deleted the objects of older rows.
+        """
         wanted = to_plan or not self._stands_still
         if self._archive is None or self._view is None or (wanted and _is_outdated(self._archive, to_plan=to_plan)):
-            table = self._options.table
-            self._archive = look_up(table.url, table.storage, table.layout)
+            self._archive = open_table(self._options.table)
             if self._view is None or not self._stands_still:
-                self._view = view_of(self._archive, table)
+                self._view = view_of(self._archive, self._options.table)
         return self._archive, self._view
 
-    def _beginning(self, archive: LookedUp, view: View) -> dict[PartitionId, Mark]:
-        """What a new stream counts as read. UsageError: a topic or a run is not there."""
-        starting, snapshot = self._options.starting, archive.last_snapshot()
-        # A topic without a record has no row, and is no mistake.
-        empty = () if snapshot is None else snapshot.topics.values()
+    def _beginning(self, archive: Archive, view: View) -> dict[PartitionId, Mark]:
+        """What a new stream counts as read. UsageError: a topic or a run does not exist."""
+        starting, runs = self._options.starting, archive.catalog.runs()
+        now = find_moment(archive.storage, runs, None)
+        # A topic without records has no row, and naming it is no mistake.
+        empty = () if now.snapshot is None else now.snapshot.topics.values()
         select_names({*view.topics.values(), *empty}, self._options.table.topics, may_come=True)
         if starting == LATEST:
             return _ends(view)
         marks: dict[PartitionId, Mark] = {}
-        then = None if starting == EARLIEST else archive.snapshot_of(starting)
+        then = None if starting == EARLIEST else find_moment(archive.storage, runs, starting).snapshot
         ends = {} if then is None else then.ends
         cut = {} if then is None else _epochs_before(archive, then)
-        older = set() if self._options.table.every_incarnation else _older_ids(archive, view, snapshot)
+        older = set() if self._options.table.every_incarnation else _older_ids(archive, view, now)
         for number, each in enumerate(view.partitions):
             first, last = int(view.base[view.starts[number]]), int(view.end[view.starts[number + 1] - 1])
             if each.topic_id in older:
                 marks[each] = mark_at(view, number, last)
             elif each in cut:
-                # Its epoch is that of the history that the run saw: by it the stream finds where that was cut.
+                # The epoch is that of the history which the run saw: by it the stream finds where that was truncated.
                 marks[each] = replace(mark_at(view, number, ends[each]), epoch=cut[each])
             elif each in ends:
                 marks[each] = mark_at(view, number, min(max(ends[each], first), last))
         return marks
 
 
-def _is_outdated(archive: LookedUp, *, to_plan: bool) -> bool:
+def _is_outdated(archive: Archive, *, to_plan: bool) -> bool:
     if isinstance(archive.catalog, Catalog):
         return not archive.catalog.is_newest()
-    # Only another survey tells what other tools have done meanwhile; the one that a batch was found by is new enough.
+    # Only a new survey shows what another tool has done since. The one that found a batch is new enough to plan it.
     return not to_plan
 
 
@@ -113,16 +137,17 @@ def _ends(view: View) -> dict[PartitionId, Mark]:
     return {each: mark_at(view, number, last[number]) for number, each in enumerate(view.partitions)}
 
 
-def _epochs_before(archive: LookedUp, then: Snapshot) -> dict[PartitionId, int]:
-    """Of partitions whose rows were replaced since a run: the highest leader epoch of what the run left."""
+def _epochs_before(archive: Archive, then: Snapshot) -> dict[PartitionId, int]:
+    """For partitions whose rows were replaced after a run: the highest leader epoch of the rows at that run."""
     replaced = {
         each for each, count in archive.catalog.revisions().items() if count > then.revisions.get(each, 0)
     } & then.ends.keys()
     if not replaced:
         return {}
-    columns = ("topic_id", "partition", "last_leader_epoch")
     rows = archive.catalog.rows(
-        columns=columns, as_of={each: then.ends[each] for each in replaced}, revisions=then.revisions
+        columns=("topic_id", "partition", "last_leader_epoch"),
+        as_of={each: then.ends[each] for each in replaced},
+        revisions=then.revisions,
     )
     highest = rows.group_by(["topic_id", "partition"]).aggregate([("last_leader_epoch", "max")]).to_pylist()
     found = {
@@ -132,12 +157,87 @@ def _epochs_before(archive: LookedUp, then: Snapshot) -> dict[PartitionId, int]:
     return {each: -1 if found.get(each) is None else found[each] for each in replaced}
 
 
-def _older_ids(archive: LookedUp, view: View, snapshot: Snapshot | None) -> set[str]:
-    """Of topics that were created again, those that were before."""
+def _older_ids(archive: Archive, view: View, now: Moment) -> set[str]:
+    """The ids of topics that were deleted and created again under the same name."""
     rows = archive.catalog.rows(columns=("topic", "topic_id", "written_at"))
-    found = rows.filter(pc.field("topic_id").isin(sorted(view.topics))).group_by("topic_id")
-    incarnations = [
-        Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
-        for each in found.aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
-    ]
-    return view.topics.keys() - newest_ids(incarnations, topic_ranks(snapshot))
+    incarnations = incarnations_in(rows.filter(pc.field("topic_id").isin(sorted(view.topics))))
+    return view.topics.keys() - newest_ids(incarnations, now.ranks)
+
+
+def plan_batch(
+    catalog: AnyCatalog, start: StreamPosition | None, end: StreamPosition, scope: Scope, *, lossy: bool
+) -> list[SliceRead]:
+    """In the order of topic ids, partitions and offsets. RefusedError: some of it is no longer in the archive."""
+    ranges = ranges_between(start, end)
+    found = _rows_of(catalog, ranges) if ranges else {}
+    planned: list[SliceRead] = []
+    for each in sorted(ranges):
+        rows, mark = found.get(each, []), end.marks[each]
+        if not lossy:
+            _check(each, ranges[each], rows, mark)
+        planned += _reads(ranges[each], rows, mark, scope)
+    return planned
+
+
+def _rows_of(catalog: AnyCatalog, ranges: Mapping[PartitionId, Sequence[Range]]) -> dict[PartitionId, list[_Row]]:
+    lows = {each: wanted[0][0] for each, wanted in ranges.items()}
+    highs = {each: wanted[-1][1] for each, wanted in ranges.items()}
+    table = catalog.rows(offsets=(min(lows.values()), max(highs.values())), as_of=highs).combine_chunks()
+    # Filtered as columns first, because an archive may have millions of rows.
+    found: dict[PartitionId, list[_Row]] = {}
+    for row in decode_rows(table.filter(_ending_after(table, lows))):
+        if isinstance(row, Segment | Gap):
+            found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(row)
+    return found
+
+
+def _ending_after(table: pa.Table, lows: Mapping[PartitionId, int]) -> pa.Array:
+    groups = table.group_by(["topic_id", "partition"], use_threads=False).aggregate([("kind", "count")]).to_pylist()
+    wanted = [lows[PartitionId(topic_id=each["topic_id"], partition=each["partition"])] for each in groups]
+    low = np.repeat(np.array(wanted, np.int64), [each["kind_count"] for each in groups])
+    ends = table["end_offset"].combine_chunks()
+    return number_array((number_column(ends) if len(ends) else low) > low)
+
+
+def _check(partition: PartitionId, ranges: Sequence[Range], rows: Sequence[_Row], mark: Mark) -> None:
+    other = next((row for row in rows if _is_newer(row, mark) and without(ranges, [_span(row)]) != ranges), None)
+    if other is not None:
+        raise LogTruncatedError(
+            "the log was truncated after this batch was planned, and the archive now holds another history",
+            operation=OPERATION,
+            object_name=f"{other.topic}-{other.partition}",
+            offset=other.base_offset,
+            hint=f"undo in the stream's target everything from this offset on; {ACCEPT}",
+        )
+    held = [_span(row) for row in rows if isinstance(row, Segment) or row.reason is not GapReason.PRUNED]
+    missing = without(ranges, held)
+    if missing:
+        name = f"{rows[0].topic}-{rows[0].partition}" if rows else str(partition)
+        raise lost(name, *missing[0])
+
+
+def _reads(ranges: Sequence[Range], rows: Sequence[_Row], mark: Mark, scope: Scope) -> Iterator[SliceRead]:
+    for row in rows:
+        if not isinstance(row, Segment) or _is_newer(row, mark) or not _in_scope(row, scope):
+            continue
+        whole = slice_read(row)
+        for first, end in ranges:
+            low, high = max(first, row.base_offset), min(end, row.end_offset)
+            if low < high:
+                yield replace(whole, first_offset=low, end_offset=high)
+
+
+def _is_newer(row: _Row, mark: Mark) -> bool:
+    """Whether it was written after the log was truncated. A later batch reads it, if the stream accepts that."""
+    return isinstance(row, Segment) and row.first_leader_epoch > mark.epoch
+
+
+def _span(row: _Row) -> Range:
+    return row.base_offset, row.end_offset
+
+
+def _in_scope(row: Segment, scope: Scope) -> bool:
+    high = _FOREVER if scope.end_offset is None else scope.end_offset
+    if row.end_offset <= scope.first_offset or row.base_offset >= high:
+        return False
+    return scope.since_ms is None or row.max_timestamp is None or row.max_timestamp >= scope.since_ms

@@ -1,18 +1,23 @@
-"""Where a stream's next batch ends: from where it stands, what the archive holds, and how much it may take. Pure.
+"""Plans the next batch of a stream: from its position, the archive's rows, and the limits of a batch. Pure.
 
-With a limit the oldest segments come first, over all partitions, so that none runs ahead of the others and watermarks
-hold. Python touches partitions that have news, and rows that a batch takes; all others are looked at by numpy.
+If a batch is limited, it takes the oldest segments of all partitions first, so that no partition runs ahead of the
+others and watermarks hold. Python looks at partitions that have changed and at rows that a batch takes; numpy looks at
+all others.
+
+An archive only grows, with three exceptions: a log was truncated and written again, so that rows which the stream has
+read were replaced; rows were pruned before they were read; or it is another archive. Each of them is an error unless
+the stream's options accept it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from maxbrod.errors import LogTruncatedError, RefusedError
 from maxbrod.table.stream.positions import Mark, StreamPosition, without
-from maxbrod.table.stream.resuming import resume
 from maxbrod.table.stream.view import TIMELESS
 
 if TYPE_CHECKING:
@@ -24,10 +29,13 @@ if TYPE_CHECKING:
     from maxbrod.table.read.scope import Scope
     from maxbrod.table.stream.view import View
 
+OPERATION: Final = "follow an archive"
+ACCEPT: Final = "the option failOnDataLoss=false continues with what the archive holds"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one batch; None: none. Bytes are as stored, and a single segment may have more."""
+    """The limits of one batch; None: no limit. Bytes are stored bytes, and a single segment may exceed them."""
 
     offsets: int | None = None
     bytes: int | None = None
@@ -35,16 +43,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Rows that a batch may take, in order of partition and offset."""
+    """Rows that a batch may take, by partition and offset."""
 
     rows: NDArray[np.int64]
     groups: NDArray[np.int64]
     first: NDArray[np.int64]
-    """Where each is read from: its base, or what was read of it before."""
+    """Where reading each begins: at its base, or behind what was read of it before."""
 
 
 def advance(view: View, start: StreamPosition, limits: Limits, scope: Scope, *, lossy: bool) -> StreamPosition:
-    """`start` itself where there is no news. RefusedError: records are lost to the stream, unless that is accepted."""
+    """The next position; `start` itself if nothing is new. RefusedError: the stream lost records, unless `lossy`."""
     lows = {number: resume(view, number, start.marks.get(each), lossy=lossy) for number, each in _news(view, start)}
     marks: dict[PartitionId, Mark] = dict(start.marks)
     begins: dict[PartitionId, int] = {}
@@ -59,7 +67,7 @@ def advance(view: View, start: StreamPosition, limits: Limits, scope: Scope, *, 
         mark = marks[each]
         fresh = view.mendable_in(number, mark.end, end)
         marks[each] = Mark(end, max(mark.epoch, epoch), (*mark.open, *fresh))
-    # A partition that the limit left out joins later.
+    # A new partition of which the limit left nothing joins in a later batch.
     kept = {each: mark for each, mark in marks.items() if each in start.marks or mark.end > begins[each]}
     if kept == start.marks:
         return start
@@ -67,14 +75,14 @@ def advance(view: View, start: StreamPosition, limits: Limits, scope: Scope, *, 
 
 
 def mark_at(view: View, number: int, end: int) -> Mark:
-    """As if a stream had read a partition up to there."""
+    """The mark of a stream that has read a partition up to `end`."""
     rows = view.rows_of(number)
     below = slice(rows.start, rows.start + int(np.searchsorted(view.base[rows], end)))
     return Mark(end, int(view.last_epoch[below].max(initial=-1)), view.mendable_in(number, 0, end))
 
 
 def _news(view: View, start: StreamPosition) -> list[tuple[int, PartitionId]]:
-    """Partitions whose end or last epoch is another than the stream's, or that have something to be mended."""
+    """Partitions whose end or last epoch differs from the stream's, or that have open gaps."""
     last = view.starts[1:] - 1
     ends, epochs = view.end[last].tolist(), view.first_epoch[last].tolist()
     found = []
@@ -86,7 +94,7 @@ def _news(view: View, start: StreamPosition) -> list[tuple[int, PartitionId]]:
 
 
 def _mended(view: View, number: int, low: int, before: Mark | None) -> Mark:
-    """Where the partition stands before it takes new rows: what it had passed over and now has is open no more."""
+    """The mark before new rows are added: open gaps that the archive has filled since are closed."""
     if before is None:
         return Mark(low, -1, () if view.native else view.mendable_in(number, 0, low))
     wanted = [(first, min(end, low)) for first, end in before.open if first < low]
@@ -104,7 +112,7 @@ def _candidates(view: View, lows: Mapping[int, int]) -> _Candidates:
     rows, groups, firsts = ([np.empty(0, np.int64)] for _ in range(3))
     for number, low in lows.items():
         span = view.rows_of(number)
-        # Rows do not overlap, so that ends rise as bases do.
+        # Rows do not overlap, so ends are sorted as bases are.
         mine = np.arange(span.start + np.searchsorted(view.end[span], low, side="right"), span.stop, dtype=np.int64)
         rows.append(mine)
         groups.append(np.full(mine.size, number, np.int64))
@@ -113,14 +121,14 @@ def _candidates(view: View, lows: Mapping[int, int]) -> _Candidates:
 
 
 def _taken(view: View, candidates: _Candidates, limits: Limits, scope: Scope) -> list[tuple[int, int, int]]:
-    """The number, new end and highest epoch of each partition that the batch takes something of."""
+    """The number, new end and highest epoch of each partition that the batch reads."""
     order = np.argsort(_ages(view, candidates), kind="stable")
     rows, groups, first = candidates.rows[order], candidates.groups[order], candidates.first[order]
     wanted = view.data[rows] & _in_scope(view, rows, scope)
     by_offsets, left = _fitting(np.where(wanted, view.end[rows] - first, 0), limits.offsets)
     by_bytes, _ = _fitting(np.where(wanted, view.bytes[rows], 0), limits.bytes)
     if by_bytes == 0 or not wanted[:by_bytes].any():
-        # One segment at the least, or the stream would stand still.
+        # At least one segment, or the stream would never advance.
         by_bytes = max(by_bytes, int(np.argmax(wanted)) + 1) if wanted.any() else rows.size
     count = min(by_offsets, by_bytes)
     ends = view.end[rows[:count]].tolist()
@@ -135,7 +143,7 @@ def _taken(view: View, candidates: _Candidates, limits: Limits, scope: Scope) ->
 
 
 def _ages(view: View, candidates: _Candidates) -> NDArray[np.int64]:
-    """The highest timestamp of each row and those before it in its partition, so that offsets keep their order."""
+    """For each row the highest timestamp up to it in its partition, so that sorting by it keeps offsets in order."""
     times = np.where(view.data[candidates.rows], view.timestamp[candidates.rows], TIMELESS)
     borders = np.flatnonzero(np.diff(candidates.groups)) + 1
     return np.concatenate([np.maximum.accumulate(each) for each in np.split(times, borders)])
@@ -151,9 +159,81 @@ def _in_scope(view: View, rows: NDArray[np.int64], scope: Scope) -> NDArray[np.b
 
 
 def _fitting(costs: NDArray[np.int64], limit: int | None) -> tuple[int, int]:
-    """How many of the first fit, and what is left for the next one."""
+    """How many of the first costs fit into the limit, and what is left of it for the next one."""
     if limit is None:
         return costs.size, 0
     sums = np.cumsum(np.minimum(costs, limit + 1))
     count = int(np.searchsorted(sums, limit, side="right"))
     return count, limit - (int(sums[count - 1]) if count else 0)
+
+
+def resume(view: View, number: int, mark: Mark | None, *, lossy: bool) -> int:
+    """The offset at which reading a partition resumes: that of its mark, unless something was lost."""
+    rows = view.rows_of(number)
+    if mark is None:
+        # Rows that were pruned before the stream met the partition are no loss.
+        left = np.flatnonzero(~view.pruned[rows]) + rows.start
+        return int(view.base[left[0]]) if left.size else int(view.end[rows.stop - 1])
+    first = int(view.base[rows.start])
+    if (cut := _cut(view, rows, mark)) is not None:
+        if not lossy:
+            raise _truncated(view, number, mark, cut)
+        return cut
+    if lossy:
+        return max(mark.end, first)
+    if first > mark.end:
+        raise lost(_name(view, number), mark.end, first)
+    pruned = np.flatnonzero(view.pruned[rows] & (view.end[rows] > mark.end)) + rows.start
+    if pruned.size:
+        raise lost(_name(view, number), max(mark.end, int(view.base[pruned[0]])), int(view.end[pruned[0]]))
+    return mark.end
+
+
+def check_known(view: View, start: StreamPosition) -> None:
+    """RefusedError: the archive does not have a topic that the stream has read."""
+    gone = next((each for each in start.marks if each.topic_id not in view.known), None)
+    if gone is not None:
+        raise RefusedError(
+            f"the archive does not have a topic that the stream has read up to offset {start.marks[gone].end}",
+            operation=OPERATION,
+            object_name=str(gone),
+            hint=f"this is probably another archive: start the stream with a new checkpoint; {ACCEPT}",
+        )
+
+
+def lost(name: str, first: int, end: int) -> RefusedError:
+    return RefusedError(
+        f"offsets {first} to {end - 1} left the archive before the stream read them",
+        operation=OPERATION,
+        object_name=name,
+        offset=first,
+        hint=ACCEPT,
+    )
+
+
+def _cut(view: View, rows: slice, mark: Mark) -> int | None:
+    """Where another history begins below the mark. Every leader since a truncation has a higher epoch."""
+    below = slice(rows.start, rows.start + int(np.searchsorted(view.base[rows], mark.end)))
+    newer = np.flatnonzero(view.data[below] & (view.first_epoch[below] > mark.epoch)) + below.start
+    for row in newer:
+        first, end = int(view.base[row]), min(int(view.end[row]), mark.end)
+        # The stream had passed over a gap that was filled since, so it has read nothing there.
+        if without([(first, end)], mark.open):
+            return first
+    last = int(view.end[rows.stop - 1])
+    return last if last < mark.end else None
+
+
+def _truncated(view: View, number: int, mark: Mark, cut: int) -> LogTruncatedError:
+    return LogTruncatedError(
+        f"the log was truncated at offset {cut}, and the stream has read up to {mark.end} of the history before",
+        operation=OPERATION,
+        object_name=_name(view, number),
+        offset=cut,
+        hint=f"undo in the stream's target everything from offset {cut} on; {ACCEPT}, from {cut} on",
+    )
+
+
+def _name(view: View, number: int) -> str:
+    each = view.partitions[number]
+    return f"{view.topics[each.topic_id]}-{each.partition}"

@@ -1,8 +1,8 @@
-"""Where a stream stands: for each partition how far it came, and what it passed over that may yet turn up. Pure.
+"""The position of a stream: how far each partition is read, and which gaps below that may still be filled. Pure.
 
-This is what Spark writes into a stream's checkpoint, as one line of JSON. It speaks of offsets and never of objects,
-rows or versions of the catalog, so that folding, compaction and `gc` change nothing about it, and a batch that is
-planned once more has the same records. See docs/table.md for the fields.
+Spark writes it into the stream's checkpoint, as one line of JSON. It holds offsets, and never objects, rows or versions
+of the catalog. So folding, compaction and `gc` do not affect it, and a batch that is planned again has the same
+records. See docs/table.md for the fields.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class Mark:
 
     end: int
     epoch: int
-    """No leader epoch of what was read is higher. A log that was cut and written anew has higher ones."""
+    """The highest leader epoch that was read. A log that was truncated and written again has higher ones."""
     open: tuple[Range, ...] = ()
-    """Below `end`, but not read: gaps that a later run may mend."""
+    """Gaps below `end` that a later run may fill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
     marks: Mapping[PartitionId, Mark]
     begins: Mapping[PartitionId, int] = field(default_factory=dict)
-    """Of the batch that ends here, where it did not begin at the marks before: of partitions that joined, say."""
+    """Where the batch that ends here began, for partitions that did not begin at the mark before: new ones, say."""
 
 
 def encode_start(starting: str) -> dict[str, Any]:
-    """Where a new stream begins, before anybody looked. The first batch's end says what was found."""
+    """The start of a new stream, before the archive is opened. The end of the first batch records what it means."""
     return {FORMAT_FIELD: FORMAT_VERSION, "starting": starting}
 
 
@@ -50,7 +50,7 @@ def is_start(document: Mapping[str, Any]) -> bool:
 
 
 def encode_position(position: StreamPosition) -> dict[str, Any]:
-    """The same document for the same position, whatever the order in which it was found: Spark compares its text."""
+    """The same document for the same position, in whatever order it was made, because Spark compares the text."""
     marks = dict(sorted(position.marks.items()))
     opened = {each: [list(gap) for gap in mark.open] for each, mark in marks.items() if mark.open}
     document: dict[str, Any] = {
@@ -85,7 +85,7 @@ def decode_position(document: Mapping[str, Any]) -> StreamPosition:
 
 
 def without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
-    """What is left of ranges that do not overlap each other, in order; nor do those that are taken away."""
+    """The ranges minus those `taken`, in order. Neither list may overlap itself."""
     left: list[Range] = []
     for first, end in sorted(ranges):
         at = first
@@ -106,7 +106,7 @@ def ranges_between(start: StreamPosition | None, end: StreamPosition) -> dict[Pa
     for each, mark in end.marks.items():
         before = None if start is None else start.marks.get(each)
         first = end.begins[each] if before is None or each in end.begins else before.end
-        # What was passed over and lies beyond a cut belongs to a history that is no more.
+        # An open gap beyond a truncation belongs to a history that no longer exists.
         again = [] if before is None else [(low, min(high, first)) for low, high in before.open if low < first]
         fresh = [(first, mark.end)] if first < mark.end else []
         if ranges := without([*again, *fresh], mark.open):
@@ -118,9 +118,9 @@ def _checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
     version = document.get(FORMAT_FIELD)
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise UnsupportedFormatError(
-            f"the checkpoint holds no position of this source that is known here, but version {version!r}",
+            f"the checkpoint holds no position that this release can read: its version is {version!r}",
             operation="follow an archive",
-            hint="it is another query's checkpoint, or that of a newer release; give the stream one of its own",
+            hint="it belongs to another query or to a newer release; give the stream a checkpoint of its own",
         )
     return document
 

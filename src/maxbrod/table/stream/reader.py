@@ -1,12 +1,11 @@
-"""What Spark calls of a stream: `spark.readStream.format("maxbrod")`.
+"""The stream reader that Spark calls: `spark.readStream.format("maxbrod")`.
 
-One reader lives as long as the query, in a process of its own, and is asked where batches end and which slices they
-have. Others, made of the options alone, read them in tasks.
+One reader lives as long as the query, in a process of its own, and plans the ends and slices of batches. Others, which
+Spark makes from the options alone, read the slices in tasks.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -36,7 +35,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self._follower: Follower | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        """The same at every call: Spark asks again when it repeats the first batch."""
+        """The same at every call, because Spark calls it again when it repeats the first batch."""
         return encode_start(self._options.starting)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -59,10 +58,8 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
         table = self._options.table
         storage = open_storage(table.url, table.storage)
-        portions: Any = partition.value
-        for each in portions:
-            scope = replace(table.scope, first_offset=max(table.scope.first_offset, each.first_offset))
-            yield from read_split(storage, [each.portion], [scope], self._names, committed=table.committed)
+        reads: Any = partition.value
+        yield from read_split(storage, reads, [table.scope], self._names, committed=table.committed)
 
     def _following(self) -> Follower:
         if self._follower is None:

@@ -1,4 +1,4 @@
-"""What a stream sees of an archive: a few numbers of every row that it follows, as arrays. Reads no records."""
+"""The rows of an archive that a stream follows, as arrays of a few numbers each. Reads no records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.table.read.archive import LookedUp
+    from maxbrod.archive.opening import Archive
     from maxbrod.table.read.options import TableOptions
 
 TIMELESS: Final = -(2**63)
@@ -31,11 +31,11 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Rows by partition and offset: those of `partitions[i]` stand at [starts[i], starts[i + 1])."""
+    """Rows by partition and offset: those of `partitions[i]` are at [starts[i], starts[i + 1])."""
 
     partitions: tuple[PartitionId, ...]
     topics: Mapping[str, str]
-    """The name of each topic id, of those that are followed."""
+    """The name of each topic id that is followed."""
     known: frozenset[str]
     """Every topic id of the archive."""
     starts: NDArray[np.int64]
@@ -43,12 +43,12 @@ class View:
     end: NDArray[np.int64]
     bytes: NDArray[np.int64]
     timestamp: NDArray[np.int64]
-    """The highest; `TIMELESS` where there is none."""
+    """The highest timestamp; `TIMELESS` if there is none."""
     first_epoch: NDArray[np.int64]
     last_epoch: NDArray[np.int64]
     data: NDArray[np.bool_]
     mendable: NDArray[np.bool_]
-    """Gaps that may turn into data."""
+    """Gaps that a later run may fill."""
     pruned: NDArray[np.bool_]
     native: bool
 
@@ -56,18 +56,18 @@ class View:
         return slice(int(self.starts[number]), int(self.starts[number + 1]))
 
     def mendable_in(self, number: int, first: int, end: int) -> tuple[tuple[int, int], ...]:
-        """The gaps of a partition, within [first, end), that may turn into data."""
+        """The gaps of a partition within [first, end) that a later run may fill."""
         rows = self.rows_of(number)
         chosen = np.flatnonzero(self.mendable[rows] & (self.end[rows] > first) & (self.base[rows] < end)) + rows.start
         found = [(max(int(self.base[row]), first), min(int(self.end[row]), end)) for row in chosen]
         if not self.native and first <= 0 < self.base[rows.start]:
-            # Another tool may bring older files later; a backup of ours never goes back.
+            # Another tool may add older files later; a backup of ours never does.
             found.insert(0, (0, int(self.base[rows.start])))
         return tuple(found)
 
 
-def view_of(archive: LookedUp, options: TableOptions) -> View:
-    """The topics and partitions that the options name. A topic that is not there may come."""
+def view_of(archive: Archive, options: TableOptions) -> View:
+    """The topics and partitions that the options select. A pattern may match nothing yet."""
     rows = archive.catalog.rows(columns=_COLUMNS)
     named = rows.group_by("topic_id").aggregate([("topic", "max")]).to_pylist()
     names = {each["topic_id"]: each["topic_max"] for each in named}
@@ -77,12 +77,12 @@ def view_of(archive: LookedUp, options: TableOptions) -> View:
     if options.scope.partitions is not None:
         followed &= pc.field("partition").isin(pa.array(sorted(options.scope.partitions), pa.int32()))
     rows = rows.filter(followed).combine_chunks()
-    native = archive.surveyed is None
+    native = archive.survey is None
     return _arrays(rows, topics, frozenset(names), native=native)
 
 
 def _arrays(rows: pa.Table, topics: Mapping[str, str], known: frozenset[str], *, native: bool) -> View:
-    # One after another, so that groups come in the order of the rows.
+    # Without threads, so that groups keep the order of the rows.
     groups = rows.group_by(["topic_id", "partition"], use_threads=False).aggregate([("kind", "count")]).to_pylist()
     counts = [each["kind_count"] for each in groups]
     open_reasons = sorted(MENDABLE if native else {*MENDABLE, GapReason.UNRECORDED})

@@ -1,7 +1,7 @@
-"""Avro's schemas as programs that a kernel runs over each value, and the columns that come of it.
+"""Compiles Avro schemas into programs that a kernel runs over each value, and into the columns that they fill.
 
-Types are those that Spark makes of Avro: a union of null and a type is that type, any other a struct with a field for
-each branch. What cannot be walked in bounded steps (types that contain themselves, items of no bytes) is refused.
+Types are those of Spark's own Avro source: a union of null and a type is that type, any other a struct with a field for
+each branch. Schemas that need unbounded steps (types that contain themselves, items of zero bytes) are refused.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Compiler:
     depth: int = 0
 
     def emit(self, *codes: int) -> int:
-        """Add to the program and return where."""
+        """Append to the program and return the position."""
         if len(self.code) + len(codes) > _PROGRAM_MAX:
             raise _refused("it is too large")
         self.code += codes
@@ -204,7 +204,7 @@ class _Compiler:
         return whole
 
     def _finish(self, found: Node, members: dict[int, Node], branch: int) -> None:
-        """What else occurs with a branch: nulls in place of all others."""
+        """What the program does after a branch: nulls for all other branches."""
         chosen = members.get(branch)
         if chosen is found:
             return
@@ -232,9 +232,9 @@ class _Compiler:
 
 
 def compile_avro(schema: str, references: Sequence[str] = ()) -> Program:
-    """`references` are the schemas whose types it names, each after those that it names itself.
+    """Compile a schema. `references` are the schemas that it refers to, each after those that it needs itself.
 
-    UnsupportedFormatError: it is no schema, or has something that cannot be walked.
+    UnsupportedFormatError: it is not a schema, or has a type that is not supported.
     """
     compiler = _Compiler()
     try:
@@ -264,7 +264,7 @@ def _is_null(schema: Any) -> bool:  # noqa: ANN401 - JSON
 def _decimal(about: dict[str, Any]) -> pa.DataType:
     precision, scale = about.get("precision"), about.get("scale", 0)
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= 38 or not precision:
-        raise _refused("a decimal has no precision that can be")
+        raise _refused("a decimal has no valid precision")
     return pa.decimal128(precision, scale)
 
 

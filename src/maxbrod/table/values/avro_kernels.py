@@ -1,6 +1,6 @@
-"""The compiled loop over Avro values: a program walks each value and writes down what it finds.
+"""The compiled loop over Avro values: a program walks each value and writes what it finds to the tape.
 
-No position is read that was not compared with its end before, every loop moves forward, nothing is allocated.
+Every position is compared with its end before it is read, every loop moves forward, nothing is allocated.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ OP_STRUCT: Final = 7  # node
 OP_NULLS: Final = 8  # count, nodes
 OP_UNION: Final = 9  # branches, the target of each
 OP_JUMP: Final = 10  # target
-OP_BLOCKS: Final = 11  # node, where it goes on when there are no more
-OP_NEXT: Final = 12  # where its OP_BLOCKS stands
+OP_BLOCKS: Final = 11  # node, the position after the last block
+OP_NEXT: Final = 12  # the position of its OP_BLOCKS
 OP_SKIP: Final = 13  # bytes
 
 DEPTH_MAX: Final = 16
@@ -36,15 +36,15 @@ LONGER: Final = 4
 
 MEANING: Final = {
     CUT: "it ends too early",
-    BAD_LENGTH: "it has a length or a count that cannot be",
-    BAD_UNION: "it has a branch of a union that there is not",
-    LONGER: "it goes on behind its end",
+    BAD_LENGTH: "it has an impossible length or count",
+    BAD_UNION: "it has a branch that the union does not have",
+    LONGER: "bytes are left after its end",
 }
 
 
 @njit(cache=True, nogil=True)
 def _walk(code, data, at, end, fill, first, count, value, length, stack, opened):
-    """One value. Returns (status, nothing more than that)."""
+    """Walk one value. Returns the status."""
     depth = 0
     pc = np.int64(0)
     while code[pc] != OP_END:
@@ -128,7 +128,7 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack, opened)
             items, at = read_varint(data, at, end)
             if at < 0:
                 return CUT
-            # An item takes a byte at the least, so this bounds the loop by bytes that are there.
+            # An item takes at least one byte, so this bounds the loop by the bytes that are there.
             if items > end - at or items < at - end:
                 return BAD_LENGTH
             if items < 0:
@@ -157,9 +157,9 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack, opened)
 
 @njit(cache=True, nogil=True)
 def walk(code, data, starts, ends, status, nulls, fill, first, count, value, length):
-    """Every value, from its start to its end; a start of -1 is null.
+    """Walk every value, from its start to its end; a start of -1 means null.
 
-    The first time `status` is filled, and the second time obeyed: what cannot be read is null, and nothing of it stays.
+    The first pass fills `status`, the second obeys it: a value that cannot be read is null, and nothing of it stays.
     """
     stack = np.zeros(DEPTH_MAX, np.int64)
     opened = np.zeros(len(code), np.uint8)

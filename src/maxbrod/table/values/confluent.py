@@ -1,31 +1,31 @@
-"""Values as Confluent's serializers write them: a zero, the id of a schema in four bytes, and what that schema says.
+"""Decodes values of Confluent's serializers: a zero byte, the id of a schema in four bytes, and the encoded value.
 
-Protobuf has the place of its message among the file's between: how many numbers, and the numbers. Each value is decoded
-by the schema of its own id and brought into the type of the newest, so that a column has one type.
+Protobuf has message indexes before the value: their number, and the indexes. Each value is decoded by the schema of its
+own id and converted to the type of the newest schema, so that a column has one type: fields by name, with defaults for
+those that are missing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.errors import UnsupportedFormatError
 from maxbrod.table.values.confluent_kernels import read_indexes
-from maxbrod.table.values.conforming import conform
 from maxbrod.table.values.decoding import Decoded, Encoded, decode, meaning
+from maxbrod.table.values.nodes import Node, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from maxbrod.table.values.nodes import Node, Program
 
 HEAD_BYTES: Final = 5
-FIRST_MESSAGE: Final = 0
-"""The place of the first message of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,28 +35,28 @@ class Failure:
     row: int
     why: str
     like_it: int = 1
-    """How many values of the batch have the same trouble."""
+    """How many values of the batch fail for the same reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writers:
-    """The programs of each schema id: for Avro one, for Protobuf one for the place of each message."""
+    """The programs of each schema id: one for Avro; for Protobuf one for each message, by its place."""
 
     programs: Mapping[int, Mapping[int, Program]]
     reader: Node
-    """What all become."""
+    """The common type of all values."""
     indexed: bool = False
-    """Whether places of messages stand before the values: Protobuf."""
+    """Whether message indexes precede the values: Protobuf."""
 
 
 def decode_plain(program: Program, values: Encoded) -> tuple[pa.Array, list[Failure]]:
-    """Values of one known schema, without any head."""
+    """Decode values of one known schema, without a header."""
     found = decode(program, values)
     return found.column, _failures(program, found, np.arange(len(found.status)))
 
 
 def decode_confluent(writers: Writers, values: Encoded) -> tuple[pa.Array, list[Failure]]:
-    """What cannot be decoded is null, and told."""
+    """Decode values with headers. Those that cannot be decoded are null and reported."""
     count = len(values.starts)
     headed = values.starts >= 0
     whole = headed & (values.ends - values.starts >= HEAD_BYTES)
@@ -66,22 +66,22 @@ def decode_confluent(writers: Writers, values: Encoded) -> tuple[pa.Array, list[
     ids = np.zeros(count, np.int64)
     for head in heads[1:]:
         ids = ids << 8 | head
-    failures = _group(np.flatnonzero(headed & ~whole), "it does not begin with a zero and the id of a schema")
+    failures = _group(np.flatnonzero(headed & ~whole), "it does not begin with a zero byte and the id of a schema")
     bodies = np.where(whole, values.starts + HEAD_BYTES, -1)
     places = np.zeros(count, np.int64)
     if writers.indexed:
         read_indexes(values.data, bodies, values.ends, places)
-        failures += _group(np.flatnonzero(whole & (bodies < 0)), "it does not say which message of its schema it is")
+        failures += _group(np.flatnonzero(whole & (bodies < 0)), "its message indexes cannot be read")
         whole &= bodies >= 0
     body = Encoded(data=values.data, starts=bodies, ends=values.ends)
     columns, rows = [pa.nulls(int(np.count_nonzero(~whole)), writers.reader.type)], [np.flatnonzero(~whole)]
     for number in np.unique(ids[whole]):
         for place in np.unique(places[whole & (ids == number)]):
             mine = np.flatnonzero(whole & (ids == number) & (places == place))
-            column, troubles = _decode_one(writers, int(number), int(place), body.take(mine), mine)
+            column, failed = _decode_one(writers, int(number), int(place), body.take(mine), mine)
             columns.append(column)
             rows.append(mine)
-            failures += troubles
+            failures += failed
     return _in_order(columns, rows), sorted(failures, key=lambda each: each.row)
 
 
@@ -115,3 +115,70 @@ def _in_order(columns: list[pa.Array], rows: list[NDArray[np.int64]]) -> pa.Arra
     order = np.argsort(np.concatenate(rows), kind="stable").astype(np.int64)
     joined = pa.concat_arrays(columns)
     return joined.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
+
+
+def conform(column: pa.Array, node: Node) -> pa.Array:
+    """Convert a column to the type of another schema. UnsupportedFormatError: a field has an incompatible type."""
+    if column.type == node.type:
+        return column
+    if node.shape is Shape.STRUCT and pa.types.is_struct(column.type):
+        return _conform_struct(column, node.children, node.type)
+    if node.shape is Shape.LIST and type(column.type) is type(node.type):
+        return _conform_list(column, node)
+    try:
+        return column.cast(node.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UnsupportedFormatError(
+            f"values of type {column.type} cannot be read as {node.type}, which the newest schema has",
+            operation="decode",
+            hint="ask for them as bytes, or give the schema of these values",
+        ) from error
+
+
+def _conform_struct(column: pa.Array, wanted: Sequence[Node], kind: pa.DataType) -> pa.Array:
+    # Not by `field`, which ignores the offset of a slice.
+    there = {column.type.field(number).name: number for number in range(column.type.num_fields)}
+    parts = column.flatten()
+    children = [
+        conform(parts[there[each.name]], each) if each.name in there else _default(each, len(column)) for each in wanted
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=column.is_null())
+
+
+def _conform_list(column: pa.Array, node: Node) -> pa.Array:
+    valid, ends, *_ = column.buffers()
+    if column.offset:
+        column = pa.concat_arrays([column])
+        valid, ends, *_ = column.buffers()
+    if pa.types.is_map(node.type):
+        key, value = node.children
+        inner = pa.StructArray.from_arrays(
+            [conform(column.keys, key), conform(column.items, value)],
+            fields=[node.type.key_field, node.type.item_field],
+        )
+    else:
+        inner = conform(column.values, node.children[0])
+    return pa.Array.from_buffers(node.type, len(column), [valid, ends], children=[inner])
+
+
+def _default(node: Node, count: int) -> pa.Array:
+    try:
+        one = pa.array([_default_value(node, node.default)], node.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError):
+        one = pa.nulls(1, node.type)
+    return one.take(pa.nulls(count, pa.int64()).fill_null(0))
+
+
+def _default_value(node: Node, default: Any) -> Any:  # noqa: ANN401 - JSON
+    """A default, given as Avro's JSON, as a value for Arrow."""
+    if default is None:
+        return None
+    if node.shape is Shape.BLOB and node.type == pa.binary():
+        return str(default).encode("latin-1")
+    if node.shape is Shape.STRUCT and isinstance(default, dict):
+        return {each.name: _default_value(each, default.get(each.name, each.default)) for each in node.children}
+    if node.shape is Shape.LIST and isinstance(default, dict):
+        return [(key, _default_value(node.children[1], value)) for key, value in default.items()]
+    if node.shape is Shape.LIST:
+        return [_default_value(node.children[0], value) for value in default]
+    return default

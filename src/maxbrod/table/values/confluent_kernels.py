@@ -1,4 +1,4 @@
-"""The compiled loop over the heads of Protobuf values in Confluent's format."""
+"""The compiled loop over the message indexes of Protobuf values in Confluent's format."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ INDEX_MAX: Final = 254
 
 @njit(cache=True, nogil=True)
 def read_indexes(data, starts, ends, places):
-    """Move each start behind the list of numbers there, and tell the list as one number: a byte for each, plus one.
+    """Move each start behind its list of indexes, and write the list as one number: a byte for each index, plus one.
 
-    An empty list stands for the first message, and so does a list of one zero: both are 0. A start becomes -1 where
-    there is no such list.
+    An empty list means the first message, and so does a list of one zero: both are 0. If there is no valid list, the
+    start becomes -1.
     """
     for row in range(len(starts)):
         if starts[row] < 0:

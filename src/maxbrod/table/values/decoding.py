@@ -1,4 +1,4 @@
-"""Values of one writer to a column: the kernel twice, its tape, the Arrow array."""
+"""Decodes values of one schema into an Arrow array: runs the kernel twice, and builds the array from its tape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """Values in one buffer, each from its start to its end; a start of -1 is null."""
+    """Values in one buffer, each from its start to its end; a start of -1 means null."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -31,7 +31,7 @@ class Encoded:
 
 
 def encoded(values: pa.Array) -> Encoded:
-    """The values of a binary array, where they are."""
+    """The values of a binary array, without copying them."""
     column = binary_column(values)
     ends = column.ends.astype(np.int64)
     return Encoded(data=column.data, starts=np.where(column.valid, ends[:-1], -1), ends=ends[1:])
@@ -41,11 +41,11 @@ def encoded(values: pa.Array) -> Encoded:
 class Decoded:
     column: pa.Array
     status: NDArray[np.int64]
-    """0 where a value could be read; what it is else, the program's kernel knows."""
+    """0 if the value could be read, otherwise a status of the kernel: see `meaning`."""
 
 
 def decode(program: Program, values: Encoded) -> Decoded:
-    """Every value by one program; those that cannot be read are null, and have a status."""
+    """Decode every value by one program. Those that cannot be read are null and have a status."""
     kernel = _KERNELS[program.format].walk
     status = np.zeros(len(values.starts), np.int64)
     nulls = np.array([each.number for each in program.root.beside()], np.int64)

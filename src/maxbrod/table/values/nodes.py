@@ -1,7 +1,7 @@
-"""The columns of nested values, and how what a kernel wrote down of them becomes an Arrow array.
+"""The columns of nested values, and how the output of a kernel becomes an Arrow array.
 
-A value's type is a tree of nodes. A kernel walks all values twice: first it counts how often each node occurs, then it
-writes two numbers for each occurrence on one tape: the value, or where it stands; and its length, -1 for null.
+The type of a value is a tree of nodes. A kernel walks all values twice. First it counts how often each node occurs.
+Then it writes two numbers for each occurrence to one tape: the value or its position, and its length, -1 for null.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 class Shape(Enum):
-    """How occurrences of a node are written down."""
+    """How the tape stores occurrences of a node."""
 
     NUMBER = auto()
     REAL = auto()
     """Its bits."""
     BLOB = auto()
     SYMBOL = auto()
-    """Its number in a list of texts."""
+    """An index into a list of texts."""
     DECIMAL = auto()
-    """Bytes of a number, the highest first."""
+    """The bytes of a number, big-endian."""
     STRUCT = auto()
     LIST = auto()
-    """How many items."""
+    """The number of items."""
     NULL = auto()
 
 
@@ -49,18 +49,18 @@ class Node:
     children: list[Node] = field(default_factory=list)
     symbols: dict[int, str] = field(default_factory=dict)
     per_us: int = 1
-    """Of a time: how many of its units are a microsecond; negative: how many microseconds are a unit."""
+    """For a time, how many of its units are a microsecond; negative: how many microseconds are a unit."""
     default: Any = None
-    """Of a field, as JSON: what it is in values of writers that do not know it."""
+    """The default of a field, as JSON, for values whose schema does not have the field."""
 
     def every(self) -> Iterator[Node]:
-        """It and all below it, in the order of their numbers."""
+        """The node and all below it, in the order of their numbers."""
         yield self
         for child in self.children:
             yield from child.every()
 
     def beside(self) -> Iterator[Node]:
-        """It and those below that occur exactly as often: all but the items of lists."""
+        """The node and those below that occur exactly as often: all but items of lists."""
         yield self
         if self.shape is Shape.STRUCT:
             for child in self.children:
@@ -69,7 +69,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A schema as its kernel runs it, and the tree of the columns that it fills."""
+    """A schema compiled for its kernel, and the tree of columns that it fills."""
 
     format: str
     code: NDArray[np.int64]
@@ -79,7 +79,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tape:
-    """What a kernel wrote: occurrences of node `n` stand from `first[n]` to `first[n + 1]`."""
+    """The output of a kernel: occurrences of node `n` are at [first[n], first[n + 1])."""
 
     data: NDArray[np.uint8]
     first: NDArray[np.int64]
@@ -96,7 +96,7 @@ _DECIMAL_BYTES: Final = 16
 
 
 def build(node: Node, tape: Tape) -> pa.Array:
-    """The column of a node, with all that is below it. CorruptDataError: more than Arrow or Spark can hold."""
+    """The column of a node with everything below it. CorruptDataError: more than Arrow or Spark can hold."""
     value, length = tape.of(node)
     valid = _bitmap(length)
     count = len(value)
@@ -133,14 +133,14 @@ def _numbers(value: NDArray[np.int64], kind: pa.DataType, valid: pa.Buffer | Non
             kind, len(value), [valid, pa.py_buffer(np.packbits(value != 0, bitorder="little"))]
         )
     if pa.types.is_decimal(kind):
-        # Unsigned 64 bits, which no integer of Spark's holds.
+        # Unsigned 64 bits, which no integer type of Spark holds.
         return pa.Array.from_buffers(pa.uint64(), len(value), [valid, pa.py_buffer(value.copy())]).cast(kind)
     data = value.astype(np.int32 if kind.bit_width == 32 else np.int64)
     return pa.Array.from_buffers(kind, len(value), [valid, pa.py_buffer(data)])
 
 
 def _times(value: NDArray[np.int64], length: NDArray[np.int64], node: Node) -> pa.Array:
-    """Null where microseconds do not reach."""
+    """Null for times out of the range of microseconds."""
     if node.per_us > 1:
         return _numbers(value // node.per_us, node.type, _bitmap(length))
     most = (2**63 - 1) // -node.per_us
@@ -160,14 +160,14 @@ def _blobs(at: NDArray[np.int64], length: NDArray[np.int64], data: NDArray[np.ui
     try:
         return found.cast(kind)
     except pa.ArrowInvalid:
-        # Not UTF-8: a sign stands for what is none, as Java's own decoder has it. Once for each different text.
+        # Not UTF-8: a replacement character, as Java's decoder does. Once for each distinct text.
         encoded = found.dictionary_encode()
         words = [word.decode(errors="replace") for word in encoded.dictionary.to_pylist()]
         return pa.array(words, pa.string()).take(encoded.indices)
 
 
 def _symbols(value: NDArray[np.int64], length: NDArray[np.int64], node: Node) -> pa.Array:
-    """A number that the schema does not name is shown as it is, as Protobuf's own JSON does."""
+    """The names of numbers. One that the schema does not name stays a number, as in Protobuf's JSON."""
     different = np.unique(value[length >= 0])
     texts = pa.array([node.symbols.get(int(each), str(each)) for each in different], pa.string())
     places = np.searchsorted(different, value).astype(np.int64)
@@ -179,7 +179,7 @@ def _decimals(at: NDArray[np.int64], length: NDArray[np.int64], data: NDArray[np
         raise CorruptDataError("a decimal has more than 38 digits")
     out = np.zeros((len(at), _DECIMAL_BYTES), np.uint8)
     for place in range(_DECIMAL_BYTES):
-        # From the lowest byte; above the highest stands its sign.
+        # From the lowest byte on; above the highest one, the sign is extended.
         there = length > place
         last = np.maximum(at + length - 1 - place, 0)
         first = data[np.where(length > 0, at, 0)] if len(data) else np.zeros(len(at), np.uint8)

@@ -1,4 +1,4 @@
-"""Compiles `.proto` files into descriptor sets, by the compiler that grpcio-tools brings. Files in, bytes out."""
+"""Compiles `.proto` files into descriptor sets, with the compiler of grpcio-tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT_S: Final = 120
 
 
 def read_descriptors(file: Path) -> bytes:
-    """Of a `.proto` file with all that it imports from beside it, or of a descriptor set as it is."""
+    """The descriptor set of a `.proto` file, which may import files beside it, or of a file that is one."""
     try:
         if file.suffix != ".proto":
             return file.read_bytes()
@@ -29,7 +29,7 @@ def read_descriptors(file: Path) -> bytes:
 
 
 def compile_files(files: Mapping[str, str], *, main: str, folder: Path | None = None) -> bytes:
-    """The descriptor set of `main` and all that it imports. `files` are texts by name, unless they are in `folder`."""
+    """The descriptor set of `main` and all that it imports. `files` has texts by name, unless they are in `folder`."""
     with tempfile.TemporaryDirectory(prefix="maxbrod-proto-") as scratch:
         place = Path(scratch) if folder is None else folder
         if folder is None:
@@ -38,9 +38,9 @@ def compile_files(files: Mapping[str, str], *, main: str, folder: Path | None = 
         out = Path(scratch) / "maxbrod.descriptors"
         ran = _run(["--include_imports", f"--descriptor_set_out={out}", f"-I{place}", f"-I{_own_files()}", main])
         if ran.returncode:
-            told = ran.stderr.decode(errors="replace").strip().splitlines()
+            complaints = ran.stderr.decode(errors="replace").strip().splitlines()
             raise UnsupportedFormatError(
-                f"this Protobuf schema cannot be compiled: {told[0] if told else 'no word why'}",
+                f"this Protobuf schema cannot be compiled: {complaints[0] if complaints else 'no reason is given'}",
                 operation="decode",
                 object_name=main,
             )
@@ -50,13 +50,15 @@ def compile_files(files: Mapping[str, str], *, main: str, folder: Path | None = 
 def _write(place: Path, name: str, text: str) -> None:
     file = place / name
     if not file.resolve().is_relative_to(place.resolve()):
-        raise UnsupportedFormatError("a schema has a name that leads elsewhere", operation="decode", object_name=name)
+        raise UnsupportedFormatError(
+            "the name of a schema points outside of its folder", operation="decode", object_name=name
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
 
 
 def _run(arguments: list[str]) -> subprocess.CompletedProcess[bytes]:
-    # A process of its own: the compiler writes its complaints to the terminal.
+    # In a process of its own, because the compiler writes errors to the terminal.
     return subprocess.run(
         [sys.executable, "-m", f"{_COMPILER}.protoc", *arguments], capture_output=True, timeout=_TIMEOUT_S, check=False
     )

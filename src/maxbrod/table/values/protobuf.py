@@ -1,7 +1,7 @@
-"""Protobuf's descriptors as programs that a kernel runs over each message, and the columns that come of it.
+"""Compiles Protobuf descriptors into programs that a kernel runs over each message, and into columns.
 
-A field that can be absent is null then; one without presence, as most of proto3, has its default. Enums are their
-names, maps are maps. A field whose message contains itself stays as its bytes.
+An absent field with presence is null; one without presence, as most of proto3, has its default. Enums become their
+names, maps stay maps. A field whose message contains itself stays bytes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Compiler:
         return Node(number=self.nodes - 1, shape=shape, type=kind, **more)
 
     def message(self, name: str, whole: Node | None) -> tuple[int, list[Node], list[tuple[int, int, int]]]:
-        """Where its code stands, the columns of its fields, and what they begin with."""
+        """The address of its code, the columns of its fields, and their initial values."""
         message = self.messages[name]
         self.open_names.append(name)
         fields: list[int] = []
@@ -102,7 +102,7 @@ class _Compiler:
         return [each.number, kind, item.number, whole.number, address], whole, [(whole.number, 0, 0)]
 
     def _item(self, each: Any) -> tuple[int, Node, int, list[tuple[int, int, int]]]:  # noqa: ANN401 - a descriptor
-        """One value of a field: its kind, its node, where its message's code stands, and what it begins with."""
+        """One value of a field: its kind, its node, the address of its message, and its initial values."""
         if each.type == _GROUP:
             raise _refused(f"the field {each.name} is a group")
         if each.type != _MESSAGE:
@@ -135,7 +135,7 @@ class _Compiler:
 
 
 def compile_protobuf(descriptors: bytes, message: str) -> Program:
-    """Of a serialized FileDescriptorSet with all that is imported. UsageError: it has no such message."""
+    """Compile a message of a serialized FileDescriptorSet, imports included. UsageError: it has no such message."""
     messages, enums = _declared(descriptors)
     found = [name for name in messages if name == message or name.endswith(f".{message}")]
     if message in messages:
@@ -155,10 +155,10 @@ def compile_protobuf(descriptors: bytes, message: str) -> Program:
 
 
 def message_places(descriptors: bytes, file: str) -> dict[int, str]:
-    """The messages of one file of a set, by their places as `confluent_kernels.read_indexes` tells them.
+    """The messages of one file of a set, by their places as `confluent_kernels.read_indexes` writes them.
 
-    Some serializers count the messages that stand for entries of maps, and some do not. A place that means one message
-    to these and another to those is left out.
+    Some serializers count the messages of map entries, and some do not. A place that means different messages to them
+    is left out.
     """
     ways: list[dict[int, str]] = []
     for counted in (True, False):
@@ -194,7 +194,7 @@ def _files(descriptors: bytes) -> Any:  # noqa: ANN401 - descriptors
     try:
         return FileDescriptorSet.FromString(descriptors).file
     except DecodeError as error:
-        raise _refused("this is no descriptor set, as 'protoc --descriptor_set_out' writes") from error
+        raise _refused("it is not a descriptor set as 'protoc --descriptor_set_out' writes") from error
 
 
 def _declared(descriptors: bytes) -> tuple[dict[str, _Message], dict[str, dict[int, str]]]:
@@ -214,7 +214,7 @@ def _declare(
 ) -> None:
     prefix = f"{space}." if space else ""
     for each in scope.enum_type:
-        # Of several names of one number the first counts.
+        # If several names have one number, the first one is used.
         enums[prefix + each.name] = {value.number: value.name for value in reversed(each.value)}
     nested = scope.message_type if hasattr(scope, "message_type") else scope.nested_type
     for each in nested:

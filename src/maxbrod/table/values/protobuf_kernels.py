@@ -1,7 +1,7 @@
 """The compiled loop over Protobuf messages: fields in any order, any number of times, known or not.
 
-A message that begins gets an entry with its default for each of its fields, which what is found then changes. No
-position is read that was not compared with its end before, every loop moves forward, nothing is allocated.
+At the beginning of a message each of its fields gets an entry with its default, which the fields found then overwrite.
+Every position is compared with its end before it is read, every loop moves forward, nothing is allocated.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ TOO_DEEP: Final = 4
 
 MEANING: Final = {
     CUT: "it ends too early",
-    BAD_LENGTH: "it has a length that cannot be",
-    BAD_TAG: "it has a tag that cannot be, or a group",
+    BAD_LENGTH: "it has an impossible length",
+    BAD_TAG: "it has an invalid tag, or a group",
     TOO_DEEP: "it nests too deeply",
 }
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _varint(data, at, end):
-    """A number of 64 bits without a sign, and the position after it, -1 where it runs over."""
+    """An unsigned number of 64 bits, and the position after it, -1 if it runs past the end."""
     raw = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < 64:
@@ -214,7 +214,7 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack):
 
 @njit(cache=True, nogil=True)
 def walk(code, data, starts, ends, status, nulls, fill, first, count, value, length):
-    """As the loop over Avro values: `status` is filled the first time and obeyed the second."""
+    """As the loop over Avro values: the first pass fills `status`, the second obeys it."""
     stack = np.zeros(2 * DEPTH_MAX, np.int64)
     before = np.zeros(len(count), np.int64)
     for row in range(len(starts)):
