@@ -8,19 +8,19 @@ import pytest
 
 from archive.examples import EMPTY_ID, NAMES, fill, part
 from catalog.examples import gap, many_segments, segment
-from fixtures_archives import commit_run, put_snapshot
 from maxbrod.check import snapshots as check_snapshots
 from maxbrod.check.problems import Problem, ProblemKind, verdict_of
 from maxbrod.check.run import check_archive
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.model import GapReason
+from support.archives import commit_run, put_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fixtures_archives import Place
     from maxbrod.archive.opening import Archive
     from maxbrod.storage.interface import ObjectInfo
+    from support.archives import Place
 
 FIRST = segment(0, 10).path
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from java_oracle import JavaRecord
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.sandbox import topics, traffic
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.probe import known_brokers
 from maxbrod.sandbox.waiting import wait_for
+from support.java_oracle import JavaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from java_oracle import JavaOracle
+    from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full
 
