@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from maxbrod.model import AbortedTransaction
+from maxbrod.model import AbortedTransaction  # noqa: TC001 - pydantic reads the types of fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
