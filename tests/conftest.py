@@ -19,7 +19,7 @@ settings.load_profile("maxbrod")
 _OWN_SETTINGS = "_hypothesis_internal_use_settings"
 _STARTS_A_JVM = frozenset({"cluster", "cluster3", "fenced", "java", "spark"})
 
-pytest_plugins = ["fixtures_archives", "fixtures_kafka", "fixtures_s3", "fixtures_spark", "fixtures_storage"]
+pytest_plugins = ["support.archives", "support.clusters", "support.s3", "support.spark", "support.storages"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,12 +13,11 @@ import pytest
 from native_logs import data_batch
 
 from maxbrod.bench import logdir, restore, table
-from maxbrod.bench.bare_produce import BareProducer
+from maxbrod.bench.bare import BareProducer
 from maxbrod.bench.groups import TableGroup
 from maxbrod.bench.logdir import LogDirectory, race_logdir
-from maxbrod.bench.planning import SEGMENT_OFFSETS, plan, write_catalog
+from maxbrod.bench.planning import SEGMENT_OFFSETS, plan, plan_slices, write_catalog
 from maxbrod.bench.race import race_laps, time_lap
-from maxbrod.bench.restore_planning import plan_slices
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig
 from maxbrod.kafka.wire.client import KafkaClient

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.cache import cache_dir, filled
-from maxbrod.check.sound_slices import SoundSlices
+from maxbrod.check.deep import SoundSlices
 from maxbrod.config import KafkaConfig, TlsConfig
 from maxbrod.engine import class_sharing as archive
 from maxbrod.engine import session

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from catalog.examples import TOPIC_ID, gap, segment
-from fixtures_archives import commit_run
 from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, Group, TopicState
 from maxbrod.model import AbortedTransaction, GapReason, PartitionId
+from support.archives import commit_run
 
 if TYPE_CHECKING:
-    from fixtures_archives import Place
     from maxbrod.archive.opening import Archive
+    from support.archives import Place
 
 OLD_ID: Final = "OLDOLDOLDOLDOLDOLDOLDA"
 EMPTY_ID: Final = "EMPTYEMPTYEMPTYEMPTYEA"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from archive.examples import part
 from archive.test_carried import cluster, group, offset, topic
 from catalog.examples import segment
-from fixtures_archives import commit_run
 from maxbrod.archive.carried import NOTHING, encode_carried
 from maxbrod.archive.foreign_target import _with_lost, facts_of
 from maxbrod.archive.snapshots import find_moment
@@ -24,13 +23,14 @@ from maxbrod.model import TopicPartition
 from maxbrod.query.views import make_tables
 from maxbrod.table.archive_sink.commit import _put_snapshot, look
 from maxbrod.table.archive_sink.plan import Appended
+from support.archives import commit_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fixtures_archives import Place
     from maxbrod.archive.opening import Archive
     from maxbrod.kafka.state.cluster_state import ClusterState
+    from support.archives import Place
 
 ENDS = {part(0, "A"): 10, part(0, "B"): 10}
 TOPICS = {"A": "orders", "B": "payments"}

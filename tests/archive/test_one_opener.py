@@ -8,7 +8,6 @@ import pytest
 from native_logs import NAME, data_batch
 
 from convert.engine import convert
-from fixtures_archives import put_snapshot
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.errors import CorruptDataError
@@ -18,6 +17,7 @@ from maxbrod.model import PartitionId
 from maxbrod.query.scope import QueryScope, select
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.splits import find_slices, open_table
+from support.archives import put_snapshot
 from table.archives import query, write
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures_storage import s3_options
 from maxbrod.archive.opening import open_archive, open_for_writing
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.errors import CorruptDataError, RefusedError, UsageError
 from maxbrod.storage.opening import open_storage
+from support.storages import s3_options
 
 if TYPE_CHECKING:
-    from fixtures_archives import Place
     from maxbrod.sandbox.s3 import LyingS3Server
     from maxbrod.storage.interface import Storage
+    from support.archives import Place
 
 
 def test_a_first_opening_for_writing_makes_the_archive_and_the_second_finds_it(place: Place) -> None:

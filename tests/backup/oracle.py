@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import google_crc32c
 
 from backup.plain import read_log, unframe
-from fixtures_storage import delta_table
 from maxbrod.config import StorageConfig
 from maxbrod.storage.opening import open_storage
+from support.storages import delta_table
 
 if TYPE_CHECKING:
     from backup.ledger import Ledger

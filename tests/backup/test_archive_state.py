@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from archive.examples import EMPTY_ID, NAMES, cluster, fill, part
 from catalog.examples import TOPIC_ID
-from fixtures_archives import commit_run
 from maxbrod.backup.archive_state import ArchiveState, read_archive_state
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.kafka.state.cluster_state import Broker, MissingState
+from support.archives import commit_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fixtures_archives import Place
+    from support.archives import Place
 
 NEW_ID = "NEWNEWNEWNEWNEWNEWNEWA"
 LOOKED_AT = 1_700_000_000_001

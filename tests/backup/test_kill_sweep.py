@@ -9,10 +9,10 @@ import pytest
 from backup.drivers import driver, s3_section
 from backup.ledger import Ledger
 from backup.oracle import Holding, read_archive
-from fixtures_storage import s3_options
 from maxbrod.archive.opening import open_archive
 from maxbrod.inspect.listing import list_topics
 from maxbrod.sandbox.topics import create_topic
+from support.storages import s3_options
 
 if TYPE_CHECKING:
     from pathlib import Path

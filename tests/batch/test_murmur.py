@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from maxbrod.batch.murmur import partition_for
 
 if TYPE_CHECKING:
-    from java_oracle import JavaOracle
+    from support.java_oracle import JavaOracle
 
 INT32_MAX = (1 << 31) - 1
 # From the tests of Kafka's own clients: Utils.murmur2 of each, as an int.

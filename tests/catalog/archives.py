@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fixtures_storage import delta_table
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import StorageConfig
 from maxbrod.storage.opening import open_storage
+from support.storages import delta_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

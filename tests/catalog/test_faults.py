@@ -15,7 +15,6 @@ import pytest
 
 from catalog.archives import Archive, s3_archive
 from catalog.examples import run, segment
-from fixtures_s3 import loopback_server
 from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import decode_rows
@@ -26,6 +25,7 @@ from maxbrod.sandbox.proxy import AnswerError, HttpMatch, LoseAnswer, Refuse, St
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.remote import RemoteStorage
+from support.s3 import loopback_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from archive.examples import fill
 from catalog.examples import gap, segment
-from fixtures_archives import commit_run
 from maxbrod.cli.main import run
 from maxbrod.model import GapReason
+from support.archives import commit_run
 
 if TYPE_CHECKING:
     import pytest
 
-    from fixtures_archives import Place
+    from support.archives import Place
 
 ORPHAN = "packs/run-9-ff.log"
 

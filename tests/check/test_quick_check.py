@@ -8,19 +8,19 @@ import pytest
 
 from archive.examples import EMPTY_ID, NAMES, fill, part
 from catalog.examples import gap, many_segments, segment
-from fixtures_archives import commit_run, put_snapshot
-from maxbrod.check import snapshots as check_snapshots
+from maxbrod.check import run as quick_check
 from maxbrod.check.problems import Problem, ProblemKind, verdict_of
 from maxbrod.check.run import check_archive
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.model import GapReason
+from support.archives import commit_run, put_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fixtures_archives import Place
     from maxbrod.archive.opening import Archive
     from maxbrod.storage.interface import ObjectInfo
+    from support.archives import Place
 
 FIRST = segment(0, 10).path
 
@@ -163,7 +163,7 @@ def test_of_many_snapshots_the_newest_are_read_and_all_must_be_there(
     local_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = fill(local_place)
-    monkeypatch.setattr(check_snapshots, "SNAPSHOTS_READ", 2)
+    monkeypatch.setattr(quick_check, "SNAPSHOTS_READ", 2)
     replace(archive, "snapshots/run-0.json.zst", b"junk that nobody reads")
     report = check_archive(archive)
     assert (report.problems, report.snapshots, report.snapshots_read) == ((), 3, 2)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.examples import segment
-from fixtures_archives import commit_run
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_USAGE
 from maxbrod.storage import retrying
+from support.archives import commit_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fixtures_archives import Place
+    from support.archives import Place
 
 LOOKING = (["ls"], ["ls", "--runs"], ["show", "orders"], ["check"], ["gc"])
 BACKING_UP = ["backup", "--bootstrap", "127.0.0.1:1", "--patience", "1s"]

@@ -16,7 +16,7 @@ from maxbrod.batch.hashing import COLUMNS
 from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.compare import task as compare_task
 from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
-from maxbrod.compare.plan.pairs import UNMAPPED
+from maxbrod.compare.plan.pairs import UNMAPPED, Extent
 from maxbrod.compare.plan.parts import Side
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import UnavailableError
@@ -75,11 +75,7 @@ def search(source: list[Any], target: list[Any], *, limit: int = 1000, by_offset
             pair=0,
             side=side,
             number=0,
-            topic="t",
-            topic_id="id",
-            partition=0,
-            first=0,
-            end=31,
+            extent=Extent(topic="t", topic_id="id", partition=0, first=0, end=31),
             split=False,
             by_offset=by_offset,
         )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -15,17 +13,14 @@ from maxbrod.backup.choosing import target_request
 from maxbrod.config import Config, SparkConfig, StorageConfig
 from maxbrod.convert import proof as proving
 from maxbrod.convert import run as converting
-from maxbrod.convert.verify_job import _verified
-from maxbrod.convert.verify_job import _work as verify_work
-from maxbrod.transfer.items import ITEMS, RESULTS
-from maxbrod.transfer.job import work
+from maxbrod.transfer import job as transferring
+from support.sparkless import no_session, run_tasks_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from maxbrod.backup.report import BackupReport
     from maxbrod.convert.report import ConvertReport
-    from maxbrod.convert.verify_task import Verified, VerifyItem, VerifySettings
     from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
 
 
@@ -36,29 +31,19 @@ def run_job_here(
     *,
     on_done: Callable[[int], None] | None = None,
 ) -> list[Transferred]:
-    """What Spark does with tasks, one after another: text in, text out."""
     del on_done
-    answers = [work(settings, ITEMS.dump_json(tuple(task)).decode()) for task in tasks]
-    return [done for answer in answers for done in RESULTS.validate_json(answer)]
-
-
-def verify_here(_: object, settings: VerifySettings, tasks: Sequence[Sequence[VerifyItem]]) -> list[Verified]:
-    answers = [verify_work(settings, json.dumps([asdict(item) for item in task])) for task in tasks]
-    return [_verified(values) for answer in answers for values in json.loads(answer)]
+    with patch.object(transferring, "run_tasks", run_tasks_here):
+        return transferring.run_transfer_job(None, settings, tasks)
 
 
 @contextmanager
 def without_spark(job: Callable[..., list[Transferred]] = run_job_here) -> Iterator[None]:
-    @contextmanager
-    def nothing(*_: object) -> Iterator[None]:
-        yield None
-
     with (
         patch.object(converting, "run_transfer_job", job),
         patch.object(backing_up, "run_transfer_job", job),
-        patch.object(proving, "run_verify_job", verify_here),
-        patch.object(converting, "open_configured", nothing),
-        patch.object(backup_base, "open_configured", nothing),
+        patch.object(proving, "run_tasks", run_tasks_here),
+        patch.object(converting, "open_configured", no_session),
+        patch.object(backup_base, "open_configured", no_session),
         patch.object(converting, "parallelism_of", lambda *_: 2),
         patch.object(backup_base, "parallelism_of", lambda *_: 2),
     ):
@@ -66,7 +51,7 @@ def without_spark(job: Callable[..., list[Transferred]] = run_job_here) -> Itera
 
 
 def convert(source: object, target: object, to: str, **options: Any) -> ConvertReport:
-    """One conversion, without Spark. `options` are fields of TargetWish, or of ConvertRequest; and `stop`."""
+    """One conversion, without Spark. `options` are fields of TargetRequest, or of ConvertRequest; and `stop`."""
     stop = options.pop("stop", None)
     of_request = {
         name: options.pop(name)

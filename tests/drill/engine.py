@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from compare.engine import without_spark as comparing_without_spark
 from maxbrod.drill import run as engine
 from restore.engine import without_spark as restoring_without_spark
+from support.sparkless import no_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,15 +20,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def without_spark() -> Iterator[None]:
-    @contextmanager
-    def nothing(*_: object) -> Iterator[None]:
-        yield None
-
-    with ExitStack() as undo:
-        undo.enter_context(restoring_without_spark())
-        undo.enter_context(comparing_without_spark())
-        undo.enter_context(patch.object(engine, "open_configured", nothing))
-        undo.enter_context(patch.object(engine, "cancelled_by", nothing))
+    with (
+        restoring_without_spark(),
+        comparing_without_spark(),
+        patch.object(engine, "open_configured", no_session),
+        patch.object(engine, "cancelled_by", no_session),
+    ):
         yield
 
 

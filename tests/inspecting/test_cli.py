@@ -11,13 +11,13 @@ import pytest
 
 from archive.examples import OLD_ID, fill
 from catalog.examples import TOPIC_ID, segment
-from fixtures_archives import commit_run
 from maxbrod.cli.main import run
+from support.archives import commit_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fixtures_archives import Place
+    from support.archives import Place
 
 
 @pytest.fixture

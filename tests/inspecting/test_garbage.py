@@ -23,8 +23,8 @@ from maxbrod.model import AbortedTransaction, GapReason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fixtures_archives import Place
     from maxbrod.archive.opening import Archive
+    from support.archives import Place
 
 DAY_S = 24 * 3600
 ORPHANS = (

@@ -7,15 +7,15 @@ import pytest
 
 from archive.examples import EMPTY_ID, OLD_ID, cluster, fill, part
 from catalog.examples import TOPIC_ID, many_segments, segment
-from fixtures_archives import commit_run
 from maxbrod.archive.runs import list_runs, show_run
 from maxbrod.errors import UsageError
 from maxbrod.inspect.listing import list_topics
 from maxbrod.inspect.showing import show_topic
 from maxbrod.kafka.state.cluster_state import TopicState
+from support.archives import commit_run
 
 if TYPE_CHECKING:
-    from fixtures_archives import Place
+    from support.archives import Place
 
 
 def test_a_listing_sums_up_every_topic_its_gaps_and_its_incarnations(place: Place) -> None:

@@ -22,9 +22,9 @@ from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 if TYPE_CHECKING:
     import pytest
 
-    from fixtures_archives import Place
     from maxbrod.backup.report import BackupReport
     from maxbrod.sandbox.cluster import Cluster
+    from support.archives import Place
 
 
 def back_up(place: Place, cluster: Cluster, topic: str, spark: Any) -> BackupReport:

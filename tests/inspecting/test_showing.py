@@ -14,8 +14,8 @@ from maxbrod.inspect.showing import EVERY, show_topic
 from maxbrod.model import AbortedTransaction, GapReason
 
 if TYPE_CHECKING:
-    from fixtures_archives import Place
     from maxbrod.catalog.rows import Gap, Segment
+    from support.archives import Place
 
 
 def test_a_topic_is_shown_with_its_gaps_epochs_aborted_transactions_and_groups(place: Place) -> None:

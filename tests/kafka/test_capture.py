@@ -40,8 +40,8 @@ from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
-    from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
+    from support.java_oracle import JavaOracle
 
 NO_AUTHORIZER = MissingState(
     what="ACLs", why="the cluster has no authorizer", hint="nothing is lost: without one there are no ACLs"

@@ -11,7 +11,6 @@ from kafka.protocol.admin import AlterClientQuotasRequest
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_of
 
-from fixtures_s3 import loopback_server
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError, UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
@@ -24,6 +23,7 @@ from maxbrod.kafka.wire.metadata import metadata_request
 from maxbrod.sandbox.topics import create_topic, replicas
 from maxbrod.sandbox.traffic import Message, produce
 from maxbrod.sandbox.waiting import wait_for
+from support.s3 import loopback_server
 
 if TYPE_CHECKING:
     import socket

@@ -21,8 +21,8 @@ from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:
-    from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
+    from support.java_oracle import JavaOracle
 
 KEEP = {"retention.ms": "-1"}
 

@@ -29,10 +29,10 @@ from oracle.conversion import RECORDS, at_offsets, to_arrow
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from java_oracle import JavaOracle
     from maxbrod.kafka.produce.appends import Append
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
+    from support.java_oracle import JavaOracle
 
 KEEP = {"retention.ms": "-1"}
 ANY_TIME = {"message.timestamp.after.max.ms": str((1 << 63) - 1), **KEEP, "segment.ms": str((1 << 63) - 1)}

@@ -9,7 +9,6 @@ import pytest
 from kafka_reading import client_of, partition_of
 from producing import assert_stored, batches_of, feed_of, produce_orders
 
-from fixtures_kafka import proxied_broker
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.fetch.log_ends import log_end
@@ -31,6 +30,7 @@ from maxbrod.sandbox.proxy import (
     TruncateAnswer,
 )
 from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync
+from support.clusters import proxied_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka_reading import bounds, fill, joined, log_bytes, partition_of, read_all
 
-from fixtures_kafka import proxied_broker
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.fetch.ranges import read_range
@@ -26,6 +25,7 @@ from maxbrod.sandbox.proxy import (
     TruncateAnswer,
 )
 from maxbrod.sandbox.topics import create_topic
+from support.clusters import proxied_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,9 +25,9 @@ from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
-    from java_oracle import JavaOracle
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
+    from support.java_oracle import JavaOracle
 
 
 def batches(transaction: Transaction, count: int, *, first_sequence: int = 0) -> list[Batch]:

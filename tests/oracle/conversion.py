@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from java_oracle import JavaRecord
 from maxbrod.batch.schema import HEADERS_TYPE
+from support.java_oracle import JavaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

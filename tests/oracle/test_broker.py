@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from java_oracle import CODECS, JavaRecord
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
@@ -24,12 +23,13 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, open_transaction, produce, produce_transaction
 from oracle import wire
 from oracle.conversion import RECORDS, at_offsets, to_arrow, to_java
+from support.java_oracle import CODECS, JavaRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
+    from support.java_oracle import JavaOracle
 
 # Debian called it kafkacat for long.
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")

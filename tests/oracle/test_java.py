@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from java_oracle import CODECS, CREATE_TIME, LOG_APPEND_TIME, JavaRecord
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
@@ -15,9 +14,10 @@ from maxbrod.batch.patch import patch
 from maxbrod.batch.transactions import from_markers
 from maxbrod.model import AbortedTransaction, Codec
 from oracle.conversion import RECORDS, at_offsets, to_arrow, to_java
+from support.java_oracle import CODECS, CREATE_TIME, LOG_APPEND_TIME, JavaRecord
 
 if TYPE_CHECKING:
-    from java_oracle import JavaOracle
+    from support.java_oracle import JavaOracle
 
 OFFSETS = [0, 1 << 33, (1 << 62) + 7]
 

@@ -11,7 +11,7 @@ from maxbrod.layouts.offsets_topic import CommitKey, decode_commit, decode_key
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from java_oracle import JavaOracle
+    from support.java_oracle import JavaOracle
 
 TOPIC_ID = UUID("12345678-1234-5678-9234-567812345678")
 

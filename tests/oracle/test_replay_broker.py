@@ -12,7 +12,6 @@ from reference import Record, write_batch
 from replay_cases import Log, packed
 from test_legacy import message, wrapper
 
-from java_oracle import JavaRecord
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
@@ -23,10 +22,11 @@ from maxbrod.sandbox.topics import create_topic
 from oracle import wire
 from oracle.conversion import RECORDS
 from oracle.test_broker import ANY_TIME
+from support.java_oracle import JavaRecord
 
 if TYPE_CHECKING:
-    from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
+    from support.java_oracle import JavaOracle
 
 FIRST_OFFSET = 300_000
 PRODUCER = {"producer_id": 4242, "producer_epoch": 0}

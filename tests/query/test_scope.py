@@ -17,7 +17,7 @@ from maxbrod.query.scope import QueryScope, select
 from maxbrod.table.read.options import parse_options
 
 if TYPE_CHECKING:
-    from fixtures_archives import Place
+    from support.archives import Place
 
 
 def test_the_way_to_the_storage_reaches_the_table_and_is_never_shown(local_place: Place) -> None:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from java_oracle import JavaRecord
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.sandbox import topics, traffic
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.probe import known_brokers
 from maxbrod.sandbox.waiting import wait_for
+from support.java_oracle import JavaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from java_oracle import JavaOracle
+    from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full
 
@@ -127,9 +127,7 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path, monkeypatch
     with socket.create_server(("127.0.0.1", 0)) as thief:
         stolen = [thief.getsockname()[1], *free_ports(1)]
         answers = iter([stolen])
-        monkeypatch.setattr(
-            "maxbrod.sandbox.assembly.free_ports", lambda count: next(answers, None) or free_ports(count)
-        )
+        monkeypatch.setattr("maxbrod.sandbox.node.free_ports", lambda count: next(answers, None) or free_ports(count))
         with Cluster.start(tmp_path / "c") as cluster:
             assert port_of(cluster, 1) not in stolen
             assert known_brokers(port_of(cluster, 1)) == {1}

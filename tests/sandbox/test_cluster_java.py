@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from java_oracle import CODECS, CREATE_TIME, LOG_APPEND_TIME, JavaRecord
+from support.java_oracle import CODECS, CREATE_TIME, LOG_APPEND_TIME, JavaRecord
 
 if TYPE_CHECKING:
-    from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
+    from support.java_oracle import JavaOracle
 
 RECORDS = [
     JavaRecord(timestamp_ms=1_700_000_000_123, key=None, value=None, headers=()),

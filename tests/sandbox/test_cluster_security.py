@@ -8,17 +8,17 @@ import pytest
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern, ResourceType
 from py4j.protocol import Py4JJavaError
 
-from java_oracle import JavaRecord
 from maxbrod.errors import UsageError
 from maxbrod.sandbox import topics
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS
+from support.java_oracle import JavaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from java_oracle import JavaOracle
+    from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full
 

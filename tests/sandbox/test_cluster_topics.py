@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from java_oracle import JavaRecord
 from maxbrod.errors import UsageError
 from maxbrod.sandbox import surgery, topics, traffic
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.tools import CONSOLE_CONSUMER, DUMP_LOG_SEGMENTS, run_tool
+from support.java_oracle import JavaRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from java_oracle import JavaOracle
+    from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full
 

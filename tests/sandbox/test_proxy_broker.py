@@ -9,8 +9,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 from kafka.errors import CorruptRecordError, KafkaError
 
-from fixtures_kafka import proxied_broker
 from maxbrod.sandbox.proxy import FaultProxy, FlipAnswerBit, KafkaMatch, LoseAnswer
+from support.clusters import proxied_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

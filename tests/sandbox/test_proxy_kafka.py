@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures_s3 import loopback_server
 from maxbrod.sandbox.proxy import (
     CutAnswer,
     CutRequest,
@@ -23,6 +22,7 @@ from maxbrod.sandbox.proxy import (
     TruncateAnswer,
     Watch,
 )
+from support.s3 import loopback_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

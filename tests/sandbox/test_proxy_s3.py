@@ -13,7 +13,6 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
-from fixtures_s3 import no_retries
 from maxbrod.sandbox.proxy import (
     AnswerError,
     Blackhole,
@@ -30,6 +29,7 @@ from maxbrod.sandbox.proxy import (
     TruncateAnswer,
     Watch,
 )
+from support.s3 import no_retries
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.proxy import Fault, FaultProxy

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fixtures_s3 import loopback_server
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
 from maxbrod.sandbox.proxy import (
     AnswerError,
@@ -31,6 +30,7 @@ from maxbrod.sandbox.proxy import (
     TruncateAnswer,
     Watch,
 )
+from support.s3 import loopback_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,11 +15,11 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
-from fixtures_s3 import no_retries
 from maxbrod.errors import EnvironmentMissingError, RefusedError, UsageError
 from maxbrod.sandbox import programs
 from maxbrod.sandbox.s3 import LyingS3Server, S3Server
 from maxbrod.sandbox.waiting import wait_for
+from support.s3 import no_retries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from obstore.exceptions import GenericError
 
-from fixtures_s3 import loopback_server
 from maxbrod.config import StorageConfig
 from maxbrod.errors import AccessDeniedError, MaxbrodError, StorageFullError, UnavailableError, UsageError
 from maxbrod.sandbox.certificates import CA_FILE, write_certificates
 from maxbrod.storage.failures import translate
 from maxbrod.storage.opening import open_storage
+from support.s3 import loopback_server
 
 if TYPE_CHECKING:
     import socket

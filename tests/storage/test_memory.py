@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures_storage import delta_table
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import StorageConfig
 from maxbrod.errors import RefusedError
@@ -17,6 +16,7 @@ from maxbrod.storage import memory
 from maxbrod.storage.memory import directory_of
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.urls import parse_url
+from support.storages import delta_table
 
 if TYPE_CHECKING:
     from pathlib import Path

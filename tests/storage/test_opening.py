@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from fixtures_s3 import loopback_server
 from maxbrod.config import StorageConfig, load_config
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.stores import open_clients, settings_of
 from maxbrod.storage.urls import Location, parse_url
+from support.s3 import loopback_server
 
 if TYPE_CHECKING:
     import socket

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures_storage import s3_options
 from maxbrod.errors import (
     AccessDeniedError,
     ObjectExistsError,
@@ -34,6 +33,7 @@ from maxbrod.sandbox.proxy import (
 )
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_conditional_puts
+from support.storages import s3_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,6 @@ from unittest.mock import patch
 from native_logs import NAME, archive, logs
 
 from catalog.examples import run
-from fixtures_archives import put_snapshot
 from maxbrod.archive.opening import open_for_writing
 from maxbrod.catalog.rows import SLICE_FIELDS, Segment, decode_rows, slice_of
 from maxbrod.model import PartitionId
@@ -18,6 +17,7 @@ from maxbrod.storage.local import LocalStorage
 from maxbrod.table.read.options import SCOPES
 from maxbrod.table.read.scope import Scope, encode_scopes, narrow
 from maxbrod.table.source import ArchiveSource
+from support.archives import put_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from java_oracle import JavaOracle, JavaRecord
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.table.kafka_sink.commit import Written
     from maxbrod.table.kafka_sink.writer import _Sink
+    from support.java_oracle import JavaOracle, JavaRecord
 
 COLUMNS: Final = spark.StructType(
     [

@@ -22,9 +22,9 @@ from table.kafka_writes import KEEP, Query, ends, failing, released, rows, value
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.table.kafka_sink.commit import Written
+    from support.java_oracle import JavaOracle
 
 
 class Killed(BaseException):

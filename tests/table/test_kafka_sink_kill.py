@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Self
 import psutil
 import pytest
 
-from fixtures_kafka import proxied_broker
 from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, Stall
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.waiting import wait_for
 from maxbrod.table.kafka_sink import rows as kafka_sink_rows
+from support.clusters import proxied_broker
 from table import kafka_stream
 from table.kafka_writes import KEEP, Query, ends, rows, values
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
+    from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full
 

@@ -21,8 +21,8 @@ from table.kafka_writes import KEEP, Query, released, rows, values, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
+    from support.java_oracle import JavaOracle
 
 
 def test_a_topic_that_is_not_there_is_named_or_created_on_request(

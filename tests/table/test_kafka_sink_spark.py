@@ -10,10 +10,10 @@ from native_logs import NAME
 
 import maxbrod
 from backup.ledger import _columns, odd_records
-from java_oracle import JavaRecord
 from maxbrod.batch.encode import encode
 from maxbrod.model import Codec
 from maxbrod.sandbox.topics import create_topic
+from support.java_oracle import JavaRecord
 from table.archives import write as write_archive
 from table.kafka_writes import KEEP, consumed, ends, values
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
+    from support.java_oracle import JavaOracle
 
 
 @pytest.fixture

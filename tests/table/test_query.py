@@ -23,7 +23,7 @@ from table.archives import write
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fixtures_archives import Place
+    from support.archives import Place
 
 
 def make(folder: Path) -> Path:

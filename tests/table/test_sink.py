@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from native_logs import data_batch
 
 from catalog.examples import TOPIC_ID, segment
-from fixtures_archives import commit_run
 from maxbrod.archive.opening import open_archive, open_for_writing
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.catalog import Catalog
@@ -25,6 +24,7 @@ from maxbrod.inspect.listing import list_topics
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.table.archive_sink import task as archive_task
 from maxbrod.table.source import ArchiveSource
+from support.archives import commit_run
 from table import archives
 from table.sinks import (
     ALL,
@@ -45,7 +45,7 @@ from table.sinks import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fixtures_archives import Place
+    from support.archives import Place
 
 
 def row(value: int | str, partition: int | None = 0, topic: str | None = "t", **more: Any) -> Row:

@@ -10,7 +10,6 @@ from hypothesis import Phase, given, settings
 from native_logs import ABORT, batches, data_batch, marker, pack
 from reference import Record
 
-from fixtures_storage import s3_options
 from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.config import StorageConfig
@@ -21,6 +20,7 @@ from maxbrod.restore.transforming import changes_in, remove_staged
 from maxbrod.storage.opening import open_storage
 from maxbrod.transform.job import run_transform_job
 from maxbrod.transform.plan import Changes
+from support.storages import s3_options
 from table.archives import write
 from transform.stages import asked, records_in, stage, staging_of
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.archive.carried import NOTHING, carry
-from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot, told_by
+from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snapshot
 from maxbrod.catalog.queries import ArchivedRange
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
         # A damaged snapshot is not skipped: an older one may not know a partition that has no row yet.
         snapshot = read_snapshot(archive.storage, last)
         # The code below reads the cluster as JSON, and anyone may have written it: this refuses what is invalid.
-        knowledge = told_by(archive.storage, runs, last, snapshot)
+        knowledge = knowledge_at(archive.storage, runs, last, snapshot)
         names.update(snapshot.topics)
         held = {
             partition: ArchivedRange(

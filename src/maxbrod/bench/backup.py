@@ -1,7 +1,7 @@
 """`maxbrod bench backup`: a backup beside kcat, Kafka's ConsumerPerformance, `cat` and a bare loop, on one sandbox.
 
-Every group is a race of its own, so that what is compared was measured in the same minute. Spark is warm; what it costs
-to start it is in `bench.cold`.
+Every group is a race of its own, so that compared figures were measured in the same minute. Spark is warm, except in
+the group `cold`: a whole `maxbrod backup` of a small topic beside Spark's bare start, each in a fresh process.
 """
 
 from __future__ import annotations
@@ -14,70 +14,64 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.backup.run import Backup
+from maxbrod.backup.job import run_backup_job
+from maxbrod.backup.plan.tasks import PartitionRange, plan_tasks
+from maxbrod.backup.task import TaskSettings
 from maxbrod.bench.bare import BareLoop, Writing
-from maxbrod.bench.cold import measure_cold
 from maxbrod.bench.figures import Figure, seconds, share, speed
 from maxbrod.bench.groups import Group
-from maxbrod.bench.hot import race_hot
 from maxbrod.bench.loads import BATCH_BYTES, Load, write_load
 from maxbrod.bench.peers import read_with_consumer_performance, read_with_kcat, write_with_cat
 from maxbrod.bench.planning import measure_planning
-from maxbrod.bench.processes import peak_bytes_below
+from maxbrod.bench.processes import peak_bytes_below, run_python
 from maxbrod.bench.race import Lap, race_laps, time_lap
-from maxbrod.config import BackupConfig, Config, KafkaConfig
-from maxbrod.engine.session import open_session
+from maxbrod.bench.stage import Stage as SharedStage
+from maxbrod.bench.stage import open_sandbox, worker_memory
+from maxbrod.bench.start import OURS
+from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import MaxbrodError
+from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.layouts.kafka.compression import Compression
+from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.model import topic_id_text
 from maxbrod.sandbox.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from maxbrod.backup.plan.items import Task
     from maxbrod.bench.race import Laps
     from maxbrod.engine.session import Session
 
 A_RECORDS: Final = 1_000_000
 B_RECORDS: Final = 4_000_000
 SMALL_RECORDS: Final = 1000
-WORKER_BYTES_WANTED: Final = 400e6
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a memory file system is what is asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What the races share: a cluster, warm workers of both kinds, and room on disk and in memory."""
+class Stage(SharedStage):
+    """Also warm processes without Spark, and room in memory."""
 
-    cluster: Cluster
-    session: Session
     bare: BareLoop
-    disk: Path
     memory: Path
-    scale: float
     batch_bytes: int
-    rounds: int
 
     def write(self, topic: str, records: int, *, partitions: int, json: bool) -> Load:
         count = max(int(records * self.scale), partitions)
         return write_load(self.cluster, topic, count, partitions=partitions, batch_bytes=self.batch_bytes, json=json)
 
-    def lap(self, contender: Callable[[], object]) -> Lap:
-        """Without the processor time of the brokers, which work for everyone."""
-        return time_lap(contender, uncounted=frozenset(self.cluster.pids))
-
     def back_up(self, load: Load, archive: Path, *, compression: str = "auto") -> Lap:
-        """The whole run of a backup into a new archive: planning, reading, snapshot and commit."""
+        """A whole backup into a new archive: planning, reading, snapshot and commit."""
         shutil.rmtree(archive, ignore_errors=True)
-        config = Config(
-            kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
-            archive=str(archive),
-            backup=BackupConfig(topics=(load.topic,), compression=compression),
-        )
-        return self.lap(lambda: _run(config, self.session, load))
+        config = self.config(load.topic, archive, compression=compression)
+        return self.time(lambda: self.run_backup(config, records=load.records))
 
     def read_bare(self, load: Load, writing: Writing) -> Lap:
         folder = self.disk / "bare"
         shutil.rmtree(folder, ignore_errors=True)
-        return self.lap(lambda: self.bare.read(load, folder, writing=writing))
+        return self.time(lambda: self.bare.read(load, folder, writing=writing))
 
 
 def measure(
@@ -98,10 +92,10 @@ def measure(
             for group in warm:
                 on_stage(f"racing over {group}")
                 found += _RACES[group](stage)
-            found.append(_worker_memory())
+            found.append(worker_memory(peak_bytes_below("pyspark.daemon")))
     if Group.COLD in chosen:
         on_stage("starting from nothing")
-        found += measure_cold(rounds=rounds)
+        found += _measure_cold(rounds=rounds)
     if Group.PLANNING in chosen:
         on_stage("planning for 100,000 partitions")
         found += measure_planning()
@@ -111,11 +105,9 @@ def measure(
 @contextmanager
 def _stage(scale: float, batch_bytes: int, rounds: int) -> Iterator[Stage]:
     with ExitStack() as undo:
-        disk = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-")))
+        disk, cluster, session = open_sandbox(undo)
         in_memory = _MEMORY if _MEMORY.is_dir() else None
         memory = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-", dir=in_memory)))
-        cluster = undo.enter_context(Cluster.start(disk / "cluster"))
-        session = undo.enter_context(open_session())
         yield Stage(
             cluster=cluster,
             session=session,
@@ -128,13 +120,6 @@ def _stage(scale: float, batch_bytes: int, rounds: int) -> Iterator[Stage]:
         )
 
 
-def _run(config: Config, session: Session, load: Load) -> None:
-    with Backup(config, session=session) as backup:
-        report = backup.run()
-    if not report.complete or report.records != load.records:
-        raise MaxbrodError(f"the backup has {report.records} of {load.records} records", operation="bench")
-
-
 def _race_b(stage: Stage) -> list[Figure]:
     load = stage.write("bench-b", B_RECORDS, partitions=4, json=True)
     small = write_load(stage.cluster, "bench-small", SMALL_RECORDS, partitions=2, json=True)
@@ -143,7 +128,7 @@ def _race_b(stage: Stage) -> list[Figure]:
     laps = race_laps(
         {
             "maxbrod": lambda: stage.back_up(load, archive),
-            "kcat": lambda: stage.lap(partial(read_with_kcat, bootstrap, load)),
+            "kcat": lambda: stage.time(partial(read_with_kcat, bootstrap, load)),
             "ConsumerPerformance": lambda: _own_time(stage, partial(read_with_consumer_performance, bootstrap, load)),
             "bare": lambda: stage.read_bare(load, Writing.PLAIN),
             "zstd": lambda: stage.back_up(load, framed, compression="zstd"),
@@ -180,12 +165,12 @@ def _race_a(stage: Stage) -> list[Figure]:
     def cat(*, synced: bool) -> Lap:
         sources = sorted(in_memory.rglob("*.log"))
         copy.unlink(missing_ok=True)
-        return stage.lap(partial(write_with_cat, sources, copy, synced=synced))
+        return stage.time(partial(write_with_cat, sources, copy, synced=synced))
 
     laps = race_laps(
         {
             "memory": lambda: stage.back_up(load, in_memory),
-            "kcat": lambda: stage.lap(partial(read_with_kcat, stage.cluster.bootstrap, load)),
+            "kcat": lambda: stage.time(partial(read_with_kcat, stage.cluster.bootstrap, load)),
             "disk": lambda: stage.back_up(load, on_disk),
             "cat": lambda: cat(synced=False),
             "cat and sync": lambda: cat(synced=True),
@@ -202,11 +187,45 @@ def _race_a(stage: Stage) -> list[Figure]:
 
 
 def _race_hot(stage: Stage) -> list[Figure]:
-    load = stage.write("bench-hot", B_RECORDS, partitions=1, json=True)
-    laps = race_hot(
-        stage.session, stage.cluster.bootstrap, load, stage.disk / "hot", lap=stage.lap, rounds=stage.rounds
+    """One partition read by one task and by two: the Spark job alone, without planning and commit."""
+    load, archive = stage.write("bench-hot", B_RECORDS, partitions=1, json=True), stage.disk / "hot"
+    kafka = KafkaConfig(bootstrap=stage.cluster.bootstrap)
+    with KafkaClient(kafka) as client:
+        topic = client.topic(load.topic, deadline=Deadline.after(PATIENCE_S))
+    settings = TaskSettings(
+        run_id="bench",
+        archive_url=str(archive),
+        kafka=kafka,
+        storage=StorageConfig(),
+        compression=Compression(),
+        limits=SegmentLimits(),
     )
+    hot = PartitionRange(
+        topic=load.topic,
+        topic_id=topic_id_text(topic.topic_id),
+        partition=0,
+        start=0,
+        end=load.records,
+        bytes_per_offset=load.bytes / load.records,
+    )
+
+    def read(tasks: int) -> Lap:
+        shutil.rmtree(archive, ignore_errors=True)
+        (wave,) = plan_tasks([hot], parallelism=tasks, task_bytes=-(-hot.bytes_estimate // tasks))
+        return stage.time(lambda: _read(stage.session, settings, wave, load))
+
+    laps = race_laps({"one": lambda: read(1), "two": lambda: read(2)}, rounds=stage.rounds)
     return [speed("one partition, two tasks over one", laps["two"], laps["one"], wanted=1.3)]
+
+
+def _read(session: Session, settings: TaskSettings, tasks: tuple[Task, ...], load: Load) -> None:
+    outcomes = run_backup_job(session, settings, tasks)
+    records = sum(found.records for outcome in outcomes for found in outcome.slices)
+    if records != load.records:
+        failures = sorted({outcome.failure.message for outcome in outcomes if outcome.failure is not None})
+        raise MaxbrodError(
+            f"the tasks have read {records} of {load.records} records", operation="bench", hint="; ".join(failures)
+        )
 
 
 _RACES: Final[dict[Group, Callable[[Stage], list[Figure]]]] = {
@@ -217,21 +236,30 @@ _RACES: Final[dict[Group, Callable[[Stage], list[Figure]]]] = {
 
 
 def _own_time(stage: Stage, contender: Callable[[], float]) -> Lap:
-    """Of a contender that knows better how long it took."""
+    """A lap with the time that the contender measured itself."""
     taken: list[float] = []
-    lap = stage.lap(lambda: taken.append(contender()))
+    lap = stage.time(lambda: taken.append(contender()))
     return Lap(seconds=taken[0], cpu_seconds=lap.cpu_seconds)
-
-
-def _worker_memory() -> Figure:
-    return Figure(
-        name="peak memory of a Python worker",
-        value=peak_bytes_below("pyspark.daemon"),
-        unit="bytes",
-        wanted=WORKER_BYTES_WANTED,
-        at_most=True,
-    )
 
 
 def _rate(records: int, laps: Laps) -> str:
     return f"{records / laps.best / 1e6:.2f} M rec/s"
+
+
+def _measure_cold(*, rounds: int) -> list[Figure]:
+    """A whole process each. Both open the session with the same flags and run one job in it."""
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder, Cluster.start(f"{folder}/cluster") as cluster:
+        topic = write_load(cluster, "bench-small", SMALL_RECORDS, partitions=2, json=True).topic
+        archive = Path(folder) / "archive"
+
+        def backup() -> Lap:
+            shutil.rmtree(archive, ignore_errors=True)
+            options = ("--bootstrap", cluster.bootstrap, "--archive", str(archive), "--topic", topic, "--quiet")
+            return time_lap(lambda: run_python("-m", "maxbrod", "backup", *options))
+
+        laps = race_laps({"backup": backup, "bare": lambda: time_lap(lambda: run_python("-c", OURS))}, rounds=rounds)
+    return [
+        share("cold backup over Spark's bare start", laps["backup"], laps["bare"], wanted=1.6),
+        seconds("cold backup of a small topic", laps["backup"]),
+        seconds("bare session, first mapInArrow, stop", laps["bare"]),
+    ]

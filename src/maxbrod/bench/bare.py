@@ -1,44 +1,90 @@
-"""Two processes that fetch a topic without Spark and without a catalog: what is left when everything else is gone.
+"""Two processes that fetch or produce without Spark, catalog and restore: what remains when everything else is gone.
 
-Processes are started once and stay, as Spark's workers do.
+Processes are started once and stay, as Spark's workers do. A producer prepares everything before the clock runs, down
+to the frames of the requests. What remains is what the broker and the kernel need: the least that any client can take.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import struct
+from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+import numpy as np
+
+from maxbrod.batch.headers import walk
 from maxbrod.config import KafkaConfig, StorageConfig
+from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.produce.appends import stamped
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.request import RecordsTo, produce_body
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.layouts.kafka.reading import read_log
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import TopicPartition
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from maxbrod.bench.loads import Load
+    from maxbrod.kafka.wire.sending import Piece
+    from maxbrod.layouts.kafka.slices import Slice
 
 PROCESSES: Final = 2
+_IN_FLIGHT: Final = 5
+_TIMEOUT_S: Final = 60.0
+_VERSION: Final = 13
+_HEADER: Final = struct.Struct(">ihhihx")  # size, API key, version, correlation id, no client id; no tagged fields
+_SIZE: Final = struct.Struct(">i")
+_TOPIC: Final = 23  # where the partitions of the only topic begin: after correlation id, tags, counts and topic id
+_PARTITION_BYTES: Final = 33
+_CODE: Final = slice(4, 6)
 
 
 class Writing(StrEnum):
     PLAIN = "plain"
-    """Each partition into one file, which is synced at its end."""
+    """Each partition into one file, with an fsync at the end."""
     LAYOUT = "layout"
     """As segments of an archive."""
     EXACT = "exact"
-    """The same, with the lowest timestamp looked for in every record."""
+    """As segments, with the lowest timestamp searched in every record."""
+
+
+class _Processes:
+    """Processes with a pool each, so that a process keeps what it has prepared. Use it in a `with`."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        # Not forked: Spark's session has threads.
+        self._pools = [ProcessPoolExecutor(1, mp_context=get_context("spawn")) for _ in range(PROCESSES)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pool in self._pools:
+            pool.shutdown()
+
+
+# Fetching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Share:
+class _FetchShare:
     bootstrap: str
     topic: str
     partitions: tuple[int, ...]
@@ -47,27 +93,14 @@ class _Share:
     writing: Writing
 
 
-class BareLoop:
-    """Use it in a `with`."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
-        # Not forked: Spark's session has threads.
-        self._pool = ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pool.shutdown()
+class BareLoop(_Processes):
+    """Fetches all partitions of a topic."""
 
     def read(self, load: Load, folder: Path, *, writing: Writing = Writing.PLAIN) -> int:
-        """Bytes that all partitions of the load had."""
+        """Fetch a whole topic; returns the number of bytes."""
         folder.mkdir(parents=True)
         shares = [
-            _Share(
+            _FetchShare(
                 bootstrap=self._bootstrap,
                 topic=load.topic,
                 partitions=tuple(range(number, load.partitions, PROCESSES)),
@@ -77,10 +110,11 @@ class BareLoop:
             )
             for number in range(PROCESSES)
         ]
-        return sum(self._pool.map(_read_share, shares))
+        reading = [pool.submit(_read_share, share) for pool, share in zip(self._pools, shares, strict=True)]
+        return sum(each.result() for each in reading)
 
 
-def _read_share(share: _Share) -> int:
+def _read_share(share: _FetchShare) -> int:
     with KafkaClient(KafkaConfig(bootstrap=share.bootstrap)) as client:
         if share.writing is Writing.PLAIN:
             return sum(_into_file(client, share, partition) for partition in share.partitions)
@@ -90,7 +124,7 @@ def _read_share(share: _Share) -> int:
             return sum(_into_archive(client, archive, share, partition) for partition in share.partitions)
 
 
-def _into_file(client: KafkaClient, share: _Share, partition: int) -> int:
+def _into_file(client: KafkaClient, share: _FetchShare, partition: int) -> int:
     size = 0
     where = TopicPartition(topic=share.topic, partition=partition)
     with (Path(share.folder) / f"{where}.log").open("wb", buffering=0) as file:
@@ -101,7 +135,7 @@ def _into_file(client: KafkaClient, share: _Share, partition: int) -> int:
     return size
 
 
-def _into_archive(client: KafkaClient, archive: ArchiveWriter, share: _Share, partition: int) -> int:
+def _into_archive(client: KafkaClient, archive: ArchiveWriter, share: _FetchShare, partition: int) -> int:
     size = 0
     where = TopicPartition(topic=share.topic, partition=partition)
     writer = archive.partition(topic=share.topic, topic_id=share.topic, partition=partition, packed=False)
@@ -110,3 +144,90 @@ def _into_archive(client: KafkaClient, archive: ArchiveWriter, share: _Share, pa
         size += len(chunk.data)
     writer.close()
     return size
+
+
+# Producing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ProduceShare:
+    bootstrap: str
+    topic: str
+    archive_url: str
+    slices: tuple[tuple[int, tuple[Slice, ...]], ...]
+    """By partition, in order."""
+
+
+class BareProducer(_Processes):
+    """Produces the batches of slices from memory."""
+
+    def prepare(self, topic: str, archive_url: str, slices: Mapping[int, Sequence[Slice]]) -> None:
+        """Prepare the batches of these slices, as they are stored, for the partitions of a new topic."""
+        each = [(number, tuple(found)) for number, found in sorted(slices.items())]
+        shares = [
+            _ProduceShare(
+                bootstrap=self._bootstrap, topic=topic, archive_url=archive_url, slices=tuple(each[place::PROCESSES])
+            )
+            for place in range(PROCESSES)
+        ]
+        for ready in [pool.submit(_prepare, share) for pool, share in zip(self._pools, shares, strict=True)]:
+            ready.result()
+
+    def produce(self) -> int:
+        """Send everything; returns the number of batches."""
+        return sum(each.result() for each in [pool.submit(_produce) for pool in self._pools])
+
+
+_prepared: list[tuple[socket.socket, list[list[Piece]], int]] = []
+
+
+def _prepare(share: _ProduceShare) -> None:
+    _prepared.clear()
+    with KafkaClient(KafkaConfig(bootstrap=share.bootstrap)) as client:
+        deadline = Deadline.after(_TIMEOUT_S)
+        topic_id = client.topic(share.topic, deadline=deadline).topic_id
+        lanes = []
+        storage = open_storage(share.archive_url, StorageConfig())
+        for number, slices in share.slices:
+            where = TopicPartition(topic=share.topic, partition=number)
+            client.leader(where, deadline=deadline)
+            data = np.concatenate([read_log(storage, each) for each in slices])
+            batches = stamped(data, walk(data, check_crc=False), new_producer_id(client), first_sequence=0)
+            lanes.append([RecordsTo(where, topic_id, batch.data) for batch in batches])
+    frames = [
+        _frame(ticket, [each for each in entries if each is not None])
+        for ticket, entries in enumerate(zip_longest(*lanes))
+    ]
+    host, _, port = share.bootstrap.partition(":")
+    stream = socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _prepared.append((stream, frames, sum(map(len, lanes))))
+
+
+def _frame(ticket: int, entries: list[RecordsTo]) -> list[Piece]:
+    body = produce_body(entries, version=_VERSION, timeout_ms=int(_TIMEOUT_S * 1000))
+    size = _HEADER.size - _SIZE.size + sum(map(len, body))
+    return [_HEADER.pack(size, 0, _VERSION, ticket, -1), *body]
+
+
+def _produce() -> int:
+    stream, frames, batches = _prepared.pop()
+    waiting: deque[int] = deque()
+    with stream, stream.makefile("rb") as answers:
+        for pieces in frames:
+            if len(waiting) >= _IN_FLIGHT:
+                _check(answers.read(*_SIZE.unpack(answers.read(_SIZE.size))), waiting.popleft())
+            rest = sum(map(len, pieces)) - stream.sendmsg(pieces)
+            if rest:
+                stream.sendall(b"".join(pieces)[-rest:])
+            waiting.append(len(pieces) // 2 - 1)
+        for count in waiting:
+            _check(answers.read(*_SIZE.unpack(answers.read(_SIZE.size))), count)
+    return batches
+
+
+def _check(answer: bytes, partitions: int) -> None:
+    for place in range(partitions):
+        first = _TOPIC + place * _PARTITION_BYTES
+        if answer[first : first + _PARTITION_BYTES][_CODE] != b"\0\0":
+            raise MaxbrodError(f"the broker refused a batch: {answer.hex()}", operation="bench")

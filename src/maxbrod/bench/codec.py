@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
 from maxbrod.batch.unpack import portions
+from maxbrod.bench.processes import peak_bytes, run_python
 from maxbrod.bench.race import race
 from maxbrod.errors import EnvironmentMissingError
 from maxbrod.model import Codec
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PIECE_BYTES: Final = 1 << 20
-"""What one call of `decode` gets, as from a reader that streams an object."""
+"""The size of the input of one call of `decode`, as from a reader that streams an object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,21 +106,19 @@ def _read_with_kafka_python(data: bytes) -> int:
 
 
 def first_decode_seconds(tries: int = 3) -> float:
-    """From nothing imported to the first decoded batch, the kernels being in numba's cache."""
+    """The time from the first import to the first decoded batch, with the kernels in numba's cache."""
     batch = encode(orders(100), codec=Codec.LZ4).tobytes().hex()
     program = (
         "import time; start = time.perf_counter(); from maxbrod.batch.decode import decode; "
         f"decode(bytes.fromhex('{batch}')); print(time.perf_counter() - start)"
     )
-    command = [sys.executable, "-c", program]
-    return min(float(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(tries))
+    return min(float(run_python("-c", program)) for _ in range(tries))
 
 
 def memory_ratio(records: int, batch_bytes: int) -> float:
-    """What decoding adds to a fresh process at its peak, over the decompressed bytes."""
+    """The peak memory that decoding adds to a fresh process, divided by the decompressed bytes."""
     program = f"from maxbrod.bench.codec import _memory_probe; _memory_probe({records}, {batch_bytes})"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    measured: dict[str, Any] = json.loads(ran.stdout)
+    measured: dict[str, Any] = json.loads(run_python("-c", program))
     return float(measured["added"] / measured["decompressed"])
 
 
@@ -139,7 +136,7 @@ def _memory_probe(records: int, batch_bytes: int) -> None:
 
 
 def _peak_bytes_from_here() -> int:
-    """The peak so far. Linux can forget it, so that start-up does not hide what comes after."""
+    """The peak so far. Linux can reset it, so that start-up does not hide what comes after."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return _peak_bytes()
@@ -147,6 +144,5 @@ def _peak_bytes_from_here() -> int:
 
 def _peak_bytes() -> int:
     with suppress(OSError):
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+        return peak_bytes()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,10 +1,12 @@
-"""Planning at scale: a simulated cluster of 100,000 partitions, a real catalog of a million rows on disk."""
+"""Planning at scale, with a real catalog on disk.
+
+A backup of a simulated cluster of 100,000 partitions plans with a million rows, a restore of 10,000 partitions with
+100,000 rows, down to the slices of every partition.
+"""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -16,11 +18,15 @@ from maxbrod.backup.plan.starts import Earliest
 from maxbrod.backup.plan.states import PartitionState, plan_partition
 from maxbrod.backup.plan.tasks import Wave, plan_tasks
 from maxbrod.bench.figures import Figure
-from maxbrod.bench.processes import peak_bytes
+from maxbrod.bench.processes import peak_bytes, run_python
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import SCHEMA, Kind
-from maxbrod.errors import MaxbrodError
 from maxbrod.model import PartitionId
+from maxbrod.restore.plan.choosing import Chosen
+from maxbrod.restore.plan.columns import SOURCE_COLUMNS
+from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.sources import measure_sources, rows_to_read
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -28,6 +34,8 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 100_000
 SEGMENTS: Final = 1_000_000
+RESTORE_PARTITIONS: Final = 10_000
+RESTORE_SEGMENTS: Final = 100_000
 SECONDS_WANTED: Final = 30.0
 BYTES_WANTED: Final = 2e9
 _TOPIC_PARTITIONS: Final = 100
@@ -38,14 +46,11 @@ _PARALLELISM: Final = 64
 
 
 def measure_planning(*, partitions: int = PARTITIONS, segments: int = SEGMENTS) -> list[Figure]:
-    """In a process of its own, so that its memory is that of planning alone."""
+    """Plan in a fresh process, so that its memory is that of planning alone."""
     with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
         write_catalog(folder, partitions=partitions, segments=segments)
         program = f"from maxbrod.bench.planning import report_plan; report_plan({folder!r}, {partitions})"
-        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    if ran.returncode != 0:
-        raise MaxbrodError("planning failed", operation="bench", hint=ran.stderr.strip()[-500:])
-    measured: dict[str, Any] = json.loads(ran.stdout)
+        measured: dict[str, Any] = json.loads(run_python("-c", program))
     size = f"{partitions:,} partitions, {segments:,} rows, {measured['tasks']} tasks"
     return [
         Figure(
@@ -67,7 +72,7 @@ def measure_planning(*, partitions: int = PARTITIONS, segments: int = SEGMENTS) 
 
 
 def write_catalog(url: str, *, partitions: int, segments: int) -> None:
-    """As ten backups would have left it: each added a row to every partition."""
+    """Write what ten backups would have left: each added a row to every partition."""
     catalog = Catalog.create(open_storage(url))
     runs = -(-segments // partitions)
     for run in range(runs):
@@ -84,7 +89,7 @@ def report_plan(url: str, partitions: int) -> None:
 
 
 def plan(url: str, partitions: int) -> tuple[Wave, ...]:
-    """What a backup does before its first task, the answers of the cluster being made up."""
+    """What a backup does before its first task, with made-up answers of the cluster."""
     positions = Catalog.open(open_storage(url)).positions()
     plans = []
     for number in range(partitions):
@@ -92,6 +97,27 @@ def plan(url: str, partitions: int) -> tuple[Wave, ...]:
         found = positions[PartitionId(topic_id=topic, partition=partition)]
         plans.append(plan_partition(_state(number, found), Earliest()))
     return plan_tasks([each.range for each in plans], parallelism=_PARALLELISM)
+
+
+def measure_restore_planning(*, partitions: int = RESTORE_PARTITIONS, segments: int = RESTORE_SEGMENTS) -> list[Figure]:
+    """How long a restore of everything reads and plans the archive, without a cluster."""
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
+        write_catalog(folder, partitions=partitions, segments=segments)
+        began = time.perf_counter()
+        found = plan_slices(folder)
+        taken = time.perf_counter() - began
+    note = f"{partitions:,} partitions, {segments:,} rows, {found:,} slices"
+    return [Figure(name="planning a restore at scale", value=taken, unit="seconds", note=note)]
+
+
+def plan_slices(url: str) -> int:
+    """The number of slices that a restore of everything would read."""
+    catalog, request = Catalog.open(open_storage(url)), RestoreRequest()
+    rows = catalog.rows(columns=("topic", *SOURCE_COLUMNS))
+    topics = dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
+    sources = measure_sources(rows, request, Chosen(topics=topics, missing=()), {}, as_of=False)
+    chosen = decode_rows(rows_to_read(catalog.rows(), sources, request))
+    return len([slice_of(row) for row in chosen if isinstance(row, Segment)])
 
 
 def _state(number: int, held: ArchivedRange) -> PartitionState:
@@ -115,7 +141,7 @@ def _name(number: int) -> tuple[str, int]:
 
 
 def _rows(run: int, partitions: int) -> pa.Table:
-    """One row of data of every partition, behind those of the runs before."""
+    """One row of data of every partition, after those of earlier runs."""
     names, numbers = zip(*map(_name, range(partitions)), strict=True)
     base = run * SEGMENT_OFFSETS
     run_id = f"20260101T0000{run:02d}Z-bench"

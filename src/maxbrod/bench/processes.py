@@ -1,35 +1,53 @@
-"""What Linux knows of this process and of those that it started: processor time and peak memory. Elsewhere nothing."""
+"""Processor time and peak memory of this process and its children, from Linux's /proc; and fresh Python processes."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.errors import UnavailableError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _PROC: Final = Path("/proc")
 _PARENT, _TIMES = 1, slice(11, 15)  # in /proc/<pid>/stat behind the name: ppid; utime, stime, cutime, cstime
 
 
+def run_python(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """What a fresh Python process prints; UnavailableError with the end of its standard error if it fails."""
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode != 0:
+        raise UnavailableError("a measured process failed", operation="bench", hint=ran.stderr.strip()[-500:])
+    return ran.stdout
+
+
 def cpu_seconds(uncounted: frozenset[int] = frozenset()) -> float:
-    """Of this process and all below it, dead children that were waited for included, other than `uncounted`."""
+    """The processor time of this process and all its descendants, dead children included, except `uncounted`."""
     stats = _stats()
     ticks = os.sysconf("SC_CLK_TCK") if stats else 1
     return sum(sum(map(int, stats[pid][_TIMES])) for pid in _tree(stats, os.getpid(), uncounted)) / ticks
 
 
 def cpu_seconds_of(pids: frozenset[int]) -> float:
-    """Of these processes, without those below them."""
+    """The processor time of these processes without their children."""
     stats = _stats()
     ticks = os.sysconf("SC_CLK_TCK") if stats else 1
     return sum(sum(map(int, stats[pid][_TIMES][:2])) for pid in pids if pid in stats) / ticks
 
 
 def peak_bytes_below(word: str) -> int:
-    """The highest peak of any process below this one that has `word` in its command line."""
+    """The highest peak of any descendant that has `word` in its command line."""
     peaks = [0]
     for pid in _tree(_stats(), os.getpid(), frozenset()):
         with suppress(OSError, IndexError):

@@ -6,43 +6,42 @@ is warm. What is timed of ours is the whole restore: plan, topics, reading, prod
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.backup.run import Backup
 from maxbrod.batch.headers import walk
-from maxbrod.bench.bare_produce import PROCESSES, BareProducer
+from maxbrod.bench.bare import PROCESSES, BareProducer
 from maxbrod.bench.exact_offsets import measure_offsets
 from maxbrod.bench.figures import Figure, share, speed
 from maxbrod.bench.groups import RestoreGroup
 from maxbrod.bench.loads import PARTITIONS, TOPIC_CONFIG, Load, write_load
 from maxbrod.bench.peers import produce_with_producer_performance
+from maxbrod.bench.planning import measure_restore_planning
 from maxbrod.bench.processes import cpu_seconds_of, peak_bytes_below
-from maxbrod.bench.race import Lap, race_laps, time_lap
-from maxbrod.bench.restore_planning import measure_restore_planning
+from maxbrod.bench.race import Lap, race_laps
+from maxbrod.bench.stage import Stage as SharedStage
+from maxbrod.bench.stage import open_sandbox, worker_memory
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.config import BackupConfig, Config, KafkaConfig, StorageConfig
-from maxbrod.engine.session import open_session
+from maxbrod.config import StorageConfig
 from maxbrod.errors import MaxbrodError
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.run import Restore
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
 
     from maxbrod.bench.race import Laps
+    from maxbrod.config import Config
     from maxbrod.engine.session import Session
     from maxbrod.layouts.kafka.slices import Slice
 
@@ -51,24 +50,18 @@ A_RECORD_BYTES: Final = 1024
 B_RECORDS: Final = 4_000_000
 A_BATCH_BYTES: Final = 16_384
 B_BATCH_BYTES: Final = 32_768
-"""Before compression. Java's producer fills `batch.size` (16 KiB) with what it takes to be the compressed size: with
-its defaults, ProducerPerformance put 120 of these records into a batch."""
-WORKER_BYTES_WANTED: Final = 400e6
+"""Before compression. Java's producer fills `batch.size` (16 KiB) by the estimated compressed size: with its defaults,
+ProducerPerformance put 120 of these records into a batch."""
 _PAYLOADS: Final = 20_000
 _LOG_BYTES: Final = 64 << 20
 _TUNED: Final = ("batch.size=131072", "linger.ms=10")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What the races share: a cluster, warm workers of both kinds, and room on disk."""
+class Stage(SharedStage):
+    """Also warm processes without Spark, and what laps cost the brokers and workers."""
 
-    cluster: Cluster
-    session: Session
     bare: BareProducer
-    disk: Path
-    scale: float
-    rounds: int
     broker_cpu_s: dict[str, float] = field(default_factory=dict)
     """What the last lap of each contender cost the brokers."""
     worker_bytes: list[int] = field(default_factory=list)
@@ -76,25 +69,19 @@ class Stage:
     numbers: Iterator[int] = field(default_factory=count)
 
     def archive(self, topic: str, records: int, *, batch_bytes: int, json: bool) -> tuple[Load, Config]:
-        """A topic, backed up, and then deleted."""
+        """Write a topic, back it up, and delete it."""
         size = max(int(records * self.scale), PARTITIONS)
         load = write_load(self.cluster, topic, size, batch_bytes=batch_bytes, json=json)
-        config = Config(
-            kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
-            archive=str(self.disk / f"archive-{topic}"),
-            backup=BackupConfig(topics=(topic,), compression="source"),
-        )
-        with Backup(config, session=self.session) as backup:
-            if not backup.run().complete:
-                raise MaxbrodError("the backup is not complete", operation="bench", object_name=topic)
+        config = self.config(topic, self.disk / f"archive-{topic}", compression="source")
+        self.run_backup(config)
         self.delete(topic)
         return load, config
 
     def lap(self, name: str, contender: Callable[[], object]) -> Lap:
-        """Without the processor time of the brokers, which is told apart."""
+        """A lap without the processor time of the brokers, which is kept apart."""
         pids = frozenset(self.cluster.pids)
         used = cpu_seconds_of(pids)
-        lap = time_lap(contender, uncounted=pids)
+        lap = self.time(contender)
         self.broker_cpu_s[name] = cpu_seconds_of(pids) - used
         return lap
 
@@ -131,7 +118,7 @@ def measure(
             for group in warm:
                 on_stage(f"racing over {group}")
                 found += _RACES[group](stage)
-            found.append(_worker_memory(stage.worker_bytes))
+            found.append(worker_memory(max(stage.worker_bytes)))
     if RestoreGroup.OFFSETS in chosen:
         on_stage("filling and closing holes")
         found += measure_offsets(scale=scale)
@@ -144,9 +131,7 @@ def measure(
 @contextmanager
 def _stage(scale: float, rounds: int) -> Iterator[Stage]:
     with ExitStack() as undo:
-        disk = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-")))
-        cluster = undo.enter_context(Cluster.start(disk / "cluster"))
-        session = undo.enter_context(open_session())
+        disk, cluster, session = open_sandbox(undo)
         bare = undo.enter_context(BareProducer(cluster.bootstrap))
         yield Stage(cluster=cluster, session=session, bare=bare, disk=disk, scale=scale, rounds=rounds)
 
@@ -191,7 +176,7 @@ def _race(
     sent: list[int] = []
     slices = _slices(str(config.archive))
 
-    # Spark ends workers that had nothing to do for a minute, and the peers take longer: these load their modules anew.
+    # Spark ends workers after a minute without work, and the peers take longer: new workers load their modules here.
     small = stage.archive(f"{load.topic}-small", 0, batch_bytes=A_BATCH_BYTES, json=True)
 
     def restore() -> Lap:
@@ -277,14 +262,4 @@ def _limits(stage: Stage, laps: dict[str, Laps]) -> str:
     return "processor time of broker and contender: " + ", ".join(
         f"{name} {stage.broker_cpu_s[name]:.1f} and {laps[name].best_cpu:.1f} s in {laps[name].best:.1f} s"
         for name in ("maxbrod", "bare", "peer")
-    )
-
-
-def _worker_memory(peaks: Sequence[int]) -> Figure:
-    return Figure(
-        name="peak memory of a Python worker",
-        value=max(peaks),
-        unit="bytes",
-        wanted=WORKER_BYTES_WANTED,
-        at_most=True,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import UnavailableError
+from maxbrod.bench.processes import run_python
 from maxbrod.java import find_java
 
 if TYPE_CHECKING:
@@ -59,13 +57,4 @@ def measure(*, rounds: int) -> list[Start]:
 
 def _seconds(program: str, environment: Mapping[str, str]) -> float:
     started = time.time()
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if ran.returncode != 0:
-        raise UnavailableError("Spark did not start", operation="bench", hint=ran.stderr.strip()[-500:])
-    return float(ran.stdout) - started
+    return float(run_python("-c", program, environment=environment)) - started

@@ -1,39 +1,33 @@
 """`maxbrod bench table`: an archive as a Spark table beside the live topic, beside Parquet, and what queries open.
 
-Every race is of one minute and of one warm session. The log directory of the sandbox's broker is backed up at the end,
-when the broker has stopped.
+Every race takes one minute in one warm session. The live topic is read by a plain PySpark job, record by record in
+Python. The log directory of the sandbox's broker is backed up at the end, when the broker has stopped.
 """
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.backup.run import Backup
 from maxbrod.bench.figures import Figure, seconds, share, speed
 from maxbrod.bench.groups import TableGroup
-from maxbrod.bench.live import live_frame
 from maxbrod.bench.loads import BATCH_BYTES, write_load
 from maxbrod.bench.logdir import LogDirectory, race_logdir
-from maxbrod.bench.race import race_laps, time_lap
-from maxbrod.config import BackupConfig, Config, KafkaConfig
-from maxbrod.engine.session import open_session
+from maxbrod.bench.race import race_laps
+from maxbrod.bench.stage import Stage as SharedStage
+from maxbrod.bench.stage import open_sandbox
 from maxbrod.errors import MaxbrodError
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.table.read.counting import count_records
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.splits import find_slices, open_table
 from maxbrod.table.registering import register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from maxbrod.bench.loads import Load
-    from maxbrod.bench.race import Lap
     from maxbrod.engine.session import Session
 
 B_RECORDS: Final = 4_000_000
@@ -43,38 +37,21 @@ _POINT_BATCH_BYTES: Final = 9500
 """The partition then has 1,000 batches, and more bytes than are packed with others."""
 _AGGREGATE: Final = ("count(*)", "count(key)", "sum(octet_length(value))", "max(offset)")
 _COLUMNS: Final = "key,value,offset"
+_LIVE_SCHEMA: Final = "key binary, value binary, partition int, offset bigint, timestampMs bigint"
+_FETCH_BYTES: Final = 8 << 20
+_POLL_RECORDS: Final = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What the races share."""
-
-    cluster: Cluster
-    session: Session
-    disk: Path
-    scale: float
-    rounds: int
-
+class Stage(SharedStage):
     def back_up(self, topic: str, **request: Any) -> str:  # noqa: ANN401 - fields of `BackupConfig`
-        """A plain backup; the archive's URL."""
-        url = str(self.disk / f"archive-{topic}")
-        config = Config(
-            kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
-            archive=url,
-            backup=BackupConfig(topics=(topic,), **request),
-        )
-        with Backup(config, session=self.session) as backup:
-            report = backup.run()
-        if not report.complete:
-            raise MaxbrodError("the backup is not complete", operation="bench", object_name=topic)
-        return url
+        """Back a topic up; returns the archive's URL."""
+        archive = self.disk / f"archive-{topic}"
+        self.run_backup(self.config(topic, archive, **request))
+        return str(archive)
 
     def table(self, url: str, **options: str) -> Any:  # noqa: ANN401 - a DataFrame
         return self.session.read.format("maxbrod").options(**options).load(url)
-
-    def lap(self, contender: Callable[[], object]) -> Lap:
-        """Without the processor time of the brokers, which work for everyone."""
-        return time_lap(contender, uncounted=frozenset(self.cluster.pids))
 
 
 def measure(
@@ -87,10 +64,8 @@ def measure(
     """Every figure of the chosen groups, or of all."""
     on_stage("starting a cluster and Spark")
     with ExitStack() as undo:
-        disk = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-")))
-        cluster = undo.enter_context(Cluster.start(disk / "cluster"))
         # The JVM works on records here: with its full compiler, for all contenders alike.
-        session = undo.enter_context(open_session(jvm_works=True))
+        disk, cluster, session = open_sandbox(undo, jvm_works=True)
         stage = Stage(cluster=cluster, session=session, disk=disk, scale=scale, rounds=rounds)
         return measure_on(stage, frozenset(only or TableGroup), on_stage)
 
@@ -128,10 +103,10 @@ def _race_scan(stage: Stage, load: Load, url: str) -> list[Figure]:
         "table": lambda: stage.table(url, columns=_COLUMNS),
         "all columns": lambda: stage.table(url),
         "parquet": lambda: stage.session.read.parquet(parquet),
-        "live": lambda: live_frame(stage.session, stage.cluster.bootstrap, load),
+        "live": lambda: _live_frame(stage.session, stage.cluster.bootstrap, load),
     }
     laps = race_laps(
-        {name: partial(stage.lap, partial(_aggregate, frame, load)) for name, frame in frames.items()},
+        {name: partial(stage.time, partial(_aggregate, frame, load)) for name, frame in frames.items()},
         rounds=stage.rounds,
     )
     ours = laps["table"]
@@ -194,3 +169,32 @@ def _ask_points(stage: Stage) -> list[Figure]:
 def _portions(url: str, **given: str) -> list[Any]:
     options = parse_options({"path": url, **given})
     return find_slices(open_table(options), options)
+
+
+def _live_frame(session: Session, bootstrap: str, load: Load) -> Any:  # noqa: ANN401 - a DataFrame
+    """A task for each partition with kafka-python's own consumer in it. Spark does not verify the rows."""
+    numbers = session.sparkContext.parallelize(range(load.partitions), load.partitions)
+    end = load.records // load.partitions
+    rows = numbers.mapPartitions(partial(_read_partitions, bootstrap, load.topic, end))
+    return session.createDataFrame(rows, _LIVE_SCHEMA, verifySchema=False)
+
+
+def _read_partitions(bootstrap: str, topic: str, end: int, numbers: Iterable[int]) -> Iterator[tuple[Any, ...]]:
+    from kafka import KafkaConsumer, TopicPartition  # noqa: PLC0415 - of the worker
+
+    for number in numbers:
+        consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap,
+            enable_auto_commit=False,
+            fetch_max_bytes=_FETCH_BYTES,
+            max_partition_fetch_bytes=_FETCH_BYTES,
+            max_poll_records=_POLL_RECORDS,
+        )
+        place = TopicPartition(topic, number)
+        consumer.assign([place])
+        consumer.seek(place, 0)
+        for record in consumer:
+            yield record.key, record.value, record.partition, record.offset, record.timestamp
+            if record.offset + 1 >= end:
+                break
+        consumer.close()

@@ -1,27 +1,32 @@
 """The deep check: every byte of every slice is read again and compared with what the catalog says of it.
 
-It goes in waves and remembers which slices have proved sound: a check that was interrupted goes on where it was.
+It goes in waves and remembers the slices that were sound, so that an interrupted check resumes. It keeps that list in
+the user's cache and not in the archive, because a check needs no permission to write there.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.incarnations import select_names
+from maxbrod.cache import cache_dir
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.job import verify_slices
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
-from maxbrod.check.sound_slices import SoundSlices, slice_name
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UsageError
+from maxbrod.private_files import make_private, opened
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from maxbrod.archive.opening import Archive
     from maxbrod.check.job import SliceProblem
@@ -37,7 +42,7 @@ _SLICE_COST_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepCheckReport:
-    """`skipped` were found sound by a check that was interrupted; `chosen` are fewer than all if it was a sample."""
+    """`skipped` slices were sound in an interrupted check; `chosen` are fewer than all slices in a sample."""
 
     archive: str
     version: int
@@ -56,7 +61,7 @@ class DeepCheckReport:
         return verdict_of(self.problems, deep=True, interrupted=self.interrupted)
 
     def verdict_with(self, quick: Iterable[Problem]) -> Verdict:
-        """Of this and of the quick check together."""
+        """The verdict of this and the quick check together."""
         return verdict_of((*quick, *self.problems), deep=True, interrupted=self.interrupted)
 
     @property
@@ -77,12 +82,12 @@ def deep_check(
     stop: threading.Event | None = None,
     wave_bytes: int = WAVE_BYTES,
 ) -> DeepCheckReport:
-    """Read the slices of all topics, or of those that match. `sample` is the part of them to read, drawn by `seed`.
+    """Read the slices of all topics, or of those that match. `sample` is the fraction to read, drawn by `seed`.
 
-    The same command goes on with what an interrupted one has left, unless `restart`; a sample always starts afresh.
+    An interrupted check resumes, unless `restart`; a sample always starts from the beginning.
     """
     if not 0 < sample <= 1:
-        raise UsageError(f"a sample cannot be {sample:g} of an archive", hint="say --sample 5% or --sample 0.05")
+        raise UsageError(f"a sample cannot be {sample:g} of an archive", hint="give --sample 5% or --sample 0.05")
     rows = _segments(archive, patterns)
     memory = SoundSlices.of(archive.url, patterns)
     if sample < 1:
@@ -94,13 +99,13 @@ def deep_check(
     waiting = [row for row in chosen if slice_name(row) not in sound]
     check = _DeepCheck(archive, _Meter(on_progress, sum(row.raw_bytes for row in waiting)))
     if waiting:
-        with open_configured(spark, session) as opened:
-            parallelism = parallelism_of(spark.master, opened)
+        with open_configured(spark, session) as working:
+            parallelism = parallelism_of(spark.master, working)
             for wave in _waves(waiting, wave_bytes):
                 if stop is not None and stop.is_set():
                     check.interrupted = True
                     break
-                damaged = check.run(opened, wave, _tasks(wave, parallelism))
+                damaged = check.run(working, wave, _tasks(wave, parallelism))
                 if sample == 1:
                     memory.add(row for number, row in enumerate(wave) if number not in damaged)
     if sample == 1 and not check.interrupted:
@@ -121,7 +126,7 @@ def deep_check(
 
 
 def _segments(archive: Archive, patterns: Sequence[str]) -> list[Segment]:
-    # As of older runs, what was replaced is read as well.
+    # Replaced rows too: they are still read as of older runs.
     tables = (archive.catalog.rows(), archive.catalog.replaced())
     rows = [row for table in tables for row in decode_rows(table) if isinstance(row, Segment)]
     if not patterns:
@@ -131,7 +136,7 @@ def _segments(archive: Archive, patterns: Sequence[str]) -> list[Segment]:
 
 
 def _draw(rows: Sequence[Segment], sample: float, seed: int) -> list[Segment]:
-    """At least one slice, where there is one. The same seed draws the same slices from the same archive."""
+    """At least one slice, if there is any. The same seed draws the same slices from the same archive."""
     count = min(len(rows), max(1, round(len(rows) * sample)))
     drawn = random.Random(seed).sample(range(len(rows)), count)  # noqa: S311 - no secret
     return [rows[number] for number in sorted(drawn)]
@@ -152,7 +157,7 @@ def _waves(rows: Sequence[Segment], wave_bytes: int) -> Iterator[list[Segment]]:
 
 @dataclass(slots=True)
 class _DeepCheck:
-    """A check under way."""
+    """A running check."""
 
     archive: Archive
     meter: _Meter
@@ -160,11 +165,11 @@ class _DeepCheck:
     problems: list[Problem] = field(default_factory=list)
     interrupted: bool = False
 
-    def run(self, session: Session, wave: Sequence[Segment], tasks: Sequence[Sequence[tuple[int, Slice]]]) -> set[int]:
-        """Read the slices of a wave; which of them are damaged."""
+    def run(self, session: Session, wave: Sequence[Segment], tasks: Sequence[list[tuple[int, Slice]]]) -> set[int]:
+        """Read the slices of a wave; returns the numbers of the damaged ones."""
         self.meter.begin(len(tasks), sum(row.raw_bytes for row in wave))
         archive, name = self.archive, f"check-{uuid.uuid4().hex[:12]}"
-        found = verify_slices(session, archive.url, archive.options, tasks, name=name, on_done=self.meter.hear)
+        found = verify_slices(session, archive.url, archive.options, tasks, name=name, on_done=self.meter.report)
         self.problems += [self._problem(wave[each.number], each) for each in found]
         self.checked += wave
         return {each.number for each in found}
@@ -179,12 +184,12 @@ class _DeepCheck:
             first_offset=row.base_offset,
             end_offset=row.end_offset,
             object_name=self.archive.storage.name_of(row.path),
-            hint="read it again; if it stays, bring the object back from a copy or an older object version",
+            hint="check again; if the damage remains, restore the object from a copy or an older object version",
         )
 
 
 def _tasks(wave: Sequence[Segment], parallelism: int) -> list[list[tuple[int, Slice]]]:
-    """Neighbours together, because they often share an object; a few tasks for each core."""
+    """Neighbours in one task, because they often share an object; a few tasks for each core."""
     size = sum(row.raw_bytes + _SLICE_COST_BYTES for row in wave)
     share = min(_TASK_BYTES, max(1, -(-size // (3 * parallelism))))
     tasks: list[list[tuple[int, Slice]]] = []
@@ -200,7 +205,7 @@ def _tasks(wave: Sequence[Segment], parallelism: int) -> list[list[tuple[int, Sl
 
 @dataclass(slots=True)
 class _Meter:
-    """Turns tasks that are done into bytes that are done."""
+    """Turns finished tasks into finished bytes."""
 
     on_progress: OnProgress
     total: int
@@ -210,8 +215,47 @@ class _Meter:
 
     def begin(self, tasks: int, size: int) -> None:
         self.before, self.tasks, self.size = self.before + self.size, tasks, size
-        self.hear(0)
+        self.report(0)
 
-    def hear(self, count: int) -> None:
+    def report(self, count: int) -> None:
         done = self.before + self.size * min(count, self.tasks) // self.tasks
         self.on_progress(Progress(phase="checking", bytes_done=done, bytes_total=self.total))
+
+
+def slice_name(row: Segment) -> str:
+    """Names a slice for ever, because objects never change."""
+    return f"{row.path}\t{row.position}\t{row.bytes}\t{row.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class SoundSlices:
+    """The slices that were sound since the check began: a file with a line for each."""
+
+    file: Path
+
+    @classmethod
+    def of(cls, archive_url: str, patterns: Sequence[str]) -> SoundSlices:
+        """The file for a check of these topics of this archive."""
+        key = "\n".join([archive_url, *sorted(patterns)])
+        return cls(cache_dir() / "checks" / hashlib.sha256(key.encode()).hexdigest()[:32])
+
+    def read(self) -> set[str]:
+        try:
+            with opened(self.file, create=False) as file, os.fdopen(os.dup(file), encoding="utf-8") as stream:
+                text = stream.read()
+        except FileNotFoundError:
+            return set()
+        # A last line without its end was being written when the check was killed.
+        return set(text[: text.rfind("\n") + 1].splitlines())
+
+    def add(self, rows: Iterable[Segment]) -> None:
+        make_private(self.file.parent)
+        text = "".join(f"{slice_name(row)}\n" for row in rows)
+        with opened(self.file, create=True) as file, os.fdopen(os.dup(file), "a", encoding="utf-8") as out:
+            out.seek(0, os.SEEK_END)
+            out.write(text)
+
+    def forget(self) -> set[str]:
+        """Delete the file; returns the slices known now, which are none."""
+        self.file.unlink(missing_ok=True)
+        return set()

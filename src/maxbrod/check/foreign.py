@@ -1,11 +1,11 @@
-"""The check of an archive in another tool's layout: what its own metadata promise, and with `deep` every record."""
+"""The check of an archive in another tool's layout: its metadata, and with `deep` every record."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.check.foreign_job import run_foreign_check
+from maxbrod.check.job import check_segments
 from maxbrod.check.problems import Verdict
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
@@ -38,13 +38,13 @@ class ForeignCheckReport:
     deep: bool
     faults: tuple[Fault, ...]
     unexplained: tuple[ForeignGap, ...] = ()
-    """Offsets between segments that nothing accounts for: a segment may be lost there."""
+    """Offsets between segments that nothing explains: a segment may be lost there."""
     doubts: tuple[Doubt, ...] = ()
-    """What the archive cannot tell."""
+    """What the archive cannot prove."""
 
     @property
     def verdict(self) -> Verdict:
-        """What was made good, and what nobody can know, is no reason to fail."""
+        """Repaired faults and doubts do not fail a check."""
         if any(each.fatal for each in self.faults):
             return Verdict.DAMAGED
         if self.unexplained:
@@ -66,7 +66,7 @@ def check_foreign(
     session: Session | None = None,
     on_progress: OnProgress = silent,
 ) -> ForeignCheckReport:
-    """With `spark` deep: every segment is read."""
+    """Check an archive; with `spark` deep, which reads every segment."""
     survey = archive.survey
     if survey is None:
         raise UsageError("this archive is in our own layout", object_name=archive.url)
@@ -79,12 +79,12 @@ def check_foreign(
             tasks = spread(described, _TASKS_PER_CORE * parallelism_of(spark.master, opened))
             total = sum(each.bytes for each in survey.segments)
 
-            def hear(done: int) -> None:
+            def report(done: int) -> None:
                 share = total * done // max(len(tasks), 1)
                 on_progress(Progress(phase="checking", bytes_done=share, bytes_total=total))
 
             known = {(each.path, each.offset) for each in faults}
-            found = run_foreign_check(opened, archive.url, archive.options, tasks, on_done=hear)
+            found = check_segments(opened, archive.url, archive.options, tasks, on_done=report)
             faults += [each for each in found if (each.path, each.offset) not in known]
     return ForeignCheckReport(
         archive=archive.url,
@@ -102,10 +102,10 @@ def check_foreign(
 
 
 def repair_foreign(archive: Archive) -> list[Fault]:
-    """Make good what can be: indexes that are wrong or gone. UsageError where the layout has nothing of the kind."""
+    """Repair indexes that are wrong or missing. UsageError if the layout has nothing to repair."""
     if archive.survey is None:
         raise UsageError(
-            "our own layout has nothing to repair: what is damaged must come from a copy, or be backed up again",
+            "our own layout has nothing to repair: restore damaged objects from a copy, or back the topics up again",
             object_name=archive.url,
         )
     return repair_of(archive.survey.layout)(open_storage(archive.url, archive.options))

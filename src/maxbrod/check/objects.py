@@ -1,4 +1,4 @@
-"""The part of the quick check that is about objects: every slice lies within an object that is there."""
+"""The objects in a quick check: every slice must lie within an object that exists."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def check_objects(archive: Archive, rows: pa.Table, *, narrow: bool) -> tuple[int, list[Problem]]:
-    """How many objects the rows name, and the slices that are not there: by listing folders, not object by object.
+    """The number of objects that rows name, and the missing slices. Lists folders, not object by object.
 
-    `narrow`: the rows are of a few topics only, whose folders are listed instead of all.
+    `narrow`: the rows are of a few topics, so only their folders are listed.
     """
     rows = rows.filter(pc.equal(rows["kind"], Kind.DATA))
     rows = rows.append_column("slice_end", pc.add(rows["position"], rows["bytes"]))
@@ -51,5 +51,5 @@ def _problem(archive: Archive, row: dict[str, Any], size: int | None) -> Problem
         first_offset=row["base_offset"],
         end_offset=row["end_offset"],
         object_name=archive.storage.name_of(row["path"]),
-        hint="bring it back from a copy or an older object version",
+        hint="restore it from a copy or an older object version",
     )

@@ -1,4 +1,4 @@
-"""What can be wrong with an archive, however deep one looked, and the exit code that it means."""
+"""What can be wrong with an archive, in quick and deep checks, and the exit codes that follow."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class ProblemKind(StrEnum):
     HOLE = "hole"
     """Offsets between two rows that no row covers."""
     BEHIND = "behind"
-    """Offsets that a run's snapshot vouches for and no row covers."""
+    """Offsets that a snapshot records as archived and no row covers."""
     NOT_ARCHIVED = "not archived"
-    """Offsets that the cluster had at a run, which could not archive them."""
+    """Offsets that the cluster had at a run that could not archive them."""
     EMPTY = "empty"
     """No run has stored anything."""
     UNEXPLAINED = "unexplained"
-    """Offsets that the source did not deliver, and nobody knows why."""
+    """Offsets that the source did not return, for an unknown reason."""
     DAMAGED_AT_SOURCE = "damaged at source"
-    """Offsets that the source could only deliver damaged, so that they are not archived."""
+    """Offsets that were damaged at the source, so that they are not archived."""
     OVERLAP = "overlap"
     """Offsets that two rows cover."""
     MISSING = "missing"
     TRUNCATED = "truncated"
-    """An object that ends before the slice that it should hold."""
+    """An object that ends before the end of its slice."""
     DAMAGED = "damaged"
     """A slice whose bytes are not what was written."""
     UNREADABLE = "unreadable"
@@ -37,14 +37,14 @@ class ProblemKind(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a check has found, in a word. Text, JSON and exit code all come from it."""
+    """The result of a check in one word. Text, JSON and exit code all follow from it."""
 
     WHOLE = "whole"
-    """Nothing is missing, as far as can be told without reading objects."""
+    """Nothing is missing, as far as is known without reading objects."""
     SOUND = "sound"
-    """Nothing is missing, and what was read is what was written."""
+    """Nothing is missing, and all bytes read are those that were written."""
     STOPPED = "stopped"
-    """It ended before everything was read, and had found nothing until then."""
+    """It ended before everything was read, without a finding until then."""
     INCOMPLETE = "incomplete"
     DAMAGED = "damaged"
 
@@ -70,7 +70,7 @@ _INCOMPLETE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong: in which offsets of which partition, or in which object, or both."""
+    """One problem, with the offsets of a partition or the object that it concerns, or both."""
 
     kind: ProblemKind
     message: str
@@ -79,7 +79,7 @@ class Problem:
     partition: int | None = None
     first_offset: int | None = None
     end_offset: int | None = None
-    """None behind a first offset: nobody knows how far it goes."""
+    """None after a first offset: the end is unknown."""
     object_name: str | None = None
     hint: str | None = None
 
@@ -89,7 +89,7 @@ class Problem:
 
 
 def verdict_of(problems: Iterable[Problem], *, deep: bool, interrupted: bool = False) -> Verdict:
-    """The gravest counts. `deep`: objects were read; `interrupted`: not all that were to be."""
+    """The gravest problem decides. `deep`: objects were read; `interrupted`: not all of them."""
     match exit_code_of(problems):
         case 0 if interrupted:
             return Verdict.STOPPED
@@ -100,5 +100,5 @@ def verdict_of(problems: Iterable[Problem], *, deep: bool, interrupted: bool = F
 
 
 def exit_code_of(problems: Iterable[Problem]) -> int:
-    """Damage weighs more than what is known to be missing."""
+    """Damage is graver than offsets known to be missing."""
     return max((problem.exit_code for problem in problems), default=EXIT_DONE)

@@ -1,27 +1,29 @@
-"""The quick check of an archive, which reads no segment: the answer of `maxbrod check`.
+"""The quick check of an archive, which reads no segment: `maxbrod check`.
 
-Every partition's rows must tile its offsets, every object that a row names must be there and long enough, and what the
-last backup vouched for must be covered. Bytes are not looked at: that is a check of its own, which adds to the same
-list of problems. No cluster is asked: what one has beyond the archive is known only as far as the last runs have told.
+The rows of every partition must tile its offsets, every object that a row names must exist and be long enough, the
+rows must cover what the snapshot of the last backup says, all snapshots must exist and the newest must be readable. The
+deep check reads the bytes and adds to the same list of problems. No cluster is asked: the check knows of records beyond
+the archive only what the last runs recorded.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.incarnations import select_names
+from maxbrod.archive.known import knowledge_of
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.runs import ending_of
+from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.catalog.schema import Kind
 from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
 from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
-from maxbrod.check.snapshots import check_snapshots
-from maxbrod.errors import EXIT_DONE
+from maxbrod.errors import EXIT_DONE, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
@@ -31,45 +33,43 @@ if TYPE_CHECKING:
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.catalog.rows import Run
     from maxbrod.catalog.tiling import Overlap, UncoveredRange
-    from maxbrod.check.snapshots import SnapshotFindings
 
 _COLUMNS: Final = (
     *("topic", *TILING_COLUMNS, "reason", "path", "position", "bytes", "records"),
     *("run_id", "written_at"),
 )
-_FINDINGS_TOLD: Final = 3
+_FINDINGS_SHOWN: Final = 3
 _EMPTY: Final = Problem(
     kind=ProblemKind.EMPTY,
     message="no run has stored anything here",
-    hint="run 'maxbrod backup', and read what it says",
+    hint="run 'maxbrod backup' and look at its output",
 )
-_SUSPECT: Final = {
-    GapReason.UNEXPLAINED: ProblemKind.UNEXPLAINED,
-    GapReason.CORRUPT: ProblemKind.DAMAGED_AT_SOURCE,
-}
+SNAPSHOTS_READ: Final = 20
+"""How many of the newest snapshots are read; the others only have to exist. A backup every minute makes half a million
+a year."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What was looked at, and what is wrong with it."""
+    """What was checked, and what is wrong."""
 
     archive: str
     version: int
     topics: int
-    """That the archive knows, by rows or by its last snapshot."""
+    """The topics in rows or in the last snapshot."""
     partitions: int
     partitions_without_rows: int
-    """Those of them of which no offset is archived: they were empty, or could not be read."""
+    """Partitions of which no offset is archived: they were empty, or could not be read."""
     rows: int
     objects: int
     bytes: int
-    """Of the slices that the rows name."""
+    """The size of the slices that the rows name."""
     snapshots: int
     snapshots_read: int
     recovery_point: int | None
-    """What was written before this to the topics looked at can be brought back, as the last backup left it."""
+    """Everything written before this to the checked topics can be restored, as of the last backup."""
     unfinished_runs: tuple[UnfinishedRun, ...]
-    """Since the last run that ended well."""
+    """Those since the last successful run."""
     problems: tuple[Problem, ...]
 
     @property
@@ -83,21 +83,32 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedRun:
-    """A run that failed, was stopped, or left something out; or one that has not ended at all."""
+    """A run that failed, was stopped, was incomplete, or has not ended."""
 
     run_id: str
     exit_code: int | None
-    """None: it was killed, or is still under way."""
+    """None: it was killed, or is still running."""
     findings: tuple[str, ...] = ()
-    """What it said, the first of it."""
+    """The first of its findings."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SnapshotFindings:
+    recorded: int
+    read: int = 0
+    last: Snapshot | None = None
+    """The newest snapshot, if it could be read."""
+    lowest_ends: dict[PartitionId, int] = field(default_factory=dict)
+    """The lowest end of each partition in the snapshots that were read."""
+    problems: list[Problem] = field(default_factory=list)
 
 
 def check_archive(archive: Archive, patterns: Sequence[str] = ()) -> CheckReport:
-    """All topics, or those that match. What is wrong with the archive is in the report, and never raised."""
-    # The catalog before the listing: what its rows name was whole when it was committed.
-    # All columns, though few are compared: a row that makes no sense is refused as it is read.
+    """Check all topics, or those that match. What is wrong with the archive is in the report, never raised."""
+    # The catalog is read before objects are listed: everything that its rows name existed at their commit.
+    # All columns are read though few are compared, because reading refuses invalid rows.
     rows, runs = archive.catalog.rows().select(_COLUMNS), archive.catalog.runs()
-    snapshots = check_snapshots(archive, runs)
+    snapshots = _check_snapshots(archive, runs)
     names = _names(rows, snapshots.last)
     if patterns:
         chosen = select_names(set(names.values()), patterns)
@@ -135,13 +146,13 @@ def check_archive(archive: Archive, patterns: Sequence[str] = ()) -> CheckReport
 
 
 def _names(rows: pa.Table, snapshot: Snapshot | None) -> dict[str, str]:
-    """Of every topic that has rows or that the last snapshot speaks of, by id."""
+    """The name of every topic that has rows or is in the last snapshot, by id."""
     named = rows.group_by("topic_id").aggregate([("topic", "max")]).to_pylist()
-    return {**_names_told(snapshot), **{each["topic_id"]: each["topic_max"] for each in named}}
+    return {**_snapshot_names(snapshot), **{each["topic_id"]: each["topic_max"] for each in named}}
 
 
-def _names_told(snapshot: Snapshot | None) -> dict[str, str]:
-    """By a snapshot; of a topic that was chosen and could never be read, only the cluster's state has the name."""
+def _snapshot_names(snapshot: Snapshot | None) -> dict[str, str]:
+    """The names in a snapshot. For a topic that could never be read, only the cluster's state has the name."""
     if snapshot is None:
         return {}
     chosen = {each.topic_id for each in (*snapshot.recovery_points, *snapshot.behind)}
@@ -153,12 +164,12 @@ def _names_told(snapshot: Snapshot | None) -> dict[str, str]:
 
 
 def _known_partitions(snapshot: Snapshot | None, names: Collection[str]) -> set[PartitionId]:
-    told = () if snapshot is None else (*snapshot.ends, *snapshot.recovery_points, *snapshot.behind)
-    return {each for each in told if each.topic_id in names}
+    known = () if snapshot is None else (*snapshot.ends, *snapshot.recovery_points, *snapshot.behind)
+    return {each for each in known if each.topic_id in names}
 
 
 def _ends(rows: pa.Table) -> dict[PartitionId, int]:
-    """Of every partition that has rows."""
+    """The end of every partition that has rows."""
     found = rows.group_by(["topic_id", "partition"]).aggregate([("end_offset", "max")]).to_pylist()
     return {
         PartitionId(topic_id=each["topic_id"], partition=each["partition"]): each["end_offset_max"] for each in found
@@ -168,7 +179,7 @@ def _ends(rows: pa.Table) -> dict[PartitionId, int]:
 def _not_archived(
     snapshot: Snapshot | None, ends: Mapping[PartitionId, int], names: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """What the last backup knew the cluster to have, and nobody has archived since."""
+    """Offsets that the cluster had at the last backup and that no run has archived since."""
     if snapshot is None:
         return
     for partition, log_end in sorted(snapshot.behind.items()):
@@ -176,7 +187,7 @@ def _not_archived(
         if partition.topic_id in names and (log_end is None or end < log_end):
             yield Problem(
                 kind=ProblemKind.NOT_ARCHIVED,
-                message=f"run {snapshot.run_id} could not ask for the end of the log"
+                message=f"run {snapshot.run_id} could not fetch the end of the log"
                 if log_end is None
                 else f"the cluster had them at run {snapshot.run_id}",
                 topic=names[partition.topic_id],
@@ -189,10 +200,10 @@ def _not_archived(
 
 
 def _unfinished(runs: Sequence[Run], rows: pa.Table) -> tuple[UnfinishedRun, ...]:
-    """Backups since the last one that ended well, and runs whose rows are newer than every run's own."""
+    """Backups since the last successful one, and runs whose rows are newer than the row of every ended run."""
     found: list[UnfinishedRun] = []
     for run in reversed(runs):
-        # A DataFrame that was written, or a conversion, says nothing about a cluster.
+        # Runs of the Spark writer and conversions say nothing about a cluster.
         code = ending_of(run) if run.statistics.get("command") == "backup" else None
         if code == EXIT_DONE:
             break
@@ -206,15 +217,15 @@ def _unfinished(runs: Sequence[Run], rows: pa.Table) -> tuple[UnfinishedRun, ...
 
 
 def _findings(run: Run) -> tuple[str, ...]:
-    told = run.statistics.get("findings")
-    return tuple(map(str, told[:_FINDINGS_TOLD])) if isinstance(told, list) else ()
+    findings = run.statistics.get("findings")
+    return tuple(map(str, findings[:_FINDINGS_SHOWN])) if isinstance(findings, list) else ()
 
 
 def _tiling_problems(rows: pa.Table, snapshots: SnapshotFindings, names: Mapping[str, str]) -> Iterator[Problem]:
     faults = find_tiling_faults(rows, _expected(rows, snapshots, names))
     for hole in faults.holes:
         if hole.after is None and snapshots.last is not None:
-            message = f"run {snapshots.last.run_id} vouched for them, and no row covers them"
+            message = f"run {snapshots.last.run_id} recorded them as archived, and no row covers them"
             yield _range_problem(ProblemKind.BEHIND, hole, names, message)
         else:
             yield _range_problem(ProblemKind.HOLE, hole, names, "no row covers them")
@@ -225,9 +236,9 @@ def _tiling_problems(rows: pa.Table, snapshots: SnapshotFindings, names: Mapping
 def _expected(
     rows: pa.Table, snapshots: SnapshotFindings, names: Mapping[str, str]
 ) -> dict[PartitionId, tuple[int, int]]:
-    """Each partition from its first row to its end in the last snapshot.
+    """The offsets that rows must cover: from the first row of each partition to its end in the last snapshot.
 
-    Where a backup begins is its own choice: a partition without rows may stand at any end, but must not have moved.
+    A backup may begin at any offset, so a partition without rows may have any end, but always the same one.
     """
     firsts = dict(snapshots.lowest_ends)
     for each in rows.group_by(["topic_id", "partition"]).aggregate([("base_offset", "min")]).to_pylist():
@@ -247,16 +258,36 @@ def _range_problem(
         partition=fault.partition.partition,
         first_offset=fault.first_offset,
         end_offset=fault.end_offset,
-        hint="bring back the catalog folder from a copy or an older object version",
+        hint="restore the catalog folder from a copy or an older object version",
     )
 
 
+def _problem_of(reason: GapReason) -> ProblemKind | None:
+    """The problem that offsets without data are; None if the reason explains them."""
+    match reason:
+        case GapReason.UNEXPLAINED:
+            return ProblemKind.UNEXPLAINED
+        case GapReason.CORRUPT:
+            return ProblemKind.DAMAGED_AT_SOURCE
+        case (
+            GapReason.COMPACTED
+            | GapReason.RETENTION
+            | GapReason.TRUNCATED
+            | GapReason.PRUNED
+            | GapReason.DELETED
+            | GapReason.UNRECORDED
+        ):
+            return None
+        case _:
+            assert_never(reason)
+
+
 def _suspect_rows(rows: pa.Table) -> list[Problem]:
-    """Gaps that want looking at, and slices that have fewer records than offsets for no known reason."""
-    suspect = pa.array([str(reason) for reason in _SUSPECT], pa.string())
+    """Gaps that are problems, and slices that have fewer records than offsets for no known reason."""
+    kinds = {str(reason): kind for reason in GapReason if (kind := _problem_of(reason)) is not None}
     return [
         Problem(
-            kind=_SUSPECT[GapReason(row["reason"])],
+            kind=kinds[row["reason"]],
             message="not archived" if row["kind"] == Kind.GAP else f"only {row['records']} records for these offsets",
             topic=row["topic"],
             topic_id=row["topic_id"],
@@ -265,5 +296,48 @@ def _suspect_rows(rows: pa.Table) -> list[Problem]:
             end_offset=row["end_offset"],
             hint="run 'maxbrod backup' again: it reads such offsets once more, while the source has them",
         )
-        for row in rows.filter(pc.is_in(rows["reason"], value_set=suspect)).to_pylist()
+        for row in rows.filter(pc.is_in(rows["reason"], value_set=pa.array(list(kinds)))).to_pylist()
     ]
+
+
+# Snapshots
+
+
+def _check_snapshots(archive: Archive, runs: Sequence[Run]) -> SnapshotFindings:
+    """Check the snapshots of all runs, oldest first.
+
+    UnavailableError and the like are raised: they say nothing about the archive.
+    """
+    recorded = [run for run in runs if run.snapshot is not None]
+    found = SnapshotFindings(recorded=len(recorded))
+    present = {each.path for each in archive.storage.list("snapshots")}
+    for run in recorded:
+        if run.snapshot not in present:
+            message = f"the snapshot of run {run.run_id} is missing"
+            name = archive.storage.name_of(run.snapshot or "")
+            found.problems.append(Problem(kind=ProblemKind.MISSING, message=message, object_name=name))
+    for run in recorded[-SNAPSHOTS_READ:]:
+        if run.snapshot in present:
+            _read_snapshot(archive, run, found, is_last=run is recorded[-1])
+    return found
+
+
+def _read_snapshot(archive: Archive, run: Run, found: SnapshotFindings, *, is_last: bool) -> None:
+    try:
+        snapshot = read_snapshot(archive.storage, run)
+        knowledge_of(snapshot)
+    except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
+        found.problems.append(
+            Problem(
+                kind=ProblemKind.UNREADABLE,
+                message=f"the snapshot of run {run.run_id} cannot be read: {error.message}",
+                object_name=error.object_name,
+                hint=error.hint,
+            )
+        )
+        return
+    found.read += 1
+    for partition, end in snapshot.ends.items():
+        found.lowest_ends[partition] = min(end, found.lowest_ends.get(partition, end))
+    if is_last:
+        found.last = snapshot

@@ -1,4 +1,7 @@
-"""An archive as the source of a comparison: which of its partitions, and which slices of them."""
+"""An archive as the source of a comparison: its partitions, their slices, and the restore that made a target topic.
+
+The restore is found by the id of the target topic, or named. Its plan and report say where each record is.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,21 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.archive.incarnations import Incarnation, newest_ids
+from maxbrod.archive.selection import matches_nothing, select_topics
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.compare.live import choose_match, whole_target
 from maxbrod.compare.plan.pairs import Extent, Match, Pair, Times
 from maxbrod.compare.plan.parts import PART_BYTES
-from maxbrod.compare.restored import named_restore, restored_as, restored_topics
-from maxbrod.errors import UsageError
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.groups.run import find_restore
 from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.sources import measure_sources, rows_to_read
 from maxbrod.restore.plan.targets import count_partitions
+from maxbrod.restore.state import finished_restores, read_restore, read_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,34 +32,36 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.compare.live import LiveCluster
     from maxbrod.compare.plan.pairs import CompareRequest
-    from maxbrod.compare.restored import RestoredTopic
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
     from maxbrod.restore.plan.sources import Source
 
 _OPERATION = "compare"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivedPair:
-    """A pair, and the slices that its source is read from."""
+class RestoredTopic:
+    """One topic of a finished restore."""
 
-    pair: Pair
-    slices: tuple[Slice, ...] = ()
+    plan: RestorePlan
+    topic: TopicPlan
+    target_id: str | None
+    reports: Mapping[int, Mapping[str, Any]]
+    """By partition."""
 
 
-def pair_archived(archive: Archive, target: LiveCluster, request: CompareRequest) -> list[ArchivedPair]:
-    """The archive's topics with those of a cluster, by what the restore that made them says, if one did."""
+def pair_archived(archive: Archive, target: LiveCluster, request: CompareRequest) -> list[Pair]:
+    """Pair the archive's topics with those of a cluster, as the restore that made them says, if one did."""
     if request.restore is not None:
-        restored = named_restore(archive, target, request)
+        restored = _named_restore(archive, target, request)
         target.look(each.topic.target.name for each in restored)
         return [pair for each in restored for pair in _pair_restored(archive, target, request.selection, each)]
     topics = list(measure_topics(archive, request.selection))
     into = {sources[0].topic: request.selection.rename.apply(sources[0].topic) for sources, _ in topics}
     target.look(into.values())
-    known = restored_topics(archive, target) if request.match is Match.AUTO and not request.cuts else []
-    found: list[ArchivedPair] = []
+    known = _restored_topics(archive, target) if request.match is Match.AUTO and not request.cuts else []
+    found: list[Pair] = []
     for sources, count in topics:
-        restored_topic = restored_as(known, target, sources[0], into[sources[0].topic])
+        restored_topic = _restored_as(known, target, sources[0], into[sources[0].topic])
         if restored_topic is not None:
             found += _pair_restored(archive, target, request.selection, restored_topic)
         else:
@@ -63,7 +70,7 @@ def pair_archived(archive: Archive, target: LiveCluster, request: CompareRequest
 
 
 def measure_topics(archive: Archive, request: RestoreRequest) -> Iterator[tuple[list[Source], int]]:
-    """Of each topic that is meant, its partitions, and how many it has in all."""
+    """The chosen partitions of each selected topic, and how many partitions the topic has in all."""
     moment = find_moment(archive.storage, archive.catalog.runs(), request.as_of)
     revisions = moment.revisions_in(archive.catalog)
     rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS), revisions=revisions)
@@ -81,9 +88,11 @@ def measure_topics(archive: Archive, request: RestoreRequest) -> Iterator[tuple[
     ends = {} if moment.snapshot is None else moment.snapshot.ends
     sources = measure_sources(rows, request, chosen, ends, as_of=request.as_of is not None, revisions=revisions)
     for partition in sorted(request.partitions - {each.partition for each in sources}):
-        raise UsageError(f"no topic that is meant has a partition {partition}", hint="see 'maxbrod ls'")
+        raise UsageError(f"no selected topic has a partition {partition}", hint="see 'maxbrod ls'")
     if not sources:
-        raise UsageError("nothing in the archive is what was asked for", operation=_OPERATION, hint="see 'maxbrod ls'")
+        raise UsageError(
+            "the archive holds nothing that matches the selection", operation=_OPERATION, hint="see 'maxbrod ls'"
+        )
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
@@ -95,7 +104,7 @@ def measure_topics(archive: Archive, request: RestoreRequest) -> Iterator[tuple[
 
 def _pair_restored(
     archive: Archive, target: LiveCluster, request: RestoreRequest, restored: RestoredTopic
-) -> Iterator[ArchivedPair]:
+) -> Iterator[Pair]:
     plan, name = restored.plan, restored.topic.target.name
     times = Times(since_ms=plan.since_ms, until_ms=plan.until_ms)
     for each in restored.topic.partitions:
@@ -117,14 +126,13 @@ def _pair_restored(
             pair = _placed(pair, target, source, restored.reports[source.partition])
         yield _with_slices(archive, source, pair)
     if restored.topic.target.repartitioned:
-        # What stood there before is none of it.
+        # Records that were in the topic before the restore are not part of it.
         bases = dict(enumerate(restored.topic.target.bases))
-        for pair in whole_target(target, restored.topic.target.source_topic, name, Times(), first=bases):
-            yield ArchivedPair(pair=pair)
+        yield from whole_target(target, restored.topic.target.source_topic, name, Times(), first=bases)
 
 
 def _placed(pair: Pair, target: LiveCluster, source: Source, report: Mapping[str, Any]) -> Pair:
-    """Where the report says that the records stand."""
+    """The pair with the offsets at which the report says the records are."""
     name, number = pair.target_topic, pair.partition
     log, starts = target.log(name, number), None
     if report["offsets"] == OffsetsMode.EXACT:
@@ -145,7 +153,7 @@ def _placed(pair: Pair, target: LiveCluster, source: Source, report: Mapping[str
 
 def _pair_topic(
     archive: Archive, target: LiveCluster, request: CompareRequest, sources: Sequence[Source], count: int
-) -> Iterator[ArchivedPair]:
+) -> Iterator[Pair]:
     topic = sources[0].topic
     name = request.selection.rename.apply(topic)
     there = target.topic(name)
@@ -168,14 +176,13 @@ def _pair_topic(
         )
         yield _with_slices(archive, source, pair)
     if match is Match.SET:
-        for pair in whole_target(target, topic, name, times):
-            yield ArchivedPair(pair=pair)
+        yield from whole_target(target, topic, name, times)
 
 
 def _target_notes(
     target: LiveCluster, name: str, partition: int, match: Match, compared: tuple[int, int]
 ) -> tuple[str, ...]:
-    """Of a topic that is compared as a set, its own partitions are told of elsewhere."""
+    """Notes about the target's log. For a set, `whole_target` adds those of the target's own partitions."""
     if match is Match.SET:
         return ()
     if match is Match.EXACT:
@@ -198,7 +205,7 @@ def _notes(source: Source) -> tuple[str, ...]:
     return (*lacking, *gaps)
 
 
-def _with_slices(archive: Archive, source: Source, pair: Pair) -> ArchivedPair:
+def _with_slices(archive: Archive, source: Source, pair: Pair) -> Pair:
     rows = archive.catalog.rows(
         topic_id=source.topic_id, partition=source.partition, revisions={source.id: source.revision}
     )
@@ -211,6 +218,74 @@ def _with_slices(archive: Archive, source: Source, pair: Pair) -> ArchivedPair:
             splits.append(each.base_offset)
             size = 0
         size += each.raw_bytes
-    return ArchivedPair(
-        pair=replace(pair, splits=tuple(splits), bytes=sum(each.raw_bytes for each in slices)), slices=slices
+    return replace(pair, splits=tuple(splits), bytes=sum(each.raw_bytes for each in slices), slices=slices)
+
+
+# Restores
+
+
+def _restored_topics(archive: Archive, target: LiveCluster) -> list[RestoredTopic]:
+    """The topics of all finished restores into this cluster."""
+    found = []
+    for restore_id in finished_restores(archive.storage):
+        plan, report = read_restore(archive.storage, restore_id)
+        if plan.cluster_id == target.cluster_id:
+            found += _topics_of(archive, plan, report)
+    return found
+
+
+def _topics_of(archive: Archive, plan: RestorePlan, report: Mapping[str, Any]) -> list[RestoredTopic]:
+    created = read_topics(archive.storage, plan.restore_id)
+    return [
+        RestoredTopic(
+            plan=plan,
+            topic=topic,
+            target_id=topic.target.target_id or created.get(topic.target.name),
+            reports={each["partition"]: each for each in report["partitions"] if each["target"] == topic.target.name},
+        )
+        for topic in plan.topics
+    ]
+
+
+def _restored_as(
+    known: Sequence[RestoredTopic], target: LiveCluster, source: Source, name: str
+) -> RestoredTopic | None:
+    """The one restore that made this target topic from this source."""
+    if target.topic(name) is None:
+        return None
+    mine = (source.topic_id, name, target.id_of(name))
+    found = [each for each in known if (each.topic.target.topic_id, each.topic.target.name, each.target_id) == mine]
+    if len(found) > 1:
+        ids = ", ".join(each.plan.restore_id for each in found)
+        raise UsageError(
+            "several restores wrote into this topic", operation=_OPERATION, object_name=name, hint=f"--restore: {ids}"
+        )
+    return found[0] if found else None
+
+
+def _named_restore(archive: Archive, target: LiveCluster, request: CompareRequest) -> list[RestoredTopic]:
+    restore_id = find_restore(finished_restores(archive.storage), request.restore)
+    plan, report = read_restore(archive.storage, restore_id)
+    if plan.cluster_id != target.cluster_id:
+        raise RefusedError(
+            f"this restore wrote into cluster {plan.cluster_id}, not into {target.cluster_id}",
+            operation=_OPERATION,
+            object_name=restore_id,
+            hint="give the bootstrap servers of that cluster",
+        )
+    if request.match is not Match.AUTO:
+        raise UsageError(
+            "--restore already says how records are matched", operation=_OPERATION, hint="leave out --offsets"
+        )
+    known = {each.topic.target.source_topic: each for each in _topics_of(archive, plan, report)}
+    names = select_topics(
+        dict.fromkeys(known, False), request.selection.topics, request.selection.exclude, internal=True
     )
+    if names.wrong is not None:
+        raise matches_nothing(names.wrong, known, whose=f"restore {restore_id}")
+    if not names.chosen:
+        raise UsageError("this restore has none of the selected topics", object_name=restore_id)
+    partitions = {each.source.partition for name in names.chosen for each in known[name].topic.partitions}
+    for partition in sorted(request.selection.partitions - partitions):
+        raise UsageError(f"no selected topic has a partition {partition}", object_name=restore_id)
+    return [known[name] for name in names.chosen]

@@ -1,23 +1,25 @@
-"""The nouns of a comparison's jobs: what tasks are given, and what they answer. Neither numba nor Spark is needed."""
+"""What the tasks of a comparison are given, and what they return. Needs neither numba nor Spark."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from maxbrod.batch.digest import Digest  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.compare.plan.pairs import Extent  # noqa: TC001 - as above
+from maxbrod.compare.plan.parts import Side  # noqa: TC001 - as above
 from maxbrod.kafka.wire.client import PATIENCE_S
+from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - as above
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from maxbrod.batch.digest import Digest, Field
-    from maxbrod.compare.plan.parts import Side
+    from maxbrod.batch.digest import Field
     from maxbrod.config import KafkaConfig, StorageConfig
-    from maxbrod.layouts.kafka.slices import Slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareSettings:
-    """What every task needs to know besides its items. Holds secrets. Either an archive or a cluster is the source."""
+    """What every task needs besides its items. Holds secrets. The source is either an archive or a cluster."""
 
     target: KafkaConfig
     source: KafkaConfig | None = None
@@ -29,39 +31,35 @@ class CompareSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareItem:
-    """One part to be read: [first, end) of a partition of one side."""
+    """One part to be read."""
 
     pair: int
     side: Side
     number: int
-    topic: str
-    topic_id: str
-    partition: int
-    first: int
-    end: int
+    extent: Extent
     split: bool
     by_offset: bool
-    """Whether a record's place is its offset; else its order alone counts."""
+    """Whether the place of a record is its offset; otherwise only the order of records counts."""
     since_ms: int | None = None
     until_ms: int | None = None
     restored: bool = False
-    """As a restore makes them: every record has create time."""
+    """Whether to read records as a restore writes them: all of them have create time."""
     map: dict[str, Any] | None = None
-    """Of the source's offsets to the target's."""
+    """From offsets of the source to offsets of the target."""
     slices: tuple[Slice, ...] = ()
     """In an archive."""
 
     @property
     def where(self) -> TopicPartition:
-        return TopicPartition(topic=self.topic, partition=self.partition)
+        return TopicPartition(topic=self.extent.topic, partition=self.extent.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digested:
-    """One part. `failure`: why it was not read to its end, as an error tells it."""
+    """The digest of one part. `failure`: the error that ended reading early."""
 
     pair: int
-    side: str
+    side: Side
     number: int
     digest: Digest
     failure: dict[str, Any] | None = None
@@ -69,7 +67,7 @@ class Digested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectItem:
-    """Two parts that do not hold the same."""
+    """Two parts whose records differ."""
 
     source: CompareItem
     target: CompareItem

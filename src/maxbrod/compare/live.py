@@ -1,4 +1,4 @@
-"""Live topics as a side of a comparison: which there are, and how far their committed records reach."""
+"""Live topics as a side of a comparison: their names, and the offsets of their committed records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveLog:
-    """Committed records stand at offsets [first, stable); from there to `end` nothing is decided yet."""
+    """Committed records have offsets [first, stable); transactions from there to `end` are still open."""
 
     first: int
     stable: int
@@ -33,7 +33,7 @@ class LiveLog:
 
 
 class LiveCluster:
-    """The topics of one cluster, as they are when they are asked for."""
+    """The topics of one cluster at the moment of the request."""
 
     def __init__(self, client: KafkaClient, *, patience_s: float) -> None:
         self._client = client
@@ -47,27 +47,27 @@ class LiveCluster:
         return self.topics.get(name)
 
     def look(self, names: Iterable[str]) -> None:
-        """Ask how far these topics reach, all at once. What is written later is not compared."""
-        wanted = [
+        """Fetch the offsets of these topics, all at once. Records written later are not compared."""
+        partitions = [
             TopicPartition(topic=name, partition=number)
             for name in sorted(set(names))
             if name in self.topics
             for number in self.topics[name].partitions
         ]
         deadline = Deadline.after(self._patience_s)
-        first = list_offsets(self._client, dict.fromkeys(wanted, EARLIEST), deadline=deadline)
-        end = list_offsets(self._client, dict.fromkeys(wanted, LATEST), deadline=deadline)
-        stable = list_offsets(self._client, dict.fromkeys(wanted, LATEST), read_committed=True, deadline=deadline)
-        for where in wanted:
+        first = list_offsets(self._client, dict.fromkeys(partitions, EARLIEST), deadline=deadline)
+        end = list_offsets(self._client, dict.fromkeys(partitions, LATEST), deadline=deadline)
+        stable = list_offsets(self._client, dict.fromkeys(partitions, LATEST), read_committed=True, deadline=deadline)
+        for where in partitions:
             log = LiveLog(first=first[where].offset, stable=stable[where].offset, end=end[where].offset)
             self._logs[where] = log
 
     def log(self, name: str, partition: int) -> LiveLog | None:
-        """None: there is no such partition."""
+        """The offsets of a partition; None if it does not exist."""
         return self._logs.get(TopicPartition(topic=name, partition=partition))
 
     def extent(self, name: str, partition: int, first: int, end: int) -> Extent | None:
-        """The part of [first, end) that the log can have; its beginning may be gone."""
+        """The part of [first, end) that the log can hold; retention may have deleted its beginning."""
         log = self.log(name, partition)
         if log is None:
             return None
@@ -78,22 +78,24 @@ class LiveCluster:
         return topic_id_text(self.topics[name].topic_id)
 
     def notes(self, name: str, partition: int, *, first: int | None = None, end: int | None = None) -> tuple[str, ...]:
-        """What a reader of the verdict should know of a log. `first`, `end`: of what is compared, if not all is."""
+        """What a reader of the verdict should know about a log. `first`, `end`: the compared offsets, if not all."""
         log = self.log(name, partition)
         if log is None:
             return (f"there is no {TopicPartition(topic=name, partition=partition)} at the target",)
-        found = []
+        notes = []
         if log.stable < log.end:
-            found.append(f"a transaction is not decided: {log.end - log.stable} offsets from {log.stable} on left out")
+            notes.append(
+                f"a transaction is not decided: {log.end - log.stable} offsets from {log.stable} on are not compared"
+            )
         if first is not None and log.first < first:
-            found.append(f"the target begins earlier: {first - log.first} offsets before {first} are not compared")
+            notes.append(f"the target begins earlier: {first - log.first} offsets before {first} are not compared")
         if end is not None and log.stable > end:
-            found.append(f"the target goes on: {log.stable - end} offsets from {end} on are not compared")
-        return tuple(found)
+            notes.append(f"the target has more: {log.stable - end} offsets from {end} on are not compared")
+        return tuple(notes)
 
 
 def pair_live(source: LiveCluster, target: LiveCluster, request: CompareRequest) -> list[Pair]:
-    """Topics of one cluster with those of another, or with others of the same."""
+    """Pair topics of one cluster with those of another, or with other topics of the same cluster."""
     selection = request.selection
     if selection.as_of or selection.topic_ids or request.restore:
         raise UsageError(
@@ -105,7 +107,7 @@ def pair_live(source: LiveCluster, target: LiveCluster, request: CompareRequest)
     if names.wrong is not None:
         raise matches_nothing(names.wrong, source.topics, whose="the source")
     if not names.chosen:
-        raise UsageError("the source has no topic that is asked for")
+        raise UsageError("the source has none of the selected topics")
     for rule in selection.rename.unused(names.chosen):
         raise unused_rule(rule, names.chosen)
     into = {name: selection.rename.apply(name) for name in names.chosen}
@@ -118,7 +120,9 @@ def _pair_topic(
     source: LiveCluster, target: LiveCluster, request: CompareRequest, name: str, other: str
 ) -> Iterator[Pair]:
     if target.topic(other) is not None and source.id_of(name) == target.id_of(other):
-        raise UsageError("a topic is compared with itself", object_name=name, hint="say with which, by --rename")
+        raise UsageError(
+            "a topic cannot be compared with itself", object_name=name, hint="name the other topic with --rename"
+        )
     selection, there = request.selection, target.topic(other)
     match = choose_match(
         request, name, len(source.topics[name].partitions), None if there is None else len(there.partitions)
@@ -126,7 +130,7 @@ def _pair_topic(
     times = Times(since_ms=selection.since_ms, until_ms=selection.until_ms, cut_target=True)
     for number in sorted(source.topics[name].partitions):
         mine, its = source.log(name, number), target.log(other, number)
-        if mine is None or not is_wanted(selection, name, number):
+        if mine is None or not is_selected(selection, name, number):
             continue
         first, end = mine.first, mine.stable
         if match is Match.EXACT and its is not None:
@@ -155,7 +159,7 @@ def _pair_topic(
 def whole_target(
     target: LiveCluster, name: str, other: str, times: Times, *, first: Mapping[int, int] | None = None
 ) -> Iterator[Pair]:
-    """Every partition of a topic that is compared as a set; from an offset on, where `first` has one."""
+    """Every partition of a topic that is compared as a set, from the offset that `first` gives on, if any."""
     found = target.topic(other)
     for number in [] if found is None else sorted(found.partitions):
         log = target.log(other, number)
@@ -173,21 +177,24 @@ def whole_target(
 
 
 def choose_match(request: CompareRequest, name: str, mine: int, its: int | None) -> Match:
-    """By offset, unless something else is asked for or needed. UsageError: what is asked for cannot be."""
+    """By offset, unless the request or the numbers of partitions call for something else.
+
+    UsageError: the requested match is impossible.
+    """
     chosen = bool(request.selection.partitions or request.selection.ranges)
     if request.match is Match.SET or its is None or mine == its or chosen:
         return Match.EXACT if request.match is Match.AUTO else request.match
     if request.match is Match.AUTO:
         return Match.SET
     raise UsageError(
-        f"it has {mine} partitions, and its counterpart {its}",
+        f"the topic has {mine} partitions, its counterpart {its}",
         operation="compare",
         object_name=name,
         hint="compare them as sets (--offsets set), or name partitions (--partition)",
     )
 
 
-def is_wanted(request: RestoreRequest, topic: str, partition: int) -> bool:
+def is_selected(request: RestoreRequest, topic: str, partition: int) -> bool:
     ranged = {each.where.partition for each in request.ranges if each.where.topic == topic}
     return (not ranged or partition in ranged) and (not request.partitions or partition in request.partitions)
 

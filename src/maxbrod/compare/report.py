@@ -1,4 +1,4 @@
-"""What a comparison tells in the end."""
+"""The report of a comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionComparison:
-    """Two partitions, or with partition -1 all of two topics that were compared as sets."""
+    """Two partitions; or, with partition -1, two whole topics that were compared as sets."""
 
     source_topic: str
     target_topic: str
@@ -29,17 +29,17 @@ class PartitionComparison:
     equal: bool
     source_log_start: int | None = None
     target_log_start: int | None = None
-    """Where the logs begin, if that is to be the same; None where it need not be."""
+    """Where the logs begin, if both must begin at the same offset; otherwise None."""
     notes: tuple[str, ...] = ()
     failure: Mapping[str, Any] | None = None
-    """Why it could not be compared."""
+    """The error, if they could not be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
-    """`equal`: every record that was to be compared is the same on both sides, and none is missing on either.
+    """`equal`: both sides hold the same records, and neither lacks any.
 
-    Where offsets are to be the same, the logs begin at the same one, too.
+    Where offsets must be the same, the logs begin at the same offset too.
     """
 
     source: str
@@ -49,7 +49,7 @@ class CompareReport:
     ignored: tuple[str, ...]
     partitions: tuple[PartitionComparison, ...]
     differences: tuple[Difference, ...]
-    """The first ones."""
+    """The first differences."""
 
     @property
     def equal(self) -> bool:
@@ -65,7 +65,7 @@ class CompareReport:
 
     @property
     def exit_code(self) -> int:
-        """0: equal. 3: not. Where something could not be read: the code of that, which 3 does not hide."""
+        """0: equal. 3: different. If something could not be read: the code of that error, which 3 never hides."""
         codes = [int(each.failure["exit_code"]) for each in self.partitions if each.failure is not None]
         if EXIT_FAILED in codes:
             return EXIT_FAILED

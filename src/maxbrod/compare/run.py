@@ -1,7 +1,7 @@
 """Compares an archive with live topics, or live topics with others: every record, every field.
 
-First both sides are digested in parts, on Spark; then only what differs is read once more, for the first differences.
-What the catalog says of an archive's content counts for nothing here: records are read.
+Spark digests both sides in parts. Only the parts that differ are read again, to find the first differences. The record
+counts and checksums of the catalog prove nothing here: all records are read.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.compare.archived import ArchivedPair, pair_archived
+from maxbrod.compare.archived import pair_archived
 from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
 from maxbrod.compare.job import run_difference_job, run_digest_job
 from maxbrod.compare.live import LiveCluster, pair_live
 from maxbrod.compare.plan.pairs import WHOLE_TOPIC, Match, cut_map
-from maxbrod.compare.plan.parts import ComparePart, Side, cut_parts, spread
-from maxbrod.compare.plan.verdicts import find_suspects, judge, judge_set, tell_log_starts
+from maxbrod.compare.plan.parts import (
+    ComparePart,
+    Side,
+    cut_parts,
+    find_suspects,
+    judge,
+    judge_set,
+    log_start_notes,
+    spread,
+)
 from maxbrod.compare.report import CompareReport, PartitionComparison
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
@@ -36,7 +44,7 @@ if TYPE_CHECKING:
     from maxbrod.compare.items import Digested
     from maxbrod.compare.plan.differences import Difference
     from maxbrod.compare.plan.pairs import CompareRequest, Extent, Pair
-    from maxbrod.compare.plan.verdicts import Suspect, Verdict
+    from maxbrod.compare.plan.parts import Suspect, Verdict
     from maxbrod.config import Config, KafkaConfig
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
@@ -55,9 +63,11 @@ class Comparison:
         on_progress: OnProgress = silent,
     ) -> None:
         if config.kafka is None:
-            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+            raise UsageError("no cluster is given", hint="give --bootstrap, or kafka.bootstrap in the configuration")
         if config.archive is None and source is None:
-            raise UsageError("nothing is named to compare with", hint="give --archive, or --source HOST:PORT")
+            raise UsageError(
+                "no archive or other cluster is given to compare with", hint="give --archive, or --source HOST:PORT"
+            )
         self._config, self._request, self._session = config, request, session
         self._on_progress = on_progress
         self._undo = ExitStack()
@@ -83,11 +93,11 @@ class Comparison:
         self._undo.close()
 
     def run(self) -> CompareReport:
-        """Everything that was asked for. What cannot be read is told in the report."""
+        """Compare everything selected. The report tells what could not be read."""
         started_at_ms = now_ms()
         self._on_progress(Progress(phase="planning"))
         pairs = self._pairs()
-        parts = cut_parts([each.pair for each in pairs])
+        parts = cut_parts(pairs)
         self._on_progress(Progress(phase="starting Spark"))
         with open_configured(self._config.spark, self._session) as session:
             digested = self._digest(session, pairs, parts)
@@ -105,32 +115,32 @@ class Comparison:
             differences=tuple(differences[: self._request.differences]),
         )
 
-    def _pairs(self) -> list[ArchivedPair]:
+    def _pairs(self) -> list[Pair]:
         target = LiveCluster(self._client(self._settings.target), patience_s=self._patience_s)
         if self._archive is not None:
             return pair_archived(self._archive, target, self._request)
         if self._settings.source is None:
-            raise AssertionError("there is either an archive or a cluster")
+            raise AssertionError("the source is either an archive or a cluster")
         source = LiveCluster(self._client(self._settings.source), patience_s=self._patience_s)
-        return [ArchivedPair(pair=pair) for pair in pair_live(source, target, self._request)]
+        return pair_live(source, target, self._request)
 
     def _client(self, config: KafkaConfig) -> KafkaClient:
         return self._undo.enter_context(KafkaClient(config))
 
-    def _digest(self, session: Session, pairs: Sequence[ArchivedPair], parts: Sequence[ComparePart]) -> list[Digested]:
+    def _digest(self, session: Session, pairs: Sequence[Pair], parts: Sequence[ComparePart]) -> list[Digested]:
         tasks = spread(parts, parallelism_of(self._config.spark.master, session))
         total = sum(part.cost_bytes for part in parts)
         items = [[make_item(pairs[part.pair], part.side, part.extent, part=part) for part in task] for task in tasks]
 
-        def hear(done: int) -> None:
+        def report(done: int) -> None:
             share = total * done // max(len(tasks), 1)
             self._on_progress(Progress(phase="comparing", bytes_done=share, bytes_total=total))
 
-        hear(0)
+        report(0)
         name = f"compare-{uuid.uuid4().hex[:12]}"
-        return run_digest_job(session, self._settings, items, name=name, on_done=hear)
+        return run_digest_job(session, self._settings, items, name=name, on_done=report)
 
-    def _look_closer(self, session: Session, pairs: Sequence[ArchivedPair], work: _Judging) -> list[Difference]:
+    def _look_closer(self, session: Session, pairs: Sequence[Pair], work: _Judging) -> list[Difference]:
         limit = self._request.differences
         if not limit:
             return []
@@ -138,27 +148,25 @@ class Comparison:
         self._on_progress(Progress(phase="looking for the first differences"))
         return run_difference_job(session, self._settings, items, name=f"differences-{uuid.uuid4().hex[:12]}")
 
-    def _suspect_item(self, pair: ArchivedPair, suspect: Suspect) -> SuspectItem:
+    def _suspect_item(self, pair: Pair, suspect: Suspect) -> SuspectItem:
         source, target = (
             make_item(pair, side, extent) for side, extent in zip(Side, (suspect.source, suspect.target), strict=True)
         )
         return SuspectItem(
             source=source,
             target=target,
-            source_topic=pair.pair.source_topic,
-            target_topic=pair.pair.target_topic,
+            source_topic=pair.source_topic,
+            target_topic=pair.target_topic,
             limit=self._request.differences,
         )
 
 
 class _Judging:
-    """From digests of parts to a verdict for each pair."""
+    """Derives a verdict for each pair from the digests of parts."""
 
-    def __init__(
-        self, pairs: Sequence[ArchivedPair], parts: Sequence[ComparePart], digested: Sequence[Digested]
-    ) -> None:
-        self._pairs = [each.pair for each in pairs]
-        self._digests = {(each.pair, Side(each.side), each.number): each.digest for each in digested}
+    def __init__(self, pairs: Sequence[Pair], parts: Sequence[ComparePart], digested: Sequence[Digested]) -> None:
+        self._pairs = pairs
+        self._digests = {(each.pair, each.side, each.number): each.digest for each in digested}
         self._failures = {each.pair: each.failure for each in digested if each.failure is not None}
         self._parts: dict[int, list[ComparePart]] = {}
         for part in parts:
@@ -176,17 +184,17 @@ class _Judging:
         ]
 
     def comparisons(self) -> list[PartitionComparison]:
-        """One for each pair; one for each topic that was compared as a set."""
-        found = []
+        """One comparison for each pair, but only one for a topic that was compared as a set."""
+        comparisons = []
         numbered = list(enumerate(self._pairs))
         by_topic = groupby(numbered, key=lambda each: (each[1].source_topic, each[1].target_topic, _is_set(each[1])))
         for (_, _, as_set), group in by_topic:
             numbers = [number for number, _ in group]
             if as_set:
-                found.append(self._set(numbers))
+                comparisons.append(self._set(numbers))
             else:
-                found += [self._comparison(number, self._verdicts[number]) for number in numbers]
-        return found
+                comparisons += [self._comparison(number, self._verdicts[number]) for number in numbers]
+        return comparisons
 
     def _set(self, numbers: Sequence[int]) -> PartitionComparison:
         first = self._comparison(numbers[0], judge_set([self._verdicts[number] for number in numbers]))
@@ -195,11 +203,11 @@ class _Judging:
         return replace(first, partition=WHOLE_TOPIC, notes=tuple(notes), failure=failures[0] if failures else None)
 
     def _comparison(self, number: int, verdict: Verdict) -> PartitionComparison:
-        pair: Pair = self._pairs[number]
+        pair = self._pairs[number]
         texts = ((each.set_text if _is_set(pair) else each.sequence_text) for each in (verdict.source, verdict.target))
         source_digest, target_digest = texts
         failure: Mapping[str, object] | None = self._failures.get(number)
-        elsewhere = tell_log_starts(pair)
+        start_notes = log_start_notes(pair)
         source_start, target_start = pair.log_starts or (None, None)
         return PartitionComparison(
             source_topic=pair.source_topic,
@@ -210,39 +218,33 @@ class _Judging:
             target_records=verdict.target.records,
             source_digest=source_digest,
             target_digest=target_digest,
-            equal=verdict.equal and failure is None and not elsewhere,
+            equal=verdict.equal and failure is None and not start_notes,
             source_log_start=source_start,
             target_log_start=target_start,
-            notes=(*elsewhere, *pair.notes),
+            notes=(*start_notes, *pair.notes),
             failure=failure,
         )
 
 
-def make_item(archived: ArchivedPair, side: Side, extent: Extent, *, part: ComparePart | None = None) -> CompareItem:
+def make_item(pair: Pair, side: Side, extent: Extent, *, part: ComparePart | None = None) -> CompareItem:
     """What a task needs to read offsets of one side. Without a part they are read to find differences."""
-    pair, is_source = archived.pair, side is Side.SOURCE
-    times = pair.times
+    is_source, times = side is Side.SOURCE, pair.times
     cuts = is_source or times.cut_target
-    mapped = is_source and pair.offset_map is not None
-    found = None
-    if mapped and pair.offset_map is not None:
-        found = encode_map(cut_map(pair.offset_map, extent.first, extent.end))
-    overlapping = (each for each in archived.slices if each.end_offset > extent.first and each.base_offset < extent.end)
+    offset_map = None
+    if is_source and pair.offset_map is not None:
+        offset_map = encode_map(cut_map(pair.offset_map, extent.first, extent.end))
+    overlapping = (each for each in pair.slices if each.end_offset > extent.first and each.base_offset < extent.end)
     return CompareItem(
         pair=0 if part is None else part.pair,
         side=side,
         number=0 if part is None else part.number,
-        topic=extent.topic,
-        topic_id=extent.topic_id,
-        partition=extent.partition,
-        first=extent.first,
-        end=extent.end,
+        extent=extent,
         split=part is not None and part.split,
         by_offset=pair.match in {Match.EXACT, Match.MAPPED},
         since_ms=times.since_ms if cuts else None,
         until_ms=times.until_ms if cuts else None,
         restored=is_source and pair.restored,
-        map=found,
+        map=offset_map,
         slices=tuple(overlapping) if is_source else (),
     )
 

@@ -1,4 +1,4 @@
-"""What a comparison has found, for a person. Bounded: all of it is in `--json`."""
+"""Prints the result of a comparison. The output is bounded; `--json` has all of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DIGEST_LETTERS: Final = 12
 
 
 def print_comparison(report: CompareReport) -> None:
-    """Those that differ first."""
+    """Print the report, differing partitions first."""
     lines = sorted(report.partitions, key=lambda each: each.equal)
     renamed = any(each.source_topic != each.target_topic for each in lines)
     names = ("*source", "*target") if renamed else ("*partition",)
@@ -35,7 +35,7 @@ def print_comparison(report: CompareReport) -> None:
         shown.add_row(*(_name(topic, each.partition) for topic in topics), *_cells(each))
     out.print(shown)
     if len(lines) > LINES_SHOWN_MAX:
-        print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} lines more, all of them with --json")
+        print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} more lines; --json shows all")
     _print_notes(lines)
     print_differences(report, out)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
@@ -45,7 +45,7 @@ def print_comparison(report: CompareReport) -> None:
 
 
 def print_differences(report: CompareReport, console: Console) -> None:
-    """And what could not be compared."""
+    """Print the first differences, and what could not be compared."""
     for each in report.differences:
         _print_difference(each, console)
     for failed in (each for each in report.partitions if each.failure is not None):
@@ -89,7 +89,7 @@ def _print_notes(lines: Iterable[PartitionComparison]) -> None:
     for note in notes[:NOTES_SHOWN_MAX]:
         print_line(note)
     if len(notes) > NOTES_SHOWN_MAX:
-        print_line(f"and {len(notes) - NOTES_SHOWN_MAX:,} notes more, all of them with --json")
+        print_line(f"and {len(notes) - NOTES_SHOWN_MAX:,} more notes; --json shows all")
 
 
 def _print_difference(each: Difference, console: Console) -> None:

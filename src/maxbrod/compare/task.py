@@ -1,41 +1,64 @@
-"""What tasks of a comparison do: digest parts, and find the first differences between parts that are not equal."""
+"""The tasks of a comparison: digest the committed records of parts, and find the first differences of two parts.
+
+Records come as columns from an archive's slices or from a live topic, in bounded memory: a few batches are decoded at
+a time.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from maxbrod.batch.columns import number_array
+from maxbrod.batch.columns import number_array, number_column
+from maxbrod.batch.cuts import Cut
+from maxbrod.batch.decode import decode
 from maxbrod.batch.digest import Digest, Field
-from maxbrod.batch.hashing import digest_records, hash_fields
+from maxbrod.batch.hashing import COLUMNS, digest_records, hash_fields
+from maxbrod.batch.headers import NEWEST_MAGIC
+from maxbrod.batch.transactions import committed_batches, from_fetch
 from maxbrod.compare.items import Digested
 from maxbrod.compare.plan.differences import ABSENT, RECORD, Difference, show_field, show_record
-from maxbrod.compare.plan.pairs import UNMAPPED
-from maxbrod.compare.reading import Reader
-from maxbrod.errors import MaxbrodError
+from maxbrod.compare.plan.pairs import UNMAPPED, translate_all
+from maxbrod.compare.plan.parts import Side
+from maxbrod.errors import MaxbrodError, UnsupportedFormatError
+from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.layouts.reading import read_logs
+from maxbrod.model import Codec, TimestampType, topic_id_of
+from maxbrod.restore.plan.mapping import decode_map
+from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from types import TracebackType
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.batch.hashing import Words
+    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
-    from maxbrod.compare.reading import Read
+    from maxbrod.model import AbortedTransaction
 
+    Read = tuple[pa.RecordBatch, NDArray[np.int64]]
+    """Records, and the place of each: its offset in the target."""
     _Event = tuple[int, int, Field | None, int | None]
-    """A row of the source, or before it; -1 if only the target has a record; the field; a row of the target."""
+    """A row of the source, or the row before which it is sorted in; -1 if only the target has the record; the field
+    that differs; a row of the target."""
 
+_RUN_BYTES: Final = 4 << 20
+"""The size of the records that are decoded at once."""
+_RATIO: Final = 8
+"""The assumed compression ratio, so that decoded batches stay small too."""
 _ALL: Final = np.iinfo(np.int64).max
 
 
 def digest_parts(settings: CompareSettings, items: Sequence[CompareItem]) -> list[Digested]:
-    """What goes wrong with one part is told of it, and the others are read all the same."""
-    found = []
+    """The digest of each part. A part that cannot be read has a failure; the others are read all the same."""
+    digests = []
     with Reader(settings) as reader:
         for item in items:
             digest, failure = Digest(), None
@@ -45,26 +68,133 @@ def digest_parts(settings: CompareSettings, items: Sequence[CompareItem]) -> lis
                     digest = digest.then(digest_records(hashes, places if item.by_offset else None, settings.ignored))
             except MaxbrodError as error:
                 failure = error.as_dict()
-            found.append(
-                Digested(pair=item.pair, side=str(item.side), number=item.number, digest=digest, failure=failure)
-            )
-    return found
+            digests.append(Digested(pair=item.pair, side=item.side, number=item.number, digest=digest, failure=failure))
+    return digests
 
 
 def find_differences(settings: CompareSettings, item: SuspectItem) -> list[Difference]:
-    """The first ones, in order. What can no longer be read changes no verdict: there are fewer to show then."""
+    """The first differences, in order.
+
+    An error while reading only means that fewer are shown: the verdict is known already.
+    """
     search = _Search(item, settings.ignored)
     with Reader(settings) as reader, suppress(MaxbrodError):
         source, target = (_Stream(reader.read(each), by_offset=each.by_offset) for each in (item.source, item.target))
-        while len(search.found) < item.limit and (source.more() or target.more()):
+        while len(search.differences) < item.limit and (source.more() or target.more()):
             until = min(source.last, target.last)
-            search.compare(source.take(until), target.take(until))
-    return search.found[: item.limit]
+            search.compare(source.read_until(until), target.read_until(until))
+    return search.differences[: item.limit]
+
+
+# Reading
+
+
+class Reader:
+    """Reads both sides, which it opens when first needed. Use it in a `with`."""
+
+    def __init__(self, settings: CompareSettings) -> None:
+        self._settings = settings
+        self._undo = ExitStack()
+        self._clients: dict[Side, KafkaClient] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def read(self, item: CompareItem) -> Iterator[Read]:
+        """All committed records of a part, in order."""
+        extent = item.extent
+        cut = Cut(first_offset=extent.first, end_offset=extent.end, since_ms=item.since_ms, until_ms=item.until_ms)
+        offset_map = None if item.map is None else decode_map(item.map)
+        in_archive = item.side is Side.SOURCE and self._settings.source is None
+        for records in self._archived(item, cut) if in_archive else self._live(item, cut):
+            offsets = number_column(records.column("offset"))
+            places = offsets if offset_map is None else translate_all(offset_map, offsets)
+            yield _as_restored(records) if item.restored else records, places
+
+    def _archived(self, item: CompareItem, cut: Cut) -> Iterator[pa.RecordBatch]:
+        settings = self._settings
+        storage = open_storage(settings.archive_url or "", settings.storage)
+        for stored in item.slices:
+            for data, headers in read_logs(storage, stored):
+                yield from _committed(data, headers, stored.aborted, cut, storage.name_of(stored.path))
+
+    def _live(self, item: CompareItem, cut: Cut) -> Iterator[pa.RecordBatch]:
+        chunks = read_range(
+            self._client(item.side),
+            item.where,
+            item.extent.first,
+            item.extent.end,
+            topic_id=topic_id_of(item.extent.topic_id),
+            # A batch that begins before the part may reach into it: records are chosen by their own offsets.
+            floor=0,
+            patience_s=self._settings.patience_s,
+        )
+        for chunk in chunks:
+            if item.split and (chunk.headers["magic"] != NEWEST_MAGIC).any():
+                raise _too_old(item)
+            aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted)
+            yield from _committed(chunk.data, chunk.headers, aborted, cut, str(item.where))
+
+    def _client(self, side: Side) -> KafkaClient:
+        if side not in self._clients:
+            config = self._settings.source if side is Side.SOURCE else self._settings.target
+            if config is None:
+                raise AssertionError("an archive has no client")
+            self._clients[side] = self._undo.enter_context(KafkaClient(config))
+        return self._clients[side]
+
+
+def _committed(
+    data: NDArray[np.uint8], headers: BatchHeaders, aborted: Iterable[AbortedTransaction], cut: Cut, name: str
+) -> Iterator[pa.RecordBatch]:
+    chosen = headers.take(committed_batches(headers, aborted) & cut.touches(headers))
+    for run in _runs(chosen):
+        records = decode(data, run, columns=list(COLUMNS), object_name=name)
+        keep = cut.keeps(*(number_column(records.column(each)) for each in ("offset", "timestamp_ms")))
+        if not keep.all():
+            records = records.filter(number_array(keep))
+        if records.num_rows:
+            yield records
+
+
+def _runs(headers: BatchHeaders) -> Iterator[BatchHeaders]:
+    """Runs of neighbouring batches up to a size; a larger batch is a run of its own."""
+    start = 0
+    sizes = np.cumsum(np.where(headers.codec == Codec.NONE, headers.size, headers.size * _RATIO))
+    while start < len(headers):
+        before = int(sizes[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(sizes, before + _RUN_BYTES, side="right")))
+        yield headers.take(slice(start, stop))
+        start = stop
+
+
+def _as_restored(records: pa.RecordBatch) -> pa.RecordBatch:
+    place = records.schema.get_field_index("timestamp_type")
+    kinds = np.full(records.num_rows, TimestampType.CREATE, np.int8)
+    return records.set_column(place, records.schema.field(place), number_array(kinds))
+
+
+def _too_old(item: CompareItem) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        "a large partition with messages of magic 0 or 1 cannot be compared in parts",
+        operation="compare",
+        object_name=str(item.where),
+        offset=item.extent.first,
+        hint="compare ranges of fewer offsets, with --range",
+    )
+
+
+# Searching for differences
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Records with their places, which rise; and those without a place."""
+    """Records with their places, which ascend; unmapped records have none."""
 
     records: pa.RecordBatch
     places: NDArray[np.int64]
@@ -78,7 +208,7 @@ class _Rows:
 
 
 class _Stream:
-    """One side, as far as it is read."""
+    """One side, read as far as needed."""
 
     def __init__(self, reads: Iterator[Read], *, by_offset: bool) -> None:
         self._reads = reads
@@ -98,14 +228,14 @@ class _Stream:
 
     @property
     def last(self) -> int:
-        """The place up to which this side is known now; without end, where it has come to its end."""
+        """The place up to which this side has been read; the largest place at the end."""
         if not self.more() or self._rows is None:
             return int(_ALL)
         known = self._rows.places[self._rows.places != UNMAPPED]
         return int(known[-1]) if len(known) else UNMAPPED
 
-    def take(self, until: int) -> _Rows | None:
-        """What stands up to that place."""
+    def read_until(self, until: int) -> _Rows | None:
+        """The rows up to and including that place."""
         rows = self._rows
         if rows is None:
             return None
@@ -119,22 +249,22 @@ class _Search:
     def __init__(self, item: SuspectItem, ignored: Sequence[Field]) -> None:
         self._item = item
         self._ignored = ignored
-        self.found: list[Difference] = []
+        self.differences: list[Difference] = []
 
     def compare(self, source: _Rows | None, target: _Rows | None) -> None:
-        """Of both sides all that stands up to some place."""
+        """Compare all rows of both sides up to some place."""
         nothing = np.zeros(0, np.int64)
         mine, its = (nothing if each is None else each.places for each in (source, target))
         _, left, right = np.intersect1d(mine, its, return_indices=True)
         lost = np.setdiff1d(np.arange(len(mine)), left)[: self._item.limit].tolist()
         new = np.setdiff1d(np.arange(len(its)), right)[: self._item.limit].tolist()
         events: list[_Event] = [(row, 0, None, None) for row in lost]
-        # Sorted in before the first of the source's records that stands behind it.
+        # Sorted in before the first record of the source that follows it.
         events += [(int(np.searchsorted(mine, its[row])), -1, None, row) for row in new]
         if source is not None and target is not None and len(left):
             events += self._changed(source, target, left, right)
         for event in sorted(events, key=lambda each: (each[0], each[1], _order(each[2]), each[3] or 0)):
-            self.found.append(self._difference(source, target, event))
+            self.differences.append(self._difference(source, target, event))
 
     def _changed(
         self, source: _Rows, target: _Rows, left: NDArray[np.int64], right: NDArray[np.int64]
@@ -156,7 +286,7 @@ class _Search:
         return Difference(
             source_topic=self._item.source_topic,
             target_topic=self._item.target_topic,
-            partition=self._item.source.partition,
+            partition=self._item.source.extent.partition,
             source_offset=None if mine is None else mine["offset"],
             target_offset=None if its is None else its["offset"],
             field=RECORD if field is None else str(field),
@@ -170,10 +300,10 @@ def _order(field: Field | None) -> int:
 
 
 def _differ(mine: Words, its: Words, left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (mine[:, left] != its[:, right]).any(axis=0)
-    return found
+    differ: NDArray[np.bool_] = (mine[:, left] != its[:, right]).any(axis=0)
+    return differ
 
 
 def _whole(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Not a slice of others, which hashing does not look for."""
+    """A copy that is no slice of another batch: hashing ignores offsets into buffers."""
     return records.filter(number_array(np.ones(records.num_rows, np.bool_)))

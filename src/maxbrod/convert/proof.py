@@ -1,13 +1,16 @@
-"""Proves a conversion: reads both archives once more, and holds the digests of every partition against each other."""
+"""Proves a conversion: a Spark job reads both archives again, and the digests of every partition must be equal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pydantic import TypeAdapter
 
 from maxbrod.batch.digest import join
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.convert.verify_job import run_verify_job
-from maxbrod.convert.verify_task import VerifyItem, VerifySettings
+from maxbrod.convert.verify_task import Verified, VerifyItem, VerifySettings, run_verify_task
+from maxbrod.engine.jobs import run_tasks
 from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT
 from maxbrod.notices import Notice
@@ -18,11 +21,11 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.convert.plan.parts import ConvertPart
     from maxbrod.convert.report import TopicCounts
-    from maxbrod.convert.verify_task import Verified
     from maxbrod.engine.session import Session
 
 _SOURCE, _TARGET = 0, 1
-_Key = tuple[str, int]
+_ITEMS: Final = TypeAdapter(list[VerifyItem])
+_VERIFIED: Final = TypeAdapter(list[Verified])
 
 
 def prove(
@@ -36,7 +39,10 @@ def prove(
     parallelism: int,
     run_id: str,
 ) -> list[Notice]:
-    """What differs. The digests of each topic are put into its counts. `parts` are whole partitions of the source."""
+    """A notice for each partition that differs. Adds the digests of each topic to its counts.
+
+    `parts` are whole partitions of the source.
+    """
     settings = VerifySettings(
         run_id=run_id,
         urls=(source.url, target.url),
@@ -46,8 +52,10 @@ def prove(
     items = [*_items(_SOURCE, source, parts, by_name=False)]
     items += _items(_TARGET, target, parts, by_name=target.survey is not None)
     tasks = spread([(sum(each.bytes for each in item.slices), item) for item in items], parallelism)
-    answers = run_verify_job(session, settings, tasks)
-    found = {(each.archive, each.topic_id, each.where.partition): each for each in answers}
+    payloads = [_ITEMS.dump_json(task).decode() for task in tasks]
+    answers = run_tasks(session, partial(_verify, settings), payloads, name=f"verify-{run_id}")
+    verified = (each for answer in answers for each in _VERIFIED.validate_json(answer))
+    found = {(each.archive, each.topic_id, each.where.partition): each for each in verified}
     notices = []
     for part in parts:
         mine, its = (found[side, part.topic_id, part.partition] for side in (_SOURCE, _TARGET))
@@ -58,9 +66,13 @@ def prove(
     return notices
 
 
+def _verify(settings: VerifySettings, payload: str) -> str:
+    return _VERIFIED.dump_json(run_verify_task(settings, _ITEMS.validate_json(payload))).decode()
+
+
 def _items(archive: int, opened: Archive, parts: Sequence[ConvertPart], *, by_name: bool) -> Iterator[VerifyItem]:
-    """Other layouts know topics by their names alone; the item still carries the id of the source."""
-    slices: dict[_Key, list[Segment]] = {}
+    """The items for one archive. Other layouts know only topic names; items carry the id of the source."""
+    slices: dict[tuple[str, int], list[Segment]] = {}
     for row in decode_rows(opened.catalog.rows()):
         if isinstance(row, Segment):
             slices.setdefault((row.topic if by_name else row.topic_id, row.partition), []).append(row)
@@ -81,7 +93,7 @@ def _items(archive: int, opened: Archive, parts: Sequence[ConvertPart], *, by_na
 def _verified(
     topic: str, parts: Sequence[ConvertPart], found: Mapping[tuple[int, str, int], Verified]
 ) -> dict[str, int | str]:
-    """Nothing where a part of it could not be read: what is left of both sides may well be equal."""
+    """The digests of a topic; none if a part could not be read, because the rest may well be equal."""
     mine = [part for part in parts if part.topic == topic]
     if any(found[side, part.topic_id, part.partition].failure for part in mine for side in (_SOURCE, _TARGET)):
         return {}
@@ -107,6 +119,6 @@ def _different(part: ConvertPart, mine: Verified, its: Verified) -> Notice:
         partition=part.partition,
         first_offset=part.rows[0].base_offset,
         end_offset=part.end,
-        hint="convert it again into an empty place; 'maxbrod check --deep' tells which side is damaged",
+        hint="convert it again into an empty folder; 'maxbrod check --deep' shows which side is damaged",
         exit_code=EXIT_CORRUPT,
     )

@@ -1,4 +1,4 @@
-"""What a conversion tells when it is done."""
+"""The report of a conversion."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ConvertedTopic:
     topic: str
     partitions: int
     records: int
-    """That this run has written; others were there before."""
+    """Those that this run has written; the target may have held others before."""
     bytes: int
     source_records: int | None = None
     target_records: int | None = None
-    """Of both sides as they were read again afterwards; None where nobody did."""
+    """Both sides as they were read again afterwards; None if they were not."""
     source_digest: str | None = None
     target_digest: str | None = None
 
@@ -47,7 +47,7 @@ class ConvertReport:
     """What the target's layout cannot hold."""
     notices: tuple[Notice, ...]
     changes: tuple[Changes, ...] = ()
-    """What expressions have changed, of what this run has written."""
+    """What the expressions changed in the records that this run has written."""
 
     @property
     def exit_code(self) -> int:
@@ -64,7 +64,7 @@ class ConvertReport:
 
 @dataclass(slots=True)
 class TopicCounts:
-    """Of one topic, while it is converted."""
+    """The counts of one topic during a conversion."""
 
     partitions: int = 0
     records: int = 0
@@ -78,7 +78,7 @@ class TopicCounts:
 
 
 def failed(each: Transferred) -> Notice:
-    """Of a partition that could not be converted, or not to its end."""
+    """The notice for a partition that was not converted, or not to its end."""
     failure = each.failure or {}
     offset = failure.get("offset")
     return Notice(

@@ -1,7 +1,7 @@
-"""Converts an archive into another one, of any layout into any layout, and proves that the records are the same.
+"""Converts an archive from any layout into any other, and proves that the records are the same.
 
-What the target has already is not copied again, so a conversion that was interrupted goes on, and one that is repeated
-brings over what is new.
+Records that the target already has are not copied again: an interrupted conversion resumes, and a repeated one adds
+what is new.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertRequest:
-    """From where to where, and how. `source_layout` None: looked for."""
+    """Source, target and options. `source_layout` None: detected."""
 
     source_url: str
     source: StorageConfig
@@ -57,10 +57,10 @@ class ConvertRequest:
     to: TargetRequest
     source_layout: str | None = None
     source_extra: Mapping[str, str] = field(default_factory=dict)
-    """Options of the source's layout, for reading."""
+    """Options for reading the source's layout."""
     topics: tuple[str, ...] = ()
     transform: Transform | None = None
-    """What records go through on their way; into our own layout only."""
+    """Expressions that records go through; into our own layout only."""
     verify: bool = True
     commit_bytes: int = 4 << 30
 
@@ -91,7 +91,7 @@ class Convert:
         self._counts: dict[str, TopicCounts] = defaultdict(TopicCounts)
         self._changes: list[Changes] = []
         self._stuck: set[PartitionId] = set()
-        """Partitions of which a part failed: what follows it would hide that it is missing."""
+        """Partitions of which a part failed: later parts would hide that it is missing."""
 
     def __enter__(self) -> Self:
         return self
@@ -110,25 +110,25 @@ class Convert:
         return self._source.layout
 
     def run(self) -> ConvertReport:
-        """Copy what the target lacks. What cannot be read is told, and the other partitions go on."""
+        """Copy what the target lacks. The report tells what could not be read; other partitions are not affected."""
         self._source.demand_acceptance(accepted=self._request.to.accept_loss)
         if isinstance(self._target, OtherTarget):
             self._target.demand_acceptance()
         started_at_ms = now_ms()
         self._on_progress(Progress(phase="planning"))
         whole = list(self._source.parts())
-        ended = self._bring(whole)
+        ended = self._copy_missing(whole)
         if ended and self._source.unchecked and any(each.exit_code == EXIT_CORRUPT for each in self._failures):
-            whole = self._look_again()
-            ended = self._bring(whole)
+            whole = self._survey_again()
+            ended = self._copy_missing(whole)
         for part in whole:
             self._counts[part.topic].partitions += 1
         for topic, count in self._source.topics().items():
             self._counts[topic].partitions = max(self._counts[topic].partitions, count)
         if ended:
-            self._target.finish(self._source.told(whole), self._source.empty(whole), started_at_ms=started_at_ms)
+            self._target.finish(self._source.moment_for(whole), self._source.empty(whole), started_at_ms=started_at_ms)
             self._notices += self._vanished()
-            # What was changed on purpose is not the same.
+            # Transformed records differ on purpose.
             if self._request.verify and whole and self._request.transform is None:
                 self._prove(whole)
         return ConvertReport(
@@ -145,7 +145,7 @@ class Convert:
             notices=(*self._source.faults(), *self._source.notices, *self._notices, *self._failures),
         )
 
-    # What there is to do
+    # Opening
 
     def _open_target(self) -> NativeTarget | OtherTarget:
         request = self._request
@@ -170,26 +170,26 @@ class Convert:
         )
 
     def _check(self, transform: Transform) -> None:
-        """Before there is anything at the target."""
+        """Check the expressions before anything is created at the target."""
         try:
             check_transform(self._spark(), transform)
         except BaseException:
             self._undo.close()
             raise
 
-    def _look_again(self) -> list[ConvertPart]:
-        """Damage was met that nobody knew of. What was written of such partitions may begin otherwise by then."""
+    def _survey_again(self) -> list[ConvertPart]:
+        """Survey the source with checksums, after unknown damage was met. Damaged partitions start over."""
         self._on_progress(Progress(phase="looking for damage"))
-        self._source.look_again()
-        self._target.take_back(self._stuck)
+        self._source.survey_with_checksums()
+        self._target.withdraw(self._stuck)
         self._stuck.clear()
         self._failures.clear()
         return list(self._source.parts())
 
-    # Doing it
+    # Copying
 
-    def _bring(self, whole: Sequence[ConvertPart]) -> bool:
-        """Copy what the target lacks; whether nobody has stopped it."""
+    def _copy_missing(self, whole: Sequence[ConvertPart]) -> bool:
+        """Copy what the target lacks; False if the conversion was stopped."""
         parts = [part.after(self._target.position(part)) for part in whole]
         parts = [part for part in parts if part.rows]
         total, done = sum(part.bytes for part in parts), 0
@@ -216,7 +216,7 @@ class Convert:
         )
         session = self._spark()
         parallelism = parallelism_of(self._spark_config.master, session)
-        # Only in our own layout can two tasks write one partition.
+        # Only in our own layout can two tasks write into one partition.
         parts = shares(wave, parallelism) if self._request.to.layout == NATIVE else wave
         items = [(part, self._item(part)) for part in parts]
         tasks = spread([(part.bytes, item) for part, item in items], parallelism)
@@ -227,10 +227,10 @@ class Convert:
             transformed = run_transform_job(session, settings_of(settings, transform), transform, tasks)
             answers = {_key(each): each for each in as_transferred([item for _, item in items], transformed)}
             self._changes += [each.changes for each in transformed if each.failure is None]
-        self._take([(part, answers[_key(item)]) for part, item in items])
+        self._publish([(part, answers[_key(item)]) for part, item in items])
 
-    def _take(self, answered: Sequence[tuple[ConvertPart, Transferred]]) -> None:
-        """What was written, in order: behind a part that failed, nothing of its partition counts."""
+    def _publish(self, answered: Sequence[tuple[ConvertPart, Transferred]]) -> None:
+        """Publish what was written, in order; nothing of a partition after a part that failed."""
         done = []
         for part, each in answered:
             if each.failure is not None:
@@ -238,18 +238,18 @@ class Convert:
                 self._stuck.add(part.id)
             elif part.id not in self._stuck:
                 done.append((part, each))
-        self._target.take(done)
+        self._target.publish(done)
         for _, each in done:
             counts = self._counts[each.where.topic]
             counts.records += each.records
             counts.bytes += sum(int(fields["bytes"]) for fields in each.segments)
 
     def _vanished(self) -> Iterator[Notice]:
-        """Partitions without records that the target's layout has no place for."""
+        """Notices for partitions without records that the target's layout cannot record."""
         for topic, count in self._source.topics().items():
             known = self._target.partition_count(topic)
             if known is not None and known < count:
-                message = f"{count - known} partitions without records are not kept: the layout has no place for them"
+                message = f"{count - known} partitions without records are not kept: the layout cannot record them"
                 yield Notice(kind="empty", message=message, topic=topic)
 
     def _prove(self, parts: Sequence[ConvertPart]) -> None:
@@ -259,7 +259,7 @@ class Convert:
             session,
             self._source.archive,
             open_archive(request.target_url, request.target, layout=request.to.layout),
-            # What failed is told already, and would look like damage.
+            # Failed partitions are reported already, and would look like damage.
             [part for part in parts if part.id not in self._stuck],
             self._counts,
             ignored=[each.field for each in self._target.losses if each.field is not None],
@@ -293,4 +293,4 @@ def _key(either: TransferItem | Transferred) -> tuple[str, int, int]:
 
 
 def _stopped() -> Notice:
-    return Notice(kind="stopped", message="stopped on request: the same command goes on", exit_code=EXIT_INCOMPLETE)
+    return Notice(kind="stopped", message="stopped on request: the same command resumes", exit_code=EXIT_INCOMPLETE)

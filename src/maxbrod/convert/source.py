@@ -1,4 +1,4 @@
-"""The archive that a conversion reads: what of it is meant, and what is wrong with it. Looks at it again if need be."""
+"""The source of a conversion: the selected partitions, and what is wrong with the archive."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class ConvertSource:
-    """Stands at the state in which it was found when it was opened, or looked at again."""
+    """The archive as it was when it was opened, or last surveyed again."""
 
     def __init__(self, request: ConvertRequest) -> None:
         self._request = request
         self.unchecked = request.source_extra.get(CHECK_CRC) == "false"
-        """Whether damage may be met that nobody knows of yet."""
+        """Whether the survey skipped checksums, so that reading may meet unknown damage."""
         self._open(request.source_extra)
 
     def _open(self, extra: Mapping[str, str]) -> None:
@@ -40,8 +40,8 @@ class ConvertSource:
         self.moment: Moment = find_moment(self.archive.storage, self.archive.catalog.runs(), None)
         self.notices: list[Notice] = []
 
-    def look_again(self) -> None:
-        """With every checksum: what is damaged is a gap then, or taken from another copy."""
+    def survey_with_checksums(self) -> None:
+        """Open the archive again and check every checksum: damage becomes a gap, or is read from another copy."""
         self.unchecked = False
         self._open({**self._request.source_extra, CHECK_CRC: "true"})
 
@@ -51,11 +51,11 @@ class ConvertSource:
 
     @property
     def is_committed(self) -> bool:
-        """False: records of aborted transactions may be among the others."""
+        """False if the archive may hold records of aborted transactions as ordinary ones."""
         return self.archive.survey is None or not self.archive.survey.details.get(UNCOMMITTED)
 
     def faults(self) -> Iterator[Notice]:
-        """What the source had lost, could make good, or cannot tell, before anybody converted it."""
+        """What the source lacked, repaired or cannot prove, before it was converted."""
         survey = self.archive.survey
         if survey is None:
             return
@@ -71,7 +71,7 @@ class ConvertSource:
             if gap.reason == GapReason.UNEXPLAINED:
                 yield Notice(
                     kind="unexplained",
-                    message="no segment has them, and nothing says why",
+                    message="no segment holds them, for an unknown reason",
                     topic=gap.where.topic,
                     partition=gap.where.partition,
                     first_offset=gap.base_offset,
@@ -84,38 +84,38 @@ class ConvertSource:
             )
 
     def demand_acceptance(self, *, accepted: bool) -> None:
-        """RefusedError: the archive cannot tell something that an application may trip over, and nobody accepts it."""
+        """RefusedError: the archive has a doubt that can harm an application, and it is not accepted."""
         refused = [each for each in (self.archive.survey.doubts if self.archive.survey else ()) if each.refused]
         if refused and not accepted:
             raise RefusedError(
                 str(refused[0]),
                 operation="convert",
                 object_name=self.archive.url,
-                hint="say --accept-loss to convert it as it is",
+                hint="give --accept-loss to convert it as it is",
             )
 
     def parts(self) -> Iterator[ConvertPart]:
-        """Every chosen partition of the source. Names are all that other layouts have: of one name, one topic."""
+        """Every selected partition. Other layouts have only names: of topics with the same name, only the newest."""
         rows = [row for row in decode_rows(self.archive.catalog.rows()) if isinstance(row, Segment | Gap)]
         names = {row.topic_id: row.topic for row in rows}
         chosen = self._chosen(names.values())
-        wanted = {topic_id for topic_id, name in names.items() if name in chosen}
+        selected = {topic_id for topic_id, name in names.items() if name in chosen}
         if self._request.to.layout != NATIVE:
-            wanted &= self._newest(rows)
+            selected &= self._newest(rows)
         for row_id, group in groupby(rows, key=lambda row: (row.topic_id, row.partition)):
             found = tuple(group)
-            if row_id[0] in wanted:
+            if row_id[0] in selected:
                 first = found[0]
                 yield ConvertPart(topic=first.topic, topic_id=first.topic_id, partition=first.partition, rows=found)
 
     def _chosen(self, archived: Iterable[str]) -> Collection[str]:
-        """Of the topics with rows, and of those that the snapshot knows to be empty."""
+        """The selected topics, of those with rows and those that are empty in the snapshot."""
         snapshot = self.moment.snapshot
         known = () if snapshot is None else snapshot.topics.values()
         return select_names({*archived, *known}, self._request.topics)
 
     def topics(self) -> dict[str, int]:
-        """How many partitions each chosen topic has of which the source knows it, with records or not."""
+        """The partition count, with records or not, of each selected topic whose count the source knows."""
         snapshot, cluster = self.moment.snapshot, self.moment.cluster
         if snapshot is None or cluster is None:
             return {}
@@ -123,7 +123,7 @@ class ConvertSource:
         return {each.name: each.partition_count for each in cluster.topics if each.name in chosen}
 
     def empty(self, parts: Sequence[ConvertPart]) -> tuple[TopicPartition, ...]:
-        """Partitions of these topics that have no rows, and whose log never had a record as far as is known."""
+        """Partitions of these topics that have no rows and whose log never had a record, as far as is known."""
         snapshot = self.moment.snapshot
         ends = {} if snapshot is None else snapshot.ends
         ids = {} if snapshot is None else {name: topic_id for topic_id, name in snapshot.topics.items()}
@@ -137,10 +137,10 @@ class ConvertSource:
             if where not in held and not ends.get(PartitionId(topic_id=ids[where.topic], partition=where.partition), 0)
         )
 
-    def told(self, parts: Sequence[ConvertPart]) -> Moment:
-        """The moment without the ends of what is not converted: a backup would go on from there, and miss it.
+    def moment_for(self, parts: Sequence[ConvertPart]) -> Moment:
+        """The moment without the ends of unconverted partitions: a backup would continue there and miss records.
 
-        Of partitions with rows the target knows itself how far it has come. Those without can have an end all the same.
+        The target knows the ends of partitions with rows itself. Partitions without rows can have an end too.
         """
         snapshot = self.moment.snapshot
         if snapshot is None:
@@ -152,7 +152,7 @@ class ConvertSource:
             for each, end in snapshot.ends.items()
             if each not in held and (each.topic_id in chosen or not self._request.topics)
         }
-        # No cluster is asked by a conversion, so that it moves no recovery point on, and a part of it may fail.
+        # A conversion asks no cluster, so it advances no recovery point; and a part of it may fail.
         return replace(self.moment, snapshot=replace(snapshot, ends=ends, recovery_points={}, behind={}))
 
     def _newest(self, rows: Sequence[Segment | Gap]) -> set[str]:

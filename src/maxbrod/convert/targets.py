@@ -1,4 +1,4 @@
-"""What a conversion writes to: an archive of our own layout, or a tree of another tool's. One interface for both."""
+"""The target of a conversion: an archive in our own layout, or in another tool's. One interface for both."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ class Target(Protocol):
     def losses(self) -> Sequence[Loss]: ...
 
     def position(self, part: ConvertPart) -> int | None:
-        """Up to where it has the partition; None: nothing of it."""
+        """The end offset of a partition in the target; None if the target has nothing of it."""
 
     def survey_of(self, part: ConvertPart) -> str:
-        """What the writer of the partition has to know, as text."""
+        """What the writer of the partition needs to know, as text."""
 
-    def take(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
-        """Make what was written part of the archive: nothing that failed, and of a partition nothing behind that."""
+    def publish(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
+        """Make written parts visible. The caller leaves out failed parts and all later parts of their partitions."""
 
-    def take_back(self, ids: Collection[PartitionId]) -> None:
-        """Forget what this conversion has written of these partitions, where that can be done."""
+    def withdraw(self, ids: Collection[PartitionId]) -> None:
+        """Remove what this conversion has published of these partitions, if the layout can do so."""
 
     def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
-        """Write down what is known of the cluster. The ends of the snapshot are those of partitions without rows.
+        """Record what is known of the cluster. The snapshot has the ends of partitions without rows.
 
         `empty`: partitions that never had a record.
         """
 
     def partition_count(self, topic: str) -> int | None:
-        """Of how many partitions of a topic the target knows, with records or not; None: of any."""
+        """How many partitions of a topic the target can record, with records or not; None: any number."""
 
 
 class NativeTarget:
-    """An archive of our own. Every wave is a commit; the run's row and its snapshot come last."""
+    """An archive in our own layout. Every wave is a commit; the run's row and its snapshot come last."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class NativeTarget:
         self._names = {each.topic_id: position.topic for each, position in found.items()}
         self._before = find_moment(self._archive.storage, self._archive.catalog.runs(), None)
         self._committed = self._lacks_snapshot()
-        """Whether no snapshot tells all: there is none, or rows came after it, of this run or of a killed one."""
+        """Whether a snapshot is due: there is none, or this run or a killed one has committed rows after it."""
 
     def _lacks_snapshot(self) -> bool:
         snapshot = self._before.snapshot
@@ -100,11 +100,11 @@ class NativeTarget:
         found = self._positions.get(part.id)
         if found is not None and any(row.base_offset < found < row.end_offset for row in part.rows):
             raise RefusedError(
-                f"the target ends at {found}, within a row of the source: it was not converted from there",
+                f"the target ends at {found}, within a row of the source: it was converted from another archive",
                 operation="convert",
                 object_name=str(part.where),
                 offset=found,
-                hint="name an empty place",
+                hint="give an empty folder",
             )
         return found
 
@@ -112,7 +112,7 @@ class NativeTarget:
         del part
         return ""
 
-    def take(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
+    def publish(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
         rows: list[Row] = []
         for part, each in done:
             slices = [decode_slice(fields) for fields in each.segments]
@@ -126,7 +126,7 @@ class NativeTarget:
             self._archive.catalog.commit(rows)
             self._committed = True
 
-    def take_back(self, ids: Collection[PartitionId]) -> None:
+    def withdraw(self, ids: Collection[PartitionId]) -> None:
         rows = decode_rows(self._archive.catalog.rows())
         mine = [
             row
@@ -147,7 +147,7 @@ class NativeTarget:
         return None
 
     def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
-        """Other ends are those of the target: the source may have more."""
+        """The ends of partitions with rows are those of the target: the source may have more."""
         del empty
         snapshot = moment.snapshot
         if snapshot is None or not self._committed:
@@ -155,28 +155,28 @@ class NativeTarget:
         path = f"snapshots/{self._run_id}.json.zst"
         ends, topics = {**snapshot.ends, **self._positions}, {**snapshot.topics, **self._names}
         carried = None if moment.knowledge is None else encode_carried(self._carried(moment.knowledge, topics))
-        told = replace(
+        converted = replace(
             snapshot,
             run_id=self._run_id,
             ends=ends,
             topics=topics,
             carried=carried,
-            # How often rows were replaced is the source's own affair.
+            # The revisions of the source do not apply to the target.
             revisions=self._archive.catalog.revisions(),
         )
-        self._archive.storage.put(path, encode(told))
+        self._archive.storage.put(path, encode(converted))
         at = now_ms()
         run = Run(run_id=self._run_id, started_at=started_at_ms, finished_at=at, snapshot=path, written_at=at)
         self._archive.catalog.commit([run])
 
     def _carried(self, source: RunKnowledge, topics: Mapping[str, str]) -> Carried:
-        """What the source carries on, and what the target knew of topics that the source has no more."""
+        """What the source carries on, and what the target knew of topics that the source no longer has."""
         before = self._before.knowledge
         return source.carried if before is None else carry(before, source.cluster, topics, source.carried)
 
 
 class OtherTarget:
-    """A tree of another tool's layout. Every wave is published."""
+    """An archive in another tool's layout. Every wave is published."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class OtherTarget:
         topics: Collection[str],
         committed: bool = True,
     ) -> None:
-        """`topics` are those that are converted; `committed`: no record of an aborted transaction is among theirs."""
+        """`topics` are the converted ones; `committed`: they hold no record of an aborted transaction."""
         self._target = ForeignTarget(url, storage, request)
         self.url = self._target.url
         facts = ClusterFacts() if moment.cluster is None else facts_of(moment.cluster)
@@ -212,7 +212,7 @@ class OtherTarget:
     def survey_of(self, part: ConvertPart) -> str:
         return encode_survey(of_partition(self._target.survey, part.where))
 
-    def take(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
+    def publish(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
         segments = [decode_segment(fields) for _, each in done for fields in each.segments]
         gaps = [
             ForeignGap(where=part.where, base_offset=row.base_offset, end_offset=row.end_offset, reason=str(row.reason))
@@ -222,8 +222,8 @@ class OtherTarget:
         ]
         self._target.publish(segments, replace(self._facts, gaps=tuple(gaps)))
 
-    def take_back(self, ids: Collection[PartitionId]) -> None:
-        """What is published stays: it goes on behind that."""
+    def withdraw(self, ids: Collection[PartitionId]) -> None:
+        """Published segments stay: the conversion continues after them."""
 
     def partition_count(self, topic: str) -> int | None:
         known = self._target.survey.topics.get(topic)
@@ -231,6 +231,6 @@ class OtherTarget:
         return max([0 if known is None else known.partition_count or 0, *held])
 
     def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
-        """Records were published with the waves; groups may still be new, and empty partitions are."""
+        """The waves have published all records; this adds groups and empty partitions."""
         del moment, started_at_ms
         self._target.publish((), replace(self._facts, empty=tuple(empty)))

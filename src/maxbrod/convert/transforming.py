@@ -1,6 +1,6 @@
-"""What a conversion does about `--where` and `--select`: a cleaned archive, whose waves say what they went through.
+"""`--where` and `--select` of a conversion. Every wave of the new archive records the expressions it went through.
 
-So nobody adds to it what went through something else: neither a second conversion, nor one that goes on.
+So neither a second conversion nor a resumed one can add records that went through other expressions.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ def refuse_layout(transform: Transform | None, layout: str) -> None:
 
 
 def refuse_other(target: Archive, transform: Transform | None) -> None:
-    """RefusedError: what is there went through other expressions, or through none."""
+    """RefusedError: the target's records went through other expressions, or through none."""
     mine = None if transform is None else asdict(transform)
     known = [run.statistics.get(_TRANSFORM) for run in target.catalog.runs()]
-    # Runs that tell of no expressions end a conversion, or had none.
-    said = [each for each in known if each is not None]
-    if target.catalog.positions() and (any(each != mine for each in said) or (mine is not None and not said)):
+    # Runs without expressions end a conversion, or had none.
+    recorded = [each for each in known if each is not None]
+    if target.catalog.positions() and (any(each != mine for each in recorded) or (mine is not None and not recorded)):
         raise RefusedError(
-            "what the target has went through other expressions, or through none",
+            "the records of the target went through other expressions, or through none",
             operation="convert",
             object_name=target.url,
-            hint="name an empty place, or give --where and --select as they were",
+            hint="give an empty folder, or the same --where and --select as before",
         )
 
 
 def run_of_wave(run_id: str, transform: Transform) -> Run:
-    """It goes into the commit of the wave's rows."""
+    """The run row that is committed with the rows of a wave."""
     at = now_ms()
     statistics: dict[str, Any] = {_TRANSFORM: asdict(transform)}
     return Run(run_id=run_id, started_at=at, finished_at=at, snapshot=None, statistics=statistics, written_at=at)
@@ -60,7 +60,7 @@ def run_of_wave(run_id: str, transform: Transform) -> Run:
 
 def settings_of(settings: TransferSettings, transform: Transform) -> TransformSettings:
     if settings.source_url is None or settings.source is None:
-        raise UsageError("records of an archive are transformed, not those of a cluster")
+        raise UsageError("only records of an archive can be transformed, not those of a cluster")
     return TransformSettings(
         run_id=settings.run_id,
         source_url=settings.source_url,
@@ -75,7 +75,7 @@ def settings_of(settings: TransferSettings, transform: Transform) -> TransformSe
 
 
 def as_transferred(items: Iterable[TransferItem], answers: Sequence[Transformed]) -> list[Transferred]:
-    """The same in the words of a conversion. Of a task that failed before its first row, nothing else is known."""
+    """The answers as results of a transfer. A task that failed before its first row answers with a failure only."""
     found = {(each.topic_id, each.partition, each.start): each for each in answers}
     lost = next((each.failure for each in answers if each.failure is not None), None)
     done = []

@@ -1,48 +1,47 @@
-"""What one task does that proves a conversion: digests the records of partitions, of one archive or of another."""
+"""The task that proves a conversion: digests the records of partitions of either archive."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.digest import Digest, Field
 from maxbrod.errors import MaxbrodError, naming
+from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reading import read_records
+from maxbrod.model import TopicPartition  # noqa: TC001 - as above
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     import pyarrow as pa
 
     from maxbrod.config import StorageConfig
-    from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
 _VALUE_NULL: Final = "value_null"
-"""Not a field, but what one of them can be: null, where the other archive has it empty."""
+"""Not a field: a layout that loses it stores a null value as an empty one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
-    """What every task needs to know besides its items. Holds secrets."""
+    """What every task needs besides its items. Holds secrets."""
 
     run_id: str
     urls: tuple[str, str]
-    """Of both archives."""
+    """The URLs of both archives."""
     storages: tuple[StorageConfig, StorageConfig] = field(repr=False)
     ignored: tuple[str, ...] = ()
-    """Fields that one of them cannot hold."""
+    """Fields that one of the layouts cannot hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyItem:
-    """Records of a partition with offsets in [first, end), in the archive of that number."""
+    """Offsets [first, end) of a partition in one of the archives: 0 is the source, 1 the target."""
 
     archive: int
     where: TopicPartition
@@ -62,13 +61,13 @@ class Verified:
 
 
 def run_verify_task(settings: VerifySettings, items: Sequence[VerifyItem]) -> list[Verified]:
-    """What cannot be read is told, and has no digest to be equal to."""
+    """The digest of each item. An item that cannot be read has a failure, which is never equal."""
     storages = [open_storage(url, each) for url, each in zip(settings.urls, settings.storages, strict=True)]
     return [_verify(storages[item.archive], item, settings.ignored) for item in items]
 
 
 def _verify(storage: Storage, item: VerifyItem, ignored: Sequence[str]) -> Verified:
-    # Compiled code: only where records are looked at.
+    # Loads numba, which the driver does not need.
     from maxbrod.batch.hashing import digest_records, hash_fields  # noqa: PLC0415
 
     digest, failure = Digest(), None

@@ -105,14 +105,14 @@ def _pay(cluster: Cluster) -> int:
 
 def read_a_part(cluster: Cluster, acknowledged: Mapping[str, int]) -> dict[str, list[int]]:
     """A group reads about half of its topics; the offsets that it has read of each."""
-    from maxbrod.sandbox.members import read_as_group  # noqa: PLC0415
+    from maxbrod.sandbox.traffic import read_as_group  # noqa: PLC0415
 
     return read_as_group(cluster, GROUP, {topic: acknowledged[topic] // 2 for topic in _GROUP_TOPICS})
 
 
 def read_on(cluster: Cluster, before: Mapping[str, list[int]], acknowledged: Mapping[str, int]) -> list[Resumed]:
     """The same group reads the restored topics to their ends, from where it stands."""
-    from maxbrod.sandbox.members import read_as_group  # noqa: PLC0415
+    from maxbrod.sandbox.traffic import read_as_group  # noqa: PLC0415
 
     after = read_as_group(cluster, GROUP, dict.fromkeys(_GROUP_TOPICS))
     return [

@@ -1,9 +1,9 @@
-"""A partition's offsets as one line: a cell for each stretch of them, a letter and a colour for what it holds. Pure."""
+"""The offsets of a partition as one line: a cell for each range, with a letter and a colour for what it holds. Pure."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from rich.text import Text
 
@@ -15,25 +15,41 @@ if TYPE_CHECKING:
 
     from maxbrod.inspect.extents import Span
 
-MARKS: Final = {
+
+def _mark_of(reason: GapReason) -> tuple[str, str]:
+    match reason:
+        case GapReason.COMPACTED:
+            return "c", "cyan"
+        case GapReason.RETENTION:
+            return "r", "yellow"
+        case GapReason.TRUNCATED:
+            return "t", "magenta"
+        case GapReason.PRUNED:
+            return "p", "blue"
+        case GapReason.DELETED:
+            return "d", "bright_black"
+        case GapReason.UNRECORDED:
+            return "u", "bright_black"
+        case GapReason.CORRUPT:
+            return "X", "bold red"
+        case GapReason.UNEXPLAINED:
+            return "?", "bold red"
+        case _:
+            assert_never(reason)
+
+
+MARKS: Final[dict[str, tuple[str, str]]] = {
     DATA: ("=", "green"),
-    GapReason.COMPACTED: ("c", "cyan"),
-    GapReason.RETENTION: ("r", "yellow"),
-    GapReason.TRUNCATED: ("t", "magenta"),
-    GapReason.PRUNED: ("p", "blue"),
-    GapReason.DELETED: ("d", "bright_black"),
-    GapReason.UNRECORDED: ("u", "bright_black"),
-    GapReason.CORRUPT: ("X", "bold red"),
-    GapReason.UNEXPLAINED: ("?", "bold red"),
+    **{reason: _mark_of(reason) for reason in GapReason},
     HOLE: ("!", "bold white on red"),
 }
-"""Letters that can be told apart without colour; the last three are never hidden by what is around them."""
+"""The letter and the style of each cover. Letters differ without colour; neighbours never hide the last three."""
 _ALARMING: Final = (GapReason.CORRUPT, GapReason.UNEXPLAINED, HOLE)
 _UNKNOWN: Final = ("~", "red")
 
 
 def coverage_bar(spans: Sequence[Span], width: int) -> Text:
-    """Each cell shows what most of its offsets are; but whatever is wrong shows wherever there is one offset of it."""
+    """Each cell shows what most of its offsets are; but a problem shows even if it is a single offset."""
     bar = Text(no_wrap=True)
     for cover in _cells(spans, width):
         letter, style = MARKS.get(cover, _UNKNOWN)
@@ -42,7 +58,7 @@ def coverage_bar(spans: Sequence[Span], width: int) -> Text:
 
 
 def legend(spans: Iterable[Span]) -> Text:
-    """What the letters mean, as far as they occur."""
+    """The meaning of the letters that occur."""
     covers = {span.cover for span in spans}
     line = Text()
     for cover, (letter, style) in MARKS.items():
@@ -56,7 +72,7 @@ def _cells(spans: Sequence[Span], width: int) -> list[str]:
         return []
     first, end = spans[0].first_offset, spans[-1].end_offset
     width = min(width, end - first)
-    # Whole numbers throughout: offsets use 63 bits, which no float has.
+    # Integers throughout: offsets have 63 bits, more than a float can hold.
     edges = [first + (end - first) * cell // width for cell in range(width + 1)]
     cells, place = [], 0
     for low, high in pairwise(edges):

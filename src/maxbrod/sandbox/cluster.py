@@ -1,6 +1,6 @@
-"""A Kafka cluster of real brokers on loopback: starts it, breaks it, mends it, and leaves nothing behind.
+"""A Kafka cluster of real brokers on loopback: starts, breaks and repairs it, and leaves nothing behind.
 
-Owns its folder and everything in it. Knows nothing about topics or records: see `traffic`.
+Owns its folder and everything in it. Knows nothing about topics or records: see `topics` and `traffic`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.sandbox.assembly import choose_nodes, claim, listener_names, start_nodes, wait_until_knows
 from maxbrod.sandbox.certificates import write_certificates
 from maxbrod.sandbox.clients import Login, java_properties, kafka_python_properties
 from maxbrod.sandbox.jars import kafka_release, new_uuid
-from maxbrod.sandbox.node import NodeHome, PortTakenError, write_private
+from maxbrod.sandbox.node import (
+    NodeHome,
+    PortTakenError,
+    choose_nodes,
+    claim,
+    listener_names,
+    start_nodes,
+    wait_until_knows,
+    write_private,
+)
 from maxbrod.sandbox.process import CLOSING
 from maxbrod.sandbox.reaper import Reaper, reap
 from maxbrod.sandbox.spec import (
@@ -39,7 +47,7 @@ if TYPE_CHECKING:
 
     Advertise = Callable[[int, int], int]
 
-# Small, as several brokers share a laptop with Spark; what they serve comes out of the page cache, not the heap.
+# Small, because several brokers share a laptop with Spark; records come from the page cache, not from the heap.
 DEFAULT_JVM_OPTIONS: Final = ("-Xms128m", "-Xmx640m", "-XX:+UseG1GC")
 _START_TIMEOUT_S: Final = 90.0
 _STOP_TIMEOUT_S: Final = 60.0
@@ -47,7 +55,7 @@ _PORT_TRIES: Final = 5
 
 
 class Cluster:
-    """A running cluster. Use as a context manager; leaving it ends all brokers and removes the folder."""
+    """A running cluster. Use it as a context manager: leaving it ends all brokers and removes the folder."""
 
     def __init__(self, directory: Path, spec: Spec, *, reaper: Reaper | None, keep: bool = False) -> None:
         self.directory = directory
@@ -74,10 +82,10 @@ class Cluster:
     ) -> Self:
         """Start a cluster in a folder that is new or empty, and wait until every broker knows every other.
 
-        PLAINTEXT is always there; `listeners` adds SASL_PLAINTEXT, SSL and SASL_SSL. With `advertise` the
-        brokers also listen as PROXIED: it is given a broker's id and the real port of that listener, and
-        returns the port on loopback that clients are to be sent to (it is asked again if a start is retried).
-        The cluster dies with this process, even by SIGKILL, unless it is `detached`.
+        Brokers always listen as PLAINTEXT; `listeners` adds SASL_PLAINTEXT, SSL and SASL_SSL. With `advertise` they
+        also listen as PROXIED: it takes a broker's id and the real port of that listener, and returns the loopback
+        port to advertise to clients (it is called again if a start is retried). The cluster ends with this process,
+        even by SIGKILL, unless it is `detached`.
         """
         spec = Spec(
             cluster_id=new_uuid(),
@@ -109,7 +117,7 @@ class Cluster:
             spec = Spec.from_json((folder / STATE_FILE).read_text())
         except (FileNotFoundError, NotADirectoryError):
             hint = "start one with 'maxbrod sandbox up'"
-            raise UsageError("there is no sandbox here", object_name=str(folder), hint=hint) from None
+            raise UsageError("there is no sandbox in this folder", object_name=str(folder), hint=hint) from None
         return cls(folder, spec, reaper=None)
 
     def __enter__(self) -> Self:
@@ -153,17 +161,17 @@ class Cluster:
 
     @property
     def running(self) -> tuple[int, ...]:
-        """Ids of the brokers that are neither dead nor suspended."""
+        """The ids of the brokers that are neither dead nor suspended."""
         return tuple(broker for broker in self.broker_ids if self.alive(broker) and not self.suspended(broker))
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of every process of the cluster that is there: brokers, and a controller of its own."""
+        """The pids of all live processes of the cluster: the brokers, and the controller if it is separate."""
         found = (NodeHome(self.directory, node).process.pid for node in self.spec.nodes)
         return tuple(pid for pid in found if pid is not None)
 
     def bootstrap_for(self, listener: str) -> str:
-        """Every broker's address on this listener, whether it runs or not."""
+        """The address of every broker on this listener, running or not."""
         if listener not in self.spec.listeners:
             raise UsageError(f"no listener {listener}: this sandbox has {', '.join(self.spec.listeners)}")
         return ",".join(f"{HOST}:{node.client_port(listener)}" for node in self.spec.brokers)
@@ -173,7 +181,7 @@ class Cluster:
         return self._home(broker_id).data_dir
 
     def output(self, broker_id: int) -> Path:
-        """What a broker has printed, over all of its lives."""
+        """The output of a broker since its first start."""
         return self._home(broker_id).output
 
     def client_properties(
@@ -189,7 +197,7 @@ class Cluster:
         return java_properties(self._login(listener, user, mechanism))
 
     def admin(self) -> KafkaAdminClient:
-        """An admin client on PLAINTEXT, where everything is allowed. To be closed: use it in a `with`."""
+        """An admin client on PLAINTEXT, where everything is allowed. Use it in a `with`, which closes it."""
         return KafkaAdminClient(**self.running_client_properties())
 
     def running_client_properties(self) -> dict[str, Any]:
@@ -200,22 +208,22 @@ class Cluster:
     # What can happen to brokers
 
     def alive(self, broker_id: int) -> bool:
-        """Whether the process is there, running or suspended."""
+        """Whether the process exists, running or suspended."""
         return self._home(broker_id).process.alive
 
     def suspended(self, broker_id: int) -> bool:
         return self._home(broker_id).process.suspended
 
     def kill(self, broker_id: int) -> None:
-        """SIGKILL: the broker hands nothing over and closes no file."""
+        """SIGKILL: the broker neither moves its leaderships nor closes its files."""
         self._home(broker_id).process.kill()
 
     def stop(self, broker_id: int) -> None:
-        """SIGTERM: the broker hands its leaderships over and closes its logs."""
+        """SIGTERM: the broker moves its leaderships and closes its logs."""
         self._home(broker_id).process.stop(timeout_s=_STOP_TIMEOUT_S)
 
     def suspend(self, broker_id: int) -> None:
-        """SIGSTOP: connections stay open, and nobody answers."""
+        """SIGSTOP: connections stay open without answers."""
         self._home(broker_id).process.suspend()
 
     def resume(self, broker_id: int) -> None:
@@ -224,7 +232,7 @@ class Cluster:
     def restart(
         self, broker_id: int, *, config: Mapping[str, str] | None = None, timeout_s: float = _START_TIMEOUT_S
     ) -> None:
-        """Start a broker that is down, or stop it first; `config` changes its settings for good."""
+        """Start a broker, after stopping it if it runs; `config` changes its settings permanently."""
         self.stop(broker_id)
         if config:
             changed = {**self.spec.broker_config.get(broker_id, {}), **config}
@@ -232,9 +240,9 @@ class Cluster:
         self._start_again(self._home(broker_id), timeout_s)
 
     def set_config(self, config: Mapping[str, str], *, broker_id: int | None = None) -> None:
-        """Change settings of running brokers, as far as Kafka lets them change at run time (else see `restart`)."""
-        wanted = self.broker_ids if broker_id is None else (broker_id,)
-        resources = [ConfigResource(ConfigResourceType.BROKER, str(broker), dict(config)) for broker in wanted]
+        """Change settings of running brokers that Kafka can change at run time (for others see `restart`)."""
+        brokers = self.broker_ids if broker_id is None else (broker_id,)
+        resources = [ConfigResource(ConfigResourceType.BROKER, str(broker), dict(config)) for broker in brokers]
         with self.admin() as admin:
             answers = admin.alter_configs(resources, raise_on_unknown=False)
         refused = {name: answer for name, answer in answers["broker"].items() if answer != "OK"}
@@ -242,7 +250,7 @@ class Cluster:
             raise UsageError(f"brokers refused new settings: {refused}")
 
     def wait_until_settled(self, *, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Until every broker that runs knows every other one that runs, and none that does not."""
+        """Wait until every running broker knows all running brokers and no others."""
         running = [self._home(broker) for broker in self.running]
         expected = frozenset(self.running)
         for home in running:
@@ -263,11 +271,11 @@ class Cluster:
                     home.remove()
                 continue
             return
-        raise UnavailableError("no ports that stay free until the brokers bind them", operation="start")
+        raise UnavailableError("no ports stayed free until the brokers could bind them", operation="start")
 
     def _start_again(self, home: NodeHome, timeout_s: float) -> None:
         known = home.node.node_id
-        # Its port may have been taken while it was down; whoever has it may yet go away.
+        # Another process may have taken its port while it was down, and may release it.
         for _ in range(_PORT_TRIES):
             home.start(self.spec)
             try:
@@ -275,7 +283,7 @@ class Cluster:
             except PortTakenError:
                 continue
             return
-        raise UnavailableError(f"{home.node.name} does not get its port back", operation="restart")
+        raise UnavailableError(f"another process holds the port of {home.node.name}", operation="restart")
 
     def _save(self, spec: Spec) -> None:
         write_private(self.directory / STATE_FILE, spec.as_json())

@@ -1,9 +1,8 @@
-"""A real S3 server in a box: one process on loopback, its objects as plain files in a folder.
+"""A real S3 server in a box: one process on loopback, with its objects as plain files in a folder.
 
-`S3Server` is versitygw, which keeps S3's promises, conditional puts among them. `LyingS3Server` is rclone, which
-answers a conditional put with 200 and overwrites: what a store looks like that must never hold an archive.
-Keys are random for each server. They live in its environment and in a file that only its owner may read, never in a
-command line, a log or a repr.
+`S3Server` is versitygw, which keeps S3's promises, including conditional puts. `LyingS3Server` is rclone, which
+answers a conditional put with 200 and overwrites: such a store must never hold an archive. Each server has random keys.
+They are in its environment and in a file that only its owner can read, never in a command line, a log or a repr.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import RefusedError, UnavailableError, UsageError
+from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.sandbox import programs
-from maxbrod.sandbox.node import write_private
+from maxbrod.sandbox.node import PortTakenError, claim, write_private
 from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.process import Process, launch
 from maxbrod.sandbox.reaper import Reaper, reap
@@ -42,14 +41,10 @@ _OUTPUT_TAIL_CHARACTERS: Final = 1000
 _STATE_FILE: Final = "s3.json"
 
 
-class _PortTakenError(Exception):
-    """Someone else took the port between our look and the server's bind."""
-
-
 class _Server(ABC):
-    """What both servers share: a folder, a process, keys, and how to break them.
+    """What both servers share: a folder, a process, keys, and faults.
 
-    `objects_dir/<bucket>/<key>` is the object itself, for tests to look at and to damage.
+    `objects_dir/<bucket>/<key>` is the object itself, which tests can read and damage.
     """
 
     region: Final = "us-east-1"
@@ -70,7 +65,7 @@ class _Server(ABC):
     @staticmethod
     @abstractmethod
     def _program() -> Path:
-        """The executable; gets it into the cache the first time, which may take minutes."""
+        """The executable; the first call installs it into the cache, which may take minutes."""
 
     @abstractmethod
     def _arguments(self) -> list[str]: ...
@@ -90,13 +85,13 @@ class _Server(ABC):
     ) -> Self:
         """Start a server in a folder that is new or empty (None: a temporary one) and wait until it answers.
 
-        The server dies with this process, even by SIGKILL, and the folder with it unless it is to be kept. A
-        `detached` one lives on, and `attach` finds it again.
+        The server ends with this process, even by SIGKILL, and its folder is removed unless `keep`. A `detached` server
+        lives on, and `attach` finds it again.
         """
         if not _BUCKET_NAME.fullmatch(bucket):
-            raise UsageError(f"{bucket!r} is no name for a bucket", hint="3 to 63 of a-z, 0-9, '.' and '-'")
+            raise UsageError(f"{bucket!r} is not a valid bucket name", hint="3 to 63 of a-z, 0-9, '.' and '-'")
         cls._program()  # Builds, the first time: before there is anything to clean up.
-        folder = _claim(directory)
+        folder = claim(Path(directory or tempfile.mkdtemp(prefix="maxbrod-s3-")))
         reaper = None if detached else Reaper.start(folder, keep=keep)
         server = cls(folder, bucket, reaper=reaper, keep=keep)
         try:
@@ -123,7 +118,7 @@ class _Server(ABC):
         self.close()
 
     def close(self) -> None:
-        """End the server at once, and remove the folder unless it was to be kept."""
+        """End the server at once, and remove the folder unless `keep`."""
         reap(self.directory, keep=self._keep)
         if self._reaper is not None:
             self._reaper.close()
@@ -152,7 +147,7 @@ class _Server(ABC):
 
     @property
     def output(self) -> Path:
-        """What the server has printed, over all of its lives."""
+        """The output of the server since its first start."""
         return self._home / "output.log"
 
     def object_path(self, key: str) -> Path:
@@ -175,7 +170,7 @@ class _Server(ABC):
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there, running or suspended."""
+        """Whether the process exists, running or suspended."""
         return self._process.alive
 
     def kill(self) -> None:
@@ -183,27 +178,29 @@ class _Server(ABC):
         self._process.kill()
 
     def stop(self) -> None:
-        """SIGTERM. The objects stay, and `restart` serves them again."""
+        """SIGTERM. The objects stay; `restart` serves them again."""
         self._process.stop(timeout_s=_STOP_TIMEOUT_S)
 
     def suspend(self) -> None:
-        """SIGSTOP: connections stay open, new ones are accepted by the kernel, and nobody answers."""
+        """SIGSTOP: connections stay open, the kernel accepts new ones, and there are no answers."""
         self._process.suspend()
 
     def resume(self) -> None:
         self._process.resume()
 
     def restart(self, *, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Start a server that is down, or stop it first: same port, keys and objects."""
+        """Start the server, after stopping it if it runs: same port, keys and objects."""
         self.stop()
-        # The port may have been taken while it was free; whoever has it may yet go away.
+        # Another process may have taken the port while it was free, and may release it.
         for _ in range(_PORT_TRIES):
             try:
                 self._launch(timeout_s)
-            except _PortTakenError:
+            except PortTakenError:
                 continue
             return
-        raise UnavailableError(f"the S3 server cannot get its port back: {self._output_tail()}", operation="restart")
+        raise UnavailableError(
+            f"another process holds the port of the S3 server: {self._output_tail()}", operation="restart"
+        )
 
     # How it is made
 
@@ -219,7 +216,7 @@ class _Server(ABC):
             (self.port,) = free_ports(1)
             try:
                 self._launch(timeout_s)
-            except _PortTakenError:
+            except PortTakenError:
                 continue
             self._save()
             return
@@ -230,7 +227,7 @@ class _Server(ABC):
         write_private(self.directory / _STATE_FILE, json.dumps({"bucket": self.bucket, "port": self.port, **keys}))
 
     def _launch(self, timeout_s: float) -> None:
-        # Nothing of ours: not the user's AWS keys, and no settings that they have for these programs.
+        # Not our environment: neither the user's AWS keys nor settings for these programs.
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
         process = launch(
             [str(self._program()), *self._arguments()],
@@ -241,13 +238,13 @@ class _Server(ABC):
         wait_for("the S3 server to answer", lambda: self._answers(process), timeout_s=timeout_s)
 
     def _answers(self, process: Process) -> bool:
-        """Whether our process answers, not one that has our port."""
+        """Whether our process answers, and not another one on our port."""
         answered = _answers_http(self.port)
         if process.alive:
             return answered
         tail = self._output_tail()
         if "address already in use" in tail:
-            raise _PortTakenError
+            raise PortTakenError
         raise UnavailableError(f"the S3 server ended at once: {tail}", operation="start")
 
     def _output_tail(self) -> str:
@@ -258,15 +255,15 @@ class _Server(ABC):
 
 
 class S3Server(_Server):
-    """versitygw: conditional puts, multipart uploads, checksums, all as S3 has them."""
+    """versitygw: conditional puts, multipart uploads and checksums as in S3."""
 
     @staticmethod
     def _program() -> Path:
         return programs.versitygw()
 
     def _arguments(self) -> list[str]:
-        # An extended attribute becomes visible together with its object, a sidecar file does not: under `kill -9`
-        # that matters. But not every file system has attributes.
+        # An extended attribute becomes visible together with its object, a sidecar file does not, which matters under
+        # `kill -9`. But not every file system has attributes.
         sidecar = [] if _has_attributes(self.directory) else ["--sidecar", str(self._metadata_dir)]
         return ["--quiet", "posix", *sidecar, str(self.objects_dir)]
 
@@ -293,22 +290,9 @@ class LyingS3Server(_Server):
     def _environment(self) -> dict[str, str]:
         return {
             "RCLONE_CONFIG": os.devnull,
-            # A list in CSV, of which one entry is a pair with a comma in it: hence the quotes.
+            # A CSV list with one entry, which contains a comma: hence the quotes.
             "RCLONE_AUTH_KEY": f'"{self.access_key},{self.secret_key}"',
         }
-
-
-def _claim(directory: Path | str | None) -> Path:
-    """A folder that is ours alone, and therefore ours to remove."""
-    if directory is None:
-        return Path(tempfile.mkdtemp(prefix="maxbrod-s3-")).resolve()
-    folder = Path(directory).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise RefusedError(
-            "an S3 server starts in a new or empty folder only", object_name=str(folder), hint="name another folder"
-        )
-    return folder
 
 
 def _has_attributes(folder: Path) -> bool:
@@ -322,7 +306,7 @@ def _has_attributes(folder: Path) -> bool:
 
 
 def _answers_http(port: int) -> bool:
-    """Any answer will do; without keys it is a refusal."""
+    """Any answer counts; without keys it is a refusal."""
     with closing(http.client.HTTPConnection(HOST, port, timeout=_ANSWER_TIMEOUT_S)) as connection:
         try:
             connection.request("GET", "/")

@@ -1,15 +1,13 @@
-"""What a cluster is: nodes, ports, listeners, users, settings. Values only, and their JSON in the sandbox's folder."""
+"""The description of a cluster: nodes, ports, listeners, users, settings. Values, and their JSON in its folder."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HOST: Final = "127.0.0.1"
 
@@ -18,7 +16,7 @@ SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
 SSL: Final = "SSL"
 SASL_SSL: Final = "SASL_SSL"
 PROXIED: Final = "PROXIED"
-"""PLAINTEXT once more, but advertised under the port of whoever stands in front of the broker."""
+"""PLAINTEXT again, but advertised with the port of a proxy before the broker."""
 CONTROLLER: Final = "CONTROLLER"
 
 OPTIONAL_LISTENERS: Final = (SASL_PLAINTEXT, SSL, SASL_SSL)
@@ -47,7 +45,7 @@ class Node:
     ports: Mapping[str, int]
     """The port that each listener binds."""
     advertised_ports: Mapping[str, int] = field(default_factory=dict)
-    """Where clients are told to go instead, for the listeners that stand behind a proxy."""
+    """The ports that are advertised instead, for listeners behind a proxy."""
 
     @property
     def is_broker(self) -> bool:
@@ -93,29 +91,30 @@ class Spec:
         return tuple(name for name in self.listeners if name in {SASL_PLAINTEXT, SASL_SSL})
 
     def as_json(self) -> str:
-        """With the passwords: the file must be readable by its owner only."""
+        """Contains the passwords: only the owner of the file may read it."""
         return json.dumps({"format": _FORMAT, **asdict(self)}, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Spec:
+        from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - not for `--help`
+
         try:
             fields: dict[str, Any] = json.loads(text)
         except ValueError as error:
             raise CorruptDataError(f"the description of a sandbox is not JSON: {error}") from error
         if (found := fields.pop("format", None)) != _FORMAT:
-            raise UnsupportedFormatError(f"a sandbox of format {found}, where this release knows {_FORMAT}")
-        fields["nodes"] = tuple(Node(**{**node, "roles": tuple(node["roles"])}) for node in fields["nodes"])
-        fields["listeners"] = tuple(fields["listeners"])
-        fields["jvm_options"] = tuple(fields["jvm_options"])
-        fields["broker_config"] = {int(broker): config for broker, config in fields["broker_config"].items()}
-        return cls(**fields)
+            raise UnsupportedFormatError(f"the sandbox has format {found}; this release reads {_FORMAT}")
+        try:
+            return TypeAdapter(cls).validate_python(fields)
+        except ValidationError as error:
+            raise CorruptDataError(f"the description of a sandbox is damaged: {error}") from error
 
 
 def role_sets(broker_count: int) -> list[tuple[int, tuple[str, ...]]]:
-    """Ids and roles of the processes that make a cluster of so many brokers.
+    """The ids and roles of the processes of a cluster with this number of brokers.
 
-    One broker is its own controller, which starts fastest. From two on the controller is a process of its
-    own, so that any broker can be killed, or all of them, and the quorum lives.
+    A single broker is its own controller, which starts fastest. With two or more the controller is a separate process,
+    so that the quorum survives when brokers are killed.
     """
     if broker_count < 1:
         raise UsageError(f"a cluster needs at least one broker, not {broker_count}")

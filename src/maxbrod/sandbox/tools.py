@@ -1,4 +1,4 @@
-"""Runs Kafka's own command line tools, whose word counts when ours is in doubt."""
+"""Runs Kafka's own command line tools, which are the reference if our result is in doubt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-CONSOLE_PRODUCER: Final = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER_PERFORMANCE: Final = "org.apache.kafka.tools.ConsumerPerformance"
 DUMP_LOG_SEGMENTS: Final = "org.apache.kafka.tools.DumpLogSegments"
 PRODUCER_PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
@@ -29,9 +28,9 @@ def run_tool(
     jvm_options: Sequence[str] = QUICK_OPTIONS,
     timeout_s: float = 120,
 ) -> str:
-    """What the tool printed to standard output; its standard error is in the MaxbrodError if it failed.
+    """The tool's standard output; if it failed, the MaxbrodError has the end of its output.
 
-    By default the JVM is quick to start and slow to run: a benchmark should give it `jvm_options=()`.
+    By default the JVM starts fast and runs slowly: a benchmark should give `jvm_options=()`.
     """
     release = kafka_release()
     options = (*QUIET_OPTIONS, *jvm_options, *archive_options(release))

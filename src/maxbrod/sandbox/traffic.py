@@ -1,21 +1,27 @@
-"""Writes test data into a sandbox: plain, keyed for compaction, and in transactions that end in every way.
+"""Clients of a sandbox: writes plain records and transactions that end in every way, and reads as a consumer group.
 
-A small producer for hundreds of records; for millions use Kafka's own PRODUCER_PERFORMANCE of `tools`.
+The producer is for hundreds of records; for more see `bulk`, or PRODUCER_PERFORMANCE of `tools`.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.structs import OffsetAndMetadata
+
+from maxbrod.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.sandbox.cluster import Cluster
 
-LINGER_MS = 10_000
+LINGER_MS: Final = 10_000
+_POLL_MS: Final = 200
+_READ_TIMEOUT_S: Final = 120.0
 
 
 class Message(NamedTuple):
@@ -28,7 +34,7 @@ class Message(NamedTuple):
 
 
 def numbered(count: int, *, first: int = 0, keys: int | None = None) -> list[Message]:
-    """Messages that tell their own number; with `keys`, so many different keys in turn."""
+    """Messages that contain their own number; with `keys`, that many different keys in turn."""
     return [
         Message(key=b"key-%d" % (number % keys if keys else number), value=b"value-%d" % number)
         for number in range(first, first + count)
@@ -40,8 +46,8 @@ def produce(
 ) -> list[int]:
     """Write messages, wait until all are acknowledged, and return their offsets. `config` is kafka-python's.
 
-    The messages of a call are in one batch, unless `batch_size` (16 KiB) divides them: the producer lingers until the
-    flush, so that no batch depends on when the sender thread woke up.
+    The messages of a call form one batch, unless `batch_size` (16 KiB) divides them: the producer lingers until the
+    flush, so that no batch depends on when the sender thread wakes up.
     """
     with _producer(cluster, **config) as producer:
         return _send(producer, topic, partition, messages)
@@ -72,9 +78,9 @@ def produce_transaction(
 def open_transaction(
     cluster: Cluster, topic: str, messages: Iterable[Message], *, transactional_id: str, partition: int = 0
 ) -> Iterator[list[int]]:
-    """Messages of a transaction that stays open while the `with` lasts, holding back the last stable offset.
+    """Write messages in a transaction that stays open during the `with` and holds back the last stable offset.
 
-    Aborted at the end of the `with`, and by Kafka after a minute.
+    It is aborted at the end of the `with`, or by Kafka after a minute.
     """
     with _producer(cluster, transactional_id=transactional_id) as producer:
         producer.init_transactions()
@@ -101,3 +107,72 @@ def _send(producer: KafkaProducer, topic: str, partition: int, messages: Iterabl
     ]
     producer.flush()
     return [future.get(timeout=60).offset for future in futures]
+
+
+def read_as_group(
+    cluster: Cluster,
+    group_id: str,
+    counts: Mapping[str, int | None],
+    *,
+    timeout_s: float = _READ_TIMEOUT_S,
+) -> dict[str, list[int]]:
+    """Read committed records as a member of a group, from the group's offsets on; returns the offsets read by topic.
+
+    `counts` limits the records of each topic; None reads to the end. The member then commits and leaves. For topics of
+    one partition, in codecs that kafka-python reads without further packages.
+    """
+    consumer = KafkaConsumer(
+        *counts,
+        **cluster.running_client_properties(),
+        group_id=group_id,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        max_poll_records=5000,
+        # A broker may learn of a topic after the members join: without partitions, they ask again after this time.
+        metadata_max_age_ms=1000,
+    )
+    try:
+        return _Member(consumer, counts, time.monotonic() + timeout_s).read()
+    finally:
+        consumer.close(autocommit=False)
+
+
+class _Member:
+    def __init__(self, consumer: Any, counts: Mapping[str, int | None], deadline: float) -> None:  # noqa: ANN401 - untyped
+        self._consumer = consumer
+        self._counts = counts
+        self._deadline = deadline
+        self._read: dict[str, list[int]] = {topic: [] for topic in counts}
+
+    def read(self) -> dict[str, list[int]]:
+        while not self._done():
+            if time.monotonic() > self._deadline:
+                raise UnavailableError("a consumer group did not reach the end of its topics", hint="run it again")
+            for where, records in self._consumer.poll(_POLL_MS).items():
+                self._add(where, [each.offset for each in records])
+        self._commit()
+        return self._read
+
+    def _add(self, where: Any, offsets: list[int]) -> None:  # noqa: ANN401 - kafka-python is untyped
+        mine, count = self._read[where.topic], self._counts[where.topic]
+        mine += offsets if count is None else offsets[: count - len(mine)]
+        if len(mine) == count:
+            self._consumer.pause(where)
+
+    def _done(self) -> bool:
+        assigned = {where.topic: where for where in self._consumer.assignment()}
+        return assigned.keys() == self._counts.keys() and all(map(self._is_read, assigned.values()))
+
+    def _is_read(self, where: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
+        count = self._counts[where.topic]
+        if count is not None:
+            return len(self._read[where.topic]) >= count
+        end = self._consumer.end_offsets([where])[where]
+        return int(self._consumer.position(where)) >= int(end)
+
+    def _commit(self) -> None:
+        places = {
+            where: self._read[where.topic][-1] + 1 for where in self._consumer.assignment() if self._read[where.topic]
+        }
+        self._consumer.commit({where: OffsetAndMetadata(offset, "", -1) for where, offset in places.items()})

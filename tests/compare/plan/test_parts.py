@@ -20,8 +20,16 @@ from maxbrod.compare.plan.pairs import (
     parse_fields,
     translate_all,
 )
-from maxbrod.compare.plan.parts import PART_OFFSETS, Side, cut_parts, split_evenly, spread
-from maxbrod.compare.plan.verdicts import find_suspects, judge, judge_set
+from maxbrod.compare.plan.parts import (
+    PART_OFFSETS,
+    Side,
+    cut_parts,
+    find_suspects,
+    judge,
+    judge_set,
+    split_evenly,
+    spread,
+)
 from maxbrod.errors import UsageError
 from maxbrod.restore.plan.mapping import build_map
 from maxbrod.restore.plan.rename import parse_rename

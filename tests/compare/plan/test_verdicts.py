@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from maxbrod.compare.archived import ArchivedPair
 from maxbrod.compare.plan.pairs import Extent, Match, Pair
 from maxbrod.compare.run import _Judging
 
@@ -20,7 +19,7 @@ def judged(log_starts: tuple[int, int] | None) -> tuple[bool, tuple[str, ...]]:
         target=extent,
         log_starts=log_starts,
     )
-    (found,) = _Judging([ArchivedPair(pair=pair)], [], []).comparisons()
+    (found,) = _Judging([pair], [], []).comparisons()
     return found.equal, found.notes
 
 

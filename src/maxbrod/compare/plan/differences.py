@@ -10,18 +10,18 @@ from maxbrod.batch.digest import Field
 
 BYTES_SHOWN_MAX: Final = 48
 _BEFORE: Final = 16
-"""How much is shown before the first byte that differs."""
+"""How many bytes are shown before the first one that differs."""
 _HEADERS_SHOWN_MAX: Final = 8
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: Final = {Field.TIMESTAMP: "timestamp_ms"}
 RECORD: Final = "record"
-"""In place of a field, where one side has no such record."""
+"""Stands in place of a field if one side has no such record."""
 ABSENT: Final = "no record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What one field of one record is on both sides. An offset is None where that side has no such record."""
+    """One field of one record on both sides. The offset is None on a side that has no such record."""
 
     source_topic: str
     target_topic: str
@@ -34,7 +34,7 @@ class Difference:
 
 
 def show_field(field: Field, source: dict[str, Any], target: dict[str, Any]) -> tuple[str, str]:
-    """The two values of a field of two records that differ in it. Records are as Arrow gives them."""
+    """Both values of a field in which two records differ. Records are as Arrow returns them."""
     name = _COLUMNS.get(field, str(field))
     first, second = source[name], target[name]
     match field:
@@ -52,16 +52,16 @@ def show_field(field: Field, source: dict[str, Any], target: dict[str, Any]) -> 
 
 
 def show_record(record: dict[str, Any]) -> str:
-    """The whole of it, where the other side has none."""
+    """The whole record, if the other side has none."""
     return f"key {show_bytes(record['key'])}, value {show_bytes(record['value'])}, {_show_time(record['timestamp_ms'])}"
 
 
 def show_bytes(value: bytes | None, start: int = 0, *, plain: bool = False) -> str:
-    """From byte `start` on: text as it is read, every other byte in hexadecimal. `plain`: of text, ASCII alone."""
+    """The bytes from `start` on: text as text, all else in hexadecimal. `plain`: only ASCII counts as text."""
     if value is None:
         return "null"
     part = value[start : start + BYTES_SHOWN_MAX]
-    # JSON is full of the one, and hardly ever has the other.
+    # JSON is full of double quotes and rarely has single ones.
     quote = "'" if b'"' in part and b"'" not in part else '"'
     text = "".join(_letter(each, quote, plain=plain) for each in part.decode("utf-8", "surrogateescape"))
     whole = len(part) == len(value)
@@ -70,7 +70,7 @@ def show_bytes(value: bytes | None, start: int = 0, *, plain: bool = False) -> s
 
 
 def _letter(each: str, quote: str, *, plain: bool) -> str:
-    """Nothing that a terminal acts upon is printable to Python, nor is half a letter."""
+    """Python calls neither control characters nor broken UTF-8 printable, so a terminal gets none."""
     if each in {"\\", quote}:
         return f"\\{each}"
     if each.isprintable() and (each.isascii() or not plain):
@@ -79,7 +79,7 @@ def _letter(each: str, quote: str, *, plain: bool) -> str:
 
 
 def _look_alike(first: str, second: str) -> bool:
-    """Whether two texts may differ in what nobody sees: how an accent is written, or letters of other alphabets."""
+    """Whether two texts may look the same: accents can be composed, and other alphabets have the same shapes."""
     return _foreign(first) != _foreign(second)
 
 

@@ -1,8 +1,8 @@
-"""What is compared with what: pairs of partitions, and by which rule their records belong together."""
+"""What is compared: pairs of partitions, and the rule that matches their records."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -18,57 +18,61 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from maxbrod.layouts.kafka.slices import Slice
+
 DIFFERENCES_DEFAULT: Final = 10
 WHOLE_TOPIC: Final = -1
-"""In place of a partition's number, where a topic is compared as a whole."""
+"""Stands in place of a partition number if a topic is compared as a whole."""
 UNMAPPED: Final = -1
-"""The place of a record that the offset map does not know."""
+"""The place of a record that the offset map does not contain."""
 
 
 class Match(StrEnum):
     """Which record of the target a record of the source is compared with."""
 
     AUTO = "auto"
-    """By the map of the restore that made the target, else by offset; as a set where partitions differ in number."""
+    """By the map of the restore that made the target, else by offset; as a set if the partition counts differ."""
     EXACT = "exact"
-    """The one at the same offset."""
+    """The record at the same offset."""
     MAPPED = "mapped"
-    """The one at the offset that a restore's map says."""
+    """The record at the offset that a restore's map gives."""
     APPEND = "append"
-    """The one at the same place in the order of its partition, whatever its offset."""
+    """The record at the same position in its partition, whatever its offset."""
     SET = "set"
-    """Any equal one in the topic: for topics with another number of partitions."""
+    """Any equal record of the topic: for topics with different partition counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
-    """What somebody wants compared, and how. `selection` is as for a restore: its rename says what the target is."""
+    """What to compare, and how. `selection` is that of a restore: its rename names the target topics."""
 
     selection: RestoreRequest = field(default_factory=RestoreRequest)
     match: Match = Match.AUTO
     ignored: frozenset[Field] = frozenset()
     differences: int = DIFFERENCES_DEFAULT
-    """How many are shown."""
+    """How many differences are shown."""
     restore: str | None = None
-    """The restore that made the target; its own selection is what is compared."""
+    """The restore that made the target; what it selected is compared."""
 
     def __post_init__(self) -> None:
         if self.match is Match.MAPPED:
-            raise UsageError("which restore made the target is not said by --offsets", hint="give --restore ID")
+            raise UsageError("--offsets does not name the restore that made the target", hint="give --restore ID")
         if self.selection.transform is not None:
-            raise UsageError("records are compared as they are: where and select are for restores and conversions")
+            raise UsageError(
+                "a comparison does not transform records: where and select are for restores and conversions"
+            )
         if self.differences < 0:
             raise UsageError("a number of differences cannot be negative", hint="give --differences 0 or more")
         if self.restore is not None and self.cuts:
             raise UsageError(
-                "what a restore has restored is known: --since, --until, --range, --as-of and names say it again",
+                "--restore selects the records: --since, --until, --range, --as-of and names cannot be given too",
                 operation="compare",
                 hint="give --restore with --topic, --exclude and --partition only",
             )
 
     @property
     def cuts(self) -> bool:
-        """Whether it says itself which records are meant, so that no restore needs to be asked."""
+        """Whether the request itself selects the records, so that no restore has to be found."""
         request = self.selection
         return bool(
             request.ranges
@@ -91,23 +95,17 @@ class Extent:
 
     def clipped(self, first: int, end: int) -> Extent:
         begin = min(max(self.first, first), self.end)
-        return Extent(
-            topic=self.topic,
-            topic_id=self.topic_id,
-            partition=self.partition,
-            first=begin,
-            end=max(min(self.end, end), begin),
-        )
+        return replace(self, first=begin, end=max(min(self.end, end), begin))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Only records of these times are compared: `since_ms` and later, before `until_ms`."""
+    """Compare only records with timestamps in [since_ms, until_ms)."""
 
     since_ms: int | None = None
     until_ms: int | None = None
     cut_target: bool = False
-    """Whether they cut the target as well, which a restore has done already."""
+    """Whether to select records of the target by time too; a restore has done so already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,29 +120,31 @@ class Pair:
     target: Extent | None
     times: Times = field(default_factory=Times)
     restored: bool = False
-    """Restored records have create time, whatever they had in the archive."""
+    """Whether a restore made the target: restored records have create time, whatever the archive has."""
     offset_map: OffsetMap | None = None
     notes: tuple[str, ...] = ()
     log_starts: tuple[int, int] | None = None
-    """Where the log begins at the source and at the target, if that is to be the same."""
+    """Where the logs of source and target begin, if both must begin at the same offset."""
     splits: tuple[int, ...] = ()
-    """Source offsets at which it may be split, in order."""
+    """Source offsets at which the pair may be split, ascending."""
     bytes: int = 0
+    slices: tuple[Slice, ...] = ()
+    """Those that the source is read from, if it is an archive."""
 
 
 def parse_fields(words: Iterable[str]) -> frozenset[Field]:
-    """Fields to be ignored."""
-    found = set()
+    """The fields to ignore, from words such as `key,timestamp-type`."""
+    fields = set()
     for word in words:
         for name in word.split(","):
             try:
-                found.add(Field(name.strip().replace("-", "_")))
+                fields.add(Field(name.strip().replace("-", "_")))
             except ValueError:
                 hint = f"give one of {', '.join(Field)}"
-                raise UsageError(f"--ignore {name!r} is no field of a record", hint=hint) from None
-    if len(found) == len(Field):
-        raise UsageError("nothing is left to compare", hint="ignore fewer fields")
-    return frozenset(found)
+                raise UsageError(f"--ignore {name!r} is not a field of a record", hint=hint) from None
+    if len(fields) == len(Field):
+        raise UsageError("--ignore names every field, so nothing is left to compare", hint="ignore fewer fields")
+    return frozenset(fields)
 
 
 def parse_match(word: str) -> Match:
@@ -155,7 +155,7 @@ def parse_match(word: str) -> Match:
 
 
 def cut_map(found: OffsetMap, first: int, end: int) -> OffsetMap:
-    """The ranges that reach into the source offsets [first, end), whole."""
+    """The map with only those ranges, whole, that overlap the source offsets [first, end)."""
     begin = int(np.searchsorted(found.source + found.count, first, side="right"))
     stop = int(np.searchsorted(found.source, end, side="left"))
     base = int(found.target[begin]) if begin < stop else found.base
@@ -163,7 +163,7 @@ def cut_map(found: OffsetMap, first: int, end: int) -> OffsetMap:
 
 
 def translate_all(found: OffsetMap, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each source offset the target's; UNMAPPED where no record was restored from it."""
+    """The target offset of each source offset; UNMAPPED where no record was restored from it."""
     if not len(found):
         return np.full(len(offsets), UNMAPPED, np.int64)
     rows = np.searchsorted(found.source, offsets, side="right") - 1

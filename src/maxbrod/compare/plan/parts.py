@@ -1,29 +1,34 @@
-"""Pairs cut into parts that tasks read, and parts put together into tasks.
+"""Cuts pairs into parts that tasks read, and derives from the digests of parts which pairs are equal. Pure.
 
 Where records are compared by offset, both sides are cut at the same records, so that parts can be compared one by one
-and only those that differ are looked into. Where only the order counts, each side is cut as it likes.
+and only those that differ are read again. Where only the order counts, each side is cut independently.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.batch.digest import Digest, join
 from maxbrod.compare.plan.pairs import Match
+from maxbrod.engine.windows import spread as spread_by_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.compare.plan.pairs import Extent, Pair
 
+    Digests = Mapping[tuple[int, "Side", int], Digest]
+    """By pair, side and number of the part."""
+
 PART_BYTES: Final = 128 << 20
 PART_OFFSETS: Final = 500_000
-"""Of a live topic, whose bytes nobody counts."""
+"""The size of a part of a live topic, whose bytes are unknown."""
 _RECORD_BYTES: Final = 256
 _PART_COST_BYTES: Final = 1 << 20
-"""To open a connection or an object, and to ask."""
+"""The cost of opening a connection or an object, and of the first request."""
 _TASK_BYTES: Final = 512 << 20
 _TASKS_PER_CORE: Final = 3
 
@@ -35,15 +40,37 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparePart:
-    """Offsets [extent.first, extent.end) of one side of a pair. Parts of the same number are of the same records."""
+    """Offsets [extent.first, extent.end) of one side of a pair. Parts with the same number hold the same records."""
 
     pair: int
     side: Side
     number: int
     extent: Extent
     split: bool
-    """There are others of this pair and side."""
+    """Whether this pair has further parts on this side."""
     cost_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The digests of both sides of a pair, and whether they are equal."""
+
+    source: Digest
+    target: Digest
+    equal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """Offsets of both sides whose records differ. `skipped`: the number of equal records before them."""
+
+    pair: int
+    source: Extent
+    target: Extent
+    skipped: int = 0
+
+
+# Cutting
 
 
 def cut_parts(pairs: Sequence[Pair]) -> list[ComparePart]:
@@ -54,16 +81,10 @@ def cut_parts(pairs: Sequence[Pair]) -> list[ComparePart]:
 
 
 def spread(parts: Sequence[ComparePart], parallelism: int) -> list[list[ComparePart]]:
-    """Into tasks of about the same cost, a few for each core, the largest parts first."""
+    """Tasks of about the same cost, a few for each core."""
     cost = sum(part.cost_bytes for part in parts)
-    count = min(len(parts), max(_TASKS_PER_CORE * parallelism, cost // _TASK_BYTES))
-    tasks: list[list[ComparePart]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for part in sorted(parts, key=lambda each: -each.cost_bytes):
-        lightest = loads.index(min(loads))
-        tasks[lightest].append(part)
-        loads[lightest] += part.cost_bytes
-    return tasks
+    count = max(_TASKS_PER_CORE * parallelism, cost // _TASK_BYTES)
+    return spread_by_size([(part.cost_bytes, part) for part in parts], count)
 
 
 def split_evenly(first: int, end: int) -> tuple[int, ...]:
@@ -80,12 +101,10 @@ def _cut(number: int, pair: Pair) -> Iterator[ComparePart]:
     if source is None or pair.match in {Match.APPEND, Match.SET}:
         yield from _parts(number, Side.TARGET, target, _bounds(target, split_evenly(target.first, target.end)), 0)
         return
-    cuts = [_translated(pair, offset) for offset in _bounds(source, pair.splits)[1:-1]]
+    cuts = _bounds(source, pair.splits)[1:-1]
+    if pair.offset_map is not None:
+        cuts = [pair.offset_map.translate(offset).offset for offset in cuts]
     yield from _parts(number, Side.TARGET, target, [target.first, *cuts, target.end], pair.bytes)
-
-
-def _translated(pair: Pair, offset: int) -> int:
-    return offset if pair.offset_map is None else pair.offset_map.translate(offset).offset
 
 
 def _bounds(extent: Extent, splits: Sequence[int]) -> list[int]:
@@ -104,3 +123,82 @@ def _parts(pair: int, side: Side, extent: Extent, bounds: Sequence[int], size: i
             split=len(bounds) > 2,
             cost_bytes=share + _PART_COST_BYTES,
         )
+
+
+# Verdicts
+
+
+def judge(number: int, pair: Pair, parts: Sequence[ComparePart], digests: Digests) -> Verdict:
+    """The verdict on one pair. `parts` may include those of other pairs. A part without an offset has no digest."""
+    source, target = (
+        join(digests[number, side, part.number] for part in _in_order(number, side, parts)) for side in Side
+    )
+    # One partition proves nothing about a set: see `judge_set`.
+    equal = pair.match is Match.SET or _same(source, target)
+    return Verdict(source=source, target=target, equal=equal)
+
+
+def judge_set(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict on all partitions of a topic together, in any order."""
+    source, target = join(each.source for each in verdicts), join(each.target for each in verdicts)
+    equal = (source.records, source.total) == (target.records, target.total)
+    return Verdict(source=source, target=target, equal=equal)
+
+
+def log_start_notes(pair: Pair) -> tuple[str, ...]:
+    """A note if the logs should begin at the same offset and do not."""
+    if pair.log_starts is None or pair.log_starts[0] == pair.log_starts[1]:
+        return ()
+    source, target = pair.log_starts
+    return (f"the log starts at offset {source} in the source, and at {target} in the target",)
+
+
+def find_suspects(number: int, pair: Pair, parts: Sequence[ComparePart], digests: Digests, limit: int) -> list[Suspect]:
+    """Where to look for the first differences of a pair that is not equal; each suspect has at least one."""
+    source, target = pair.source, pair.target
+    if source is None or target is None or pair.match is Match.SET:
+        return []
+    if pair.match is Match.APPEND:
+        return [_after_equal_beginning(number, source, target, parts, digests)]
+    # A side without a part of some number has no records there.
+    empty = {Side.SOURCE: replace(source, end=source.first), Side.TARGET: replace(target, end=target.first)}
+    extents = {side: {part.number: part.extent for part in _in_order(number, side, parts)} for side in Side}
+    found = []
+    for each in sorted(extents[Side.SOURCE].keys() | extents[Side.TARGET].keys()):
+        if not _same(*(digests.get((number, side, each), Digest()) for side in Side)):
+            first, second = (extents[side].get(each, empty[side]) for side in Side)
+            found.append(Suspect(pair=number, source=first, target=second))
+    return found[: max(limit, 1)]
+
+
+def _same(source: Digest, target: Digest) -> bool:
+    return (source.records, source.sequence) == (target.records, target.sequence)
+
+
+def _in_order(pair: int, side: Side, parts: Sequence[ComparePart]) -> list[ComparePart]:
+    return sorted((part for part in parts if (part.pair, part.side) == (pair, side)), key=lambda part: part.number)
+
+
+def _after_equal_beginning(
+    number: int, source: Extent, target: Extent, parts: Sequence[ComparePart], digests: Digests
+) -> Suspect:
+    """The sides are cut at different records, so an equal beginning is known only where two cuts happen to agree."""
+    starts = [_starts(number, side, parts, digests) for side in Side]
+    common = [count for count in starts[0].keys() & starts[1].keys() if starts[0][count][0] == starts[1][count][0]]
+    skipped = max(common, default=0)
+    (_, first), (_, second) = (each.get(skipped, (Digest(), None)) for each in starts)
+    return Suspect(
+        pair=number,
+        source=replace(source, first=source.first if first is None else first),
+        target=replace(target, first=target.first if second is None else second),
+        skipped=skipped,
+    )
+
+
+def _starts(pair: int, side: Side, parts: Sequence[ComparePart], digests: Digests) -> dict[int, tuple[Digest, int]]:
+    """For each part, by the number of records before it: the digest of those records, and the part's first offset."""
+    found, before = {}, Digest()
+    for part in _in_order(pair, side, parts):
+        found[before.records] = (before, part.extent.first)
+        before = before.then(digests[pair, side, part.number])
+    return found

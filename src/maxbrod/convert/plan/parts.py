@@ -1,4 +1,4 @@
-"""What a conversion brings over at once: parts of partitions, cut between rows, in waves and over tasks. Pure."""
+"""Cuts partitions between rows into parts, for waves and tasks of a conversion. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _TASK_BYTES_MIN: Final = 64 << 20
-"""Less is not worth a task of its own."""
+"""Smaller parts are not worth a task of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertPart:
-    """A partition of the source, or as much of it as one wave takes: rows in order of offsets, without holes."""
+    """A partition of the source, or the part of it in one wave: rows in order of offsets, without holes."""
 
     topic: str
     topic_id: str
@@ -42,7 +42,7 @@ class ConvertPart:
         return self.rows[-1].end_offset
 
     def after(self, offset: int | None) -> ConvertPart:
-        """Without what ends before an offset."""
+        """The rows that end after an offset."""
         if offset is None:
             return self
         return replace(self, rows=tuple(row for row in self.rows if row.end_offset > offset))
@@ -52,7 +52,7 @@ class ConvertPart:
 
 
 def waves(parts: Sequence[ConvertPart], bytes_max: int) -> Iterator[list[ConvertPart]]:
-    """Parts, cut between rows, so that each wave has about so much. A partition is in a wave once at most."""
+    """Waves of about `bytes_max`, cut between rows. A partition is in a wave at most once."""
     waiting = list(parts)
     while waiting:
         wave: list[ConvertPart] = []
@@ -73,7 +73,7 @@ def waves(parts: Sequence[ConvertPart], bytes_max: int) -> Iterator[list[Convert
 
 
 def shares(parts: Sequence[ConvertPart], parallelism: int) -> list[ConvertPart]:
-    """The same, so that no part is larger than what each of so many tasks would have; as far as its rows allow."""
+    """The same parts, cut so that each of `parallelism` tasks can have an equal share, as far as rows allow."""
     fair = max(sum(part.bytes for part in parts) // max(parallelism, 1), _TASK_BYTES_MIN)
     return [piece for part in parts for piece in _cut(part, fair)]
 

@@ -23,8 +23,8 @@ def convert_rows(
 ) -> list[Segment | Gap]:
     """Rows that tile the offsets of `source`, which are those of one partition in order and without holes.
 
-    `written` holds the batches of all its segments, cut where the writer thought best. What lies between two slices was
-    a gap before, or a hole within a segment: it becomes a gap for the reason that the source gives, or `otherwise`.
+    `written` holds the batches of all its segments, cut by the writer. Offsets between two slices were a gap before, or
+    a hole within a segment: they become a gap for the reason that the source gives, or `otherwise`.
     """
     rows: list[Segment | Gap] = []
     reached = source[0].base_offset
@@ -39,7 +39,7 @@ def convert_rows(
 def _gaps(
     source: Sequence[Segment | Gap], first: int, end: int, run_id: str, written_at: int, otherwise: GapReason | None
 ) -> Iterator[Gap]:
-    """Offsets [first, end) without data, each part for the reason that its row in the source gives."""
+    """Offsets [first, end) without data, with the reasons of the rows in the source."""
     for row in source:
         low, high = max(row.base_offset, first), min(row.end_offset, end)
         if low < high:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from java_oracle import JavaOracle
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy import FaultProxy
+    from support.java_oracle import JavaOracle
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def java() -> Iterator[JavaOracle]:
     """Kafka's own Java classes."""
-    from java_oracle import JavaOracle
+    from support.java_oracle import JavaOracle
 
     with JavaOracle.start() as oracle:
         yield oracle

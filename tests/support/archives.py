@@ -67,7 +67,7 @@ def _place(url: str) -> Place:
 
 
 def _s3_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
-    from fixtures_storage import s3_options
+    from support.storages import s3_options
 
     server = request.getfixturevalue("s3")
     # Keys are never arguments.
