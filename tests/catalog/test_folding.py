@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.catalog.codec import DataFile
-from maxbrod.catalog.commits import FAN_IN, FOLDED_ROWS_MAX, TIER_ROWS, choose_folds
+from maxbrod.catalog.commits import FAN_IN, TIER_ROWS, choose_folds
 
 OPEN_MAX = (FAN_IN - 1) * len(TIER_ROWS)
+FOLDED_ROWS_MAX = (FAN_IN - 1) * sum(bound - 1 for bound in TIER_ROWS)
 
 
 def commit(files: list[DataFile], rows: int, name: int) -> tuple[list[DataFile], int]:

@@ -43,8 +43,6 @@ _IDENTITY: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind"
 FAN_IN: Final = 8
 TIER_ROWS: Final = (1 << 10, 1 << 13, 1 << 16)
 """The row count below which a file belongs to each tier. A file of the last bound or more is never folded again."""
-FOLDED_ROWS_MAX: Final = (FAN_IN - 1) * sum(bound - 1 for bound in TIER_ROWS)
-"""The most rows that one commit folds: half a million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def choose_folds(files: Iterable[DataFile], rows: int) -> list[DataFile]:
     Every commit writes a file, so without folding a year of minutes would leave half a million. A file belongs to a
     tier by its number of rows, each tier `FAN_IN` times the one below. A commit that would fill its tier folds all of
     it, which may lift it into the next. So fewer than `FAN_IN` files per tier stay open, a row is rewritten once per
-    tier (more often in the first, which is small), and the rows that one commit rewrites are bounded.
+    tier (more often in the first, which is small), and one commit rewrites at most half a million rows.
     """
     tiers: dict[int, list[DataFile]] = {}
     for file in files:
