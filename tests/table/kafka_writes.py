@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.table.kafka_sink.commit import Written
-    from maxbrod.table.kafka_sink.writer import _Sink
+    from maxbrod.table.kafka_sink.writer import KafkaSink
     from support.java_oracle import JavaOracle, JavaRecord
 
 COLUMNS: Final = spark.StructType(
@@ -69,7 +69,7 @@ class Query:
         self._source = ArchiveSource(
             {"kafka.bootstrap.servers": cluster.bootstrap, "checkpointLocation": str(state), **options}
         )
-        self.sink: _Sink
+        self.sink: KafkaSink
 
     def begin(self) -> None:
         """What Spark does before the tasks of a batch."""

@@ -165,19 +165,10 @@ class _Document(BaseModel):
 
 
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
-    found = _Document.model_validate(document)
-    return Snapshot(
-        run_id=found.run_id,
-        taken_at_ms=found.taken_at_ms,
-        cluster=found.cluster,
-        ends=_by_partition(found.ends),
-        topics=found.topics,
-        recovery_points=_with_none(found.recovery_points),
-        behind=_with_none(found.behind),
-        log_starts=_by_partition(found.log_starts),
-        revisions=_by_partition(found.revisions),
-        carried=found.carried,
-    )
+    fields = dict(_Document.model_validate(document))
+    fields |= {name: _by_partition(fields[name]) for name in ("ends", "log_starts", "revisions")}
+    fields |= {name: _with_none(fields[name]) for name in ("recovery_points", "behind")}
+    return Snapshot(**fields)
 
 
 def _by_partition(lists: Mapping[str, Sequence[int | None]]) -> dict[PartitionId, int]:

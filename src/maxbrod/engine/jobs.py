@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -77,6 +77,9 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
     Spark Connect cannot do this: a running job runs to its end.
     """
     context = _context(session)
+    if context is None:
+        yield
+        return
     over = threading.Event()
 
     def watch() -> None:
@@ -88,14 +91,12 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
                 over.wait(_POLL_S)
 
     watcher = threading.Thread(target=watch, daemon=True)
-    if context is not None:
-        watcher.start()
+    watcher.start()
     try:
         yield
     finally:
         over.set()
-        if context is not None:
-            watcher.join()
+        watcher.join()
 
 
 def _answer(
@@ -187,20 +188,6 @@ def _await_tasks(job: _Job) -> None:
             time.sleep(_POLL_S)
 
 
-class _Job(Protocol):
-    """A job while it runs."""
-
-    def begin(self) -> None: ...
-
-    def end(self) -> None: ...
-
-    def cancel(self) -> None: ...
-
-    def tasks_done(self) -> int: ...
-
-    def tasks_running(self) -> int: ...
-
-
 class _ClassicJob:
     def __init__(self, context: Any, name: str) -> None:  # noqa: ANN401 - a SparkContext
         self._context, self._name = context, name
@@ -251,6 +238,9 @@ class _ConnectJob:
 
     def tasks_running(self) -> int:
         return 0
+
+
+_Job: TypeAlias = _ClassicJob | _ConnectJob
 
 
 def _job(session: SparkSession, name: str) -> _Job:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.runs import summarise_run
-from maxbrod.catalog.schema import ABORTED_TYPE, Kind
+from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.table.decoding import decoded_column
 from maxbrod.table.formats import format_of, parse_formats
 from maxbrod.table.narrowing import named_in
@@ -33,37 +33,29 @@ if TYPE_CHECKING:
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _MS_MAX: Final = (2**63 - 1) // 1000
+_TIMES: Final = ("min_timestamp", "max_timestamp", "written_at")
+
+
+def _columns(*names: str) -> list[tuple[str, pa.DataType]]:
+    """Columns of the catalog, with times as timestamps."""
+    return [(name, _TIME if name in _TIMES else SCHEMA.field(name).type) for name in names]
+
+
 _RANGE: Final = [
-    ("topic", pa.string()),
-    ("topic_id", pa.string()),
+    *_columns("topic", "topic_id"),
     ("newest", pa.bool_()),
-    ("partition", pa.int32()),
-    ("base_offset", pa.int64()),
-    ("end_offset", pa.int64()),
+    *_columns("partition", "base_offset", "end_offset"),
 ]
-_WRITTEN: Final = [("run_id", pa.string()), ("written_at", _TIME)]
+_WRITTEN: Final = _columns("run_id", "written_at")
 SEGMENTS: Final = pa.schema(
     [
         *_RANGE,
-        ("records", pa.int64()),
-        ("bytes", pa.int64()),
-        ("raw_bytes", pa.int64()),
-        ("codec", pa.string()),
-        ("path", pa.string()),
-        ("position", pa.int64()),
-        ("min_timestamp", _TIME),
-        ("max_timestamp", _TIME),
-        ("min_timestamp_exact", pa.bool_()),
-        ("control_records", pa.int64()),
-        ("first_leader_epoch", pa.int32()),
-        ("last_leader_epoch", pa.int32()),
-        ("aborted", ABORTED_TYPE),
-        ("digest", pa.string()),
-        ("level", pa.int32()),
+        *_columns("records", "bytes", "raw_bytes", "codec", "path", "position", *_TIMES[:2], "min_timestamp_exact"),
+        *_columns("control_records", "first_leader_epoch", "last_leader_epoch", "aborted", "digest", "level"),
         *_WRITTEN,
     ]
 )
-GAPS: Final = pa.schema([*_RANGE, ("offsets", pa.int64()), ("reason", pa.string()), *_WRITTEN])
+GAPS: Final = pa.schema([*_RANGE, ("offsets", pa.int64()), *_columns("reason"), *_WRITTEN])
 RUNS: Final = pa.schema(
     [
         ("run_id", pa.string()),

@@ -62,12 +62,12 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         if self._to_kafka():
-            from maxbrod.table.kafka_sink.writer import kafka_writer  # noqa: PLC0415 - only who writes needs it
+            from maxbrod.table.kafka_sink.writer import KafkaSink, KafkaWriter  # noqa: PLC0415 - only writes need it
 
-            return kafka_writer(self.options, schema, overwrite=overwrite)
-        from maxbrod.table.archive_sink.writer import archive_writer  # noqa: PLC0415 - as above
+            return KafkaWriter(KafkaSink(self.options, schema, overwrite=overwrite, stream=False))
+        from maxbrod.table.archive_sink.writer import ArchiveWriter, plan_write  # noqa: PLC0415 - as above
 
-        return archive_writer(self.options, schema, overwrite=overwrite)
+        return ArchiveWriter(plan_write(self.options, schema, overwrite=overwrite))
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
@@ -75,12 +75,12 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
         overwrite: bool,  # noqa: FBT001 - Spark's signature
     ) -> DataSourceStreamWriter:
         if self._to_kafka():
-            from maxbrod.table.kafka_sink.writer import kafka_stream_writer  # noqa: PLC0415 - as above
+            from maxbrod.table.kafka_sink.writer import KafkaSink, KafkaStreamWriter  # noqa: PLC0415 - as above
 
-            return kafka_stream_writer(self.options, schema, overwrite=overwrite)
-        from maxbrod.table.archive_sink.writer import archive_stream_writer  # noqa: PLC0415 - as above
+            return KafkaStreamWriter(KafkaSink(self.options, schema, overwrite=overwrite, stream=True))
+        from maxbrod.table.archive_sink.writer import ArchiveStreamWriter, plan_write  # noqa: PLC0415 - as above
 
-        return archive_stream_writer(self.options, schema, overwrite=overwrite)
+        return ArchiveStreamWriter(plan_write(self.options, schema, overwrite=overwrite))
 
     def _to_kafka(self) -> bool:
         return any(name.lower() == _TO_KAFKA for name in self.options)

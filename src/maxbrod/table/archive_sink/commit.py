@@ -50,6 +50,9 @@ _ATTEMPTS: Final = 10
 _PACKED_BYTES: Final = 4 << 20
 
 
+_EMPTY: Final = Snapshot(run_id="", taken_at_ms=0, cluster={}, ends={}, topics={})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What the archive holds before the write."""
@@ -62,33 +65,25 @@ class Known:
     """How often rows of each partition have been replaced."""
     carried: Mapping[str, Any] | None
     """What the last snapshot carries on, as JSON."""
-    snapshot: Snapshot | None = None
-    """The last one, if it could be read."""
+    snapshot: Snapshot = _EMPTY
+    """The last one; empty if there is none or it cannot be read."""
 
 
 def look(storage: Storage, catalog: Catalog) -> Known:
     """What the archive holds now. A snapshot that cannot be read is ignored, as by every command about the present."""
-    snapshot: Snapshot | None = None
-    cluster: ClusterState | None = None
+    snapshot, cluster = _EMPTY, None
     path = catalog.last_snapshot()
     if path is not None:
         with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
             snapshot = decode(bytes(storage.get(path)), object_name=storage.name_of(path))
             cluster = decode_state(snapshot.cluster)
-    ends = {} if snapshot is None else dict(snapshot.ends)
-    topics = {} if snapshot is None else dict(snapshot.topics)
+    ends, topics = dict(snapshot.ends), dict(snapshot.topics)
     for place, position in catalog.positions().items():
         ends[place] = max(position.end_offset, ends.get(place, 0))
         topics[place.topic_id] = position.topic
-    carried = encode_carried(NOTHING) if path is None else None if snapshot is None else snapshot.carried
-    return Known(
-        ends=ends,
-        topics=topics,
-        cluster=cluster,
-        revisions=catalog.revisions(),
-        carried=carried,
-        snapshot=snapshot,
-    )
+    carried = encode_carried(NOTHING) if path is None else snapshot.carried
+    revisions = catalog.revisions()
+    return Known(ends=ends, topics=topics, cluster=cluster, revisions=revisions, carried=carried, snapshot=snapshot)
 
 
 def commit_written(
@@ -203,8 +198,8 @@ def _put_snapshot(
         ends=ends,
         topics=topics,
         # If a cluster is backed up here, too, this run changes nothing about its recovery points.
-        recovery_points={} if known.snapshot is None else known.snapshot.recovery_points,
-        behind={} if known.snapshot is None else known.snapshot.behind,
+        recovery_points=known.snapshot.recovery_points,
+        behind=known.snapshot.behind,
         carried=known.carried,
         revisions=known.revisions,
     )

@@ -89,15 +89,7 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  #
         """As above."""
 
 
-def archive_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> ArchiveWriter:
-    return ArchiveWriter(_plan(options, schema, overwrite=overwrite))
-
-
-def archive_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> ArchiveStreamWriter:
-    return ArchiveStreamWriter(_plan(options, schema, overwrite=overwrite))
-
-
-def _plan(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkPlan:
+def plan_write(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkPlan:
     """Refuse here, before any task runs, whatever can be refused."""
     parsed = parse_sink_options(options)
     if overwrite:

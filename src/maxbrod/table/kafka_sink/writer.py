@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
     from maxbrod.config import StorageConfig
-    from maxbrod.table.kafka_sink.options import SinkOptions
 
 # Local properties in which Spark passes these to tasks.
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -37,27 +35,15 @@ _OF_CHECKPOINT: Final = "metadata"
 """Spark writes it into every checkpoint before the first batch."""
 
 
-def kafka_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceWriter:
-    return KafkaWriter(_Sink(_checked(options, schema, overwrite=overwrite, stream=False)))
-
-
-def kafka_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
-    return KafkaStreamWriter(_Sink(_checked(options, schema, overwrite=overwrite, stream=True)))
-
-
-def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool, stream: bool) -> SinkOptions:
-    if overwrite:
-        raise UsageError("a topic cannot be overwritten", hint='write with mode("append"), or delete the topic first')
-    found = parse_sink_options(options, stream=stream)
-    check_columns(schema, topic=found.topic)
-    return found
-
-
-class _Sink:
+class KafkaSink:
     """What both writers share. Created on the driver before the tasks of a batch run, and again to commit it."""
 
-    def __init__(self, options: SinkOptions) -> None:
-        self.options = options
+    def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool, stream: bool) -> None:
+        if overwrite:
+            hint = 'write with mode("append"), or delete the topic first'
+            raise UsageError("a topic cannot be overwritten", hint=hint)
+        self.options = options = parse_sink_options(given, stream=stream)
+        check_columns(schema, topic=options.topic)
         self.write_id = uuid4().hex
         name = self.write_id if options.state is None else sink_name(options.state)
         self._ids_prefix = options.ids_prefix(name)
@@ -98,7 +84,7 @@ def _require_checkpoint(url: str, options: StorageConfig) -> None:
 class KafkaWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not typed
     """One write, which is one batch."""
 
-    def __init__(self, sink: _Sink) -> None:
+    def __init__(self, sink: KafkaSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -114,7 +100,7 @@ class KafkaWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is no
 class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
     """One batch of a stream. Tasks get its number from a local property, the commit as an argument."""
 
-    def __init__(self, sink: _Sink) -> None:
+    def __init__(self, sink: KafkaSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
