@@ -16,7 +16,7 @@ from maxbrod.errors import RefusedError, TopicGoneError, UsageError
 from maxbrod.kafka.fetch.log_ends import log_end
 from maxbrod.kafka.produce.appends import Batch, Hole, stamped
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.produce.producing import produce, produce_all
+from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.versions import ApiVersions
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
@@ -292,7 +292,7 @@ def test_holes_are_filled_and_no_consumer_sees_them(
     ]
     where = partition_of(topic)
     feed = feed_of(client, topic, appends)
-    done = list(produce(client, where, appends, topic_id=feed.topic_id, first_offset=0))
+    done = list(produce_all(client, [feed]))
     assert [each.base_offset for each in done] == [0, 3, 103, 104, 204, 12_549, 12_649]
     assert log_end(client, where) == 12_651
     places = [*range(3, 103), *range(104, 204), *range(12_549, 12_649)]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.fetch.log_ends import log_end
 from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, Entry
-from maxbrod.kafka.produce.appends import Acknowledged, Append, Batch, Feed, Hole
+from maxbrod.kafka.produce.appends import Acknowledged, Batch, Feed, Hole
 from maxbrod.kafka.produce.lane import Flight, Lane
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.refusals import OPERATION, gap_in_sequence, gone, misplaced, refusal
@@ -50,21 +50,6 @@ _SETTLING_S: Final = 0.2
 _TOGETHER_S: Final = 0.005
 # Markers name a topic by name only. The topic id is verified again when the last check is older than this.
 _TRUSTED_S: Final = 0.1
-
-
-def produce(
-    client: KafkaClient,
-    where: TopicPartition,
-    appends: Iterable[Append],
-    *,
-    topic_id: UUID,
-    first_offset: int,
-    in_flight: int = IN_FLIGHT_MAX,
-    patience_s: float = PATIENCE_S,
-) -> Iterator[Acknowledged]:
-    """Append to one partition; see `produce_all`."""
-    feed = Feed(where=where, topic_id=topic_id, first_offset=first_offset, appends=appends)
-    return produce_all(client, [feed], in_flight=in_flight, patience_s=patience_s)
 
 
 def produce_all(
