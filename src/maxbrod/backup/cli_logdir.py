@@ -1,4 +1,4 @@
-"""`maxbrod backup --from-logdir`: brokers are gone, disks remain. A conversion into an archive of our own layout."""
+"""`maxbrod backup --from-logdir`: the disks of a lost cluster, converted into an archive of maxbrod's own layout."""
 
 from __future__ import annotations
 
@@ -12,33 +12,27 @@ from maxbrod.errors import UsageError
 from maxbrod.storage.joined import joined_url
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from maxbrod.config import Config
 
 
-def back_up_logdirs(
-    request: Config, directories: Sequence[Path], *, uncommitted_tail: bool, quiet: bool, as_json: bool
-) -> None:
-    """All directories into one archive. Only the records, groups and topics that are on the disks: nothing is asked."""
+def back_up_logdirs(request: Config, *, quiet: bool, as_json: bool) -> None:
+    """Back up all directories into one archive. Only records, topics and groups that are on the disks are known."""
     if request.layout not in {None, "kafka"}:
-        raise UsageError("log directories are backed up in our own layout", hint="convert the archive afterwards")
-    if request.backup.follow:
-        raise UsageError("--from-logdir is for brokers that are gone: there is nothing to follow")
-    if request.backup.exclude or request.backup.start != "earliest":
-        raise UsageError(
-            "--from-logdir goes without --exclude and --start",
-            hint="name the topics that are wanted, by --topic",
-        )
-    for directory in directories:
+        raise UsageError("log directories are backed up in maxbrod's own layout", hint="convert the archive afterwards")
+    options = request.backup
+    if options.follow:
+        raise UsageError("--from-logdir is for a lost cluster: --follow does not apply")
+    if options.exclude or options.start != "earliest":
+        raise UsageError("--from-logdir does not support --exclude and --start", hint="select the topics with --topic")
+    for directory in options.from_logdir:
         if not directory.is_dir():
             raise UsageError("there is no such directory", object_name=str(directory))
-    source = str(directories[0]) if len(directories) == 1 else joined_url(directories)
-    _convert(request, source, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
+    single = len(options.from_logdir) == 1
+    source = str(options.from_logdir[0]) if single else joined_url(options.from_logdir)
+    _convert(request, source, quiet=quiet, as_json=as_json)
 
 
-def _convert(request: Config, source: str, *, uncommitted_tail: bool, quiet: bool, as_json: bool) -> None:
+def _convert(request: Config, source: str, *, quiet: bool, as_json: bool) -> None:
     from maxbrod.archive.foreign_target import TargetRequest  # noqa: PLC0415
     from maxbrod.backup.logdir import logdir_request  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
@@ -52,7 +46,7 @@ def _convert(request: Config, source: str, *, uncommitted_tail: bool, quiet: boo
         request.storage,
         TargetRequest(layout="kafka", codec=request.backup.compression, segment_bytes=request.backup.segment_bytes),
         topics=request.backup.topics,
-        uncommitted_tail=uncommitted_tail,
+        uncommitted_tail=request.backup.uncommitted_tail,
     )
     stop = threading.Event()
     with (

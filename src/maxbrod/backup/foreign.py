@@ -116,7 +116,7 @@ class ForeignBackup:
         self._ran = True
         self._on_progress(Progress(phase="planning"))
         run_id, started_at_ms = new_run_id(), now_ms()
-        patience_s = self._request.patience
+        patience_s = self._config.patience
         cluster = capture(self._client, deadline=Deadline.after(patience_s))
         found = choose_topics(self._client, self._request, patience_s=patience_s, demand=demand_topics)
         observe(
@@ -254,7 +254,7 @@ class ForeignBackup:
             target_url=self.target.url,
             target=self._config.storage,
             kafka=self._kafka,
-            patience_s=self._request.patience,
+            patience_s=self._config.patience,
         )
         wrote = False
         bytes_total = sum(each.bytes for each in windows.values())

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from maxbrod.archive.opening import AnyCatalog
+    from maxbrod.backup.options import BackupOptions
     from maxbrod.backup.plan.starts import Start
-    from maxbrod.config import BackupConfig
     from maxbrod.kafka.fetch.offsets import EpochEnd
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
@@ -58,7 +58,7 @@ class _Asked:
     high_watermark: int
 
 
-def choose_topics(client: KafkaClient, request: BackupConfig, *, patience_s: float, demand: bool) -> Observation:
+def choose_topics(client: KafkaClient, request: BackupOptions, *, patience_s: float, demand: bool) -> Observation:
     """The topics that are meant. With `demand`, one that is named and does not exist is a mistake."""
     metadata = client.metadata(deadline=Deadline.after(patience_s))
     internal = {name: topic.internal for name, topic in metadata.topics.items()}

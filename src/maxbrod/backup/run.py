@@ -142,10 +142,10 @@ class Backup:
         archive = self._archive()
         run.notices.extend(clock_behind(self._positions.newest_run, run.started_at_ms))
         only: set[str] | None = None
-        cluster = capture(self._client, deadline=Deadline.after(self._request.patience))
+        cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
         for _ in range(_ROUNDS_MAX):
             demand = demand_topics and only is None
-            found = choose_topics(self._client, self._request, patience_s=self._request.patience, demand=demand)
+            found = choose_topics(self._client, self._request, patience_s=self._config.patience, demand=demand)
             if only is None:
                 run.present = found.present
             else:
@@ -197,7 +197,7 @@ class Backup:
             positions=self._positions.held,
             compacted=self._positions.compacted,
             start=self._start,
-            patience_s=self._request.patience,
+            patience_s=self._config.patience,
         )
         run.notices.extend(found.notices)
         run.could_not_ask(found.unasked)
@@ -295,7 +295,7 @@ class Backup:
 
     def _of_one_history(self, run: BackupRun, outcomes: list[Outcome]) -> list[Outcome]:
         """Without partitions whose log was cut while it was read: those are planned afresh."""
-        mixed = find_mixed(self._client, self._positions.held, outcomes, patience_s=self._request.patience)
+        mixed = find_mixed(self._client, self._positions.held, outcomes, patience_s=self._config.patience)
         for partition in mixed:
             run.stopped.add(partition)
             run.again.add(run.plans[partition].state.topic)
@@ -327,8 +327,10 @@ class Backup:
             storage=self._config.storage,
             compression=self._compression,
             exact_timestamps=self._request.exact_timestamps,
-            limits=SegmentLimits(bytes_max=request.segment_bytes, records_max=request.segment_records),
-            patience_s=request.patience,
+            limits=SegmentLimits(
+                bytes_max=request.segment_bytes or SegmentLimits().bytes_max, records_max=request.segment_records
+            ),
+            patience_s=self._config.patience,
         )
 
     # Committing

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.backup.options import BackupOptions
 from maxbrod.backup.run import Backup
 from maxbrod.bench.bare import BareLoop, Writing
 from maxbrod.bench.cold import measure_cold
@@ -25,7 +26,7 @@ from maxbrod.bench.peers import read_with_consumer_performance, read_with_kcat, 
 from maxbrod.bench.planning import measure_planning
 from maxbrod.bench.processes import peak_bytes_below
 from maxbrod.bench.race import Lap, race_laps, time_lap
-from maxbrod.config import BackupConfig, Config, KafkaConfig
+from maxbrod.config import Config, KafkaConfig
 from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.sandbox.cluster import Cluster
@@ -70,7 +71,7 @@ class Stage:
         config = Config(
             kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
             archive=str(archive),
-            backup=BackupConfig(topics=(load.topic,), compression=compression),
+            backup=BackupOptions(topics=(load.topic,), compression=compression),
         )
         return self.lap(lambda: _run(config, self.session, load))
 

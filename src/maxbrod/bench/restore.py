@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.archive.opening import open_archive
+from maxbrod.backup.options import BackupOptions
 from maxbrod.backup.run import Backup
 from maxbrod.batch.headers import walk
 from maxbrod.bench.bare_produce import PROCESSES, BareProducer
@@ -29,7 +30,7 @@ from maxbrod.bench.processes import cpu_seconds_of, peak_bytes_below
 from maxbrod.bench.race import Lap, race_laps, time_lap
 from maxbrod.bench.restore_planning import measure_restore_planning
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.config import BackupConfig, Config, KafkaConfig, StorageConfig
+from maxbrod.config import Config, KafkaConfig, StorageConfig
 from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.restore.plan.rename import parse_rename
@@ -82,7 +83,7 @@ class Stage:
         config = Config(
             kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
             archive=str(self.disk / f"archive-{topic}"),
-            backup=BackupConfig(topics=(topic,), compression="source"),
+            backup=BackupOptions(topics=(topic,), compression="source"),
         )
         with Backup(config, session=self.session) as backup:
             if not backup.run().complete:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.backup.options import BackupOptions
 from maxbrod.backup.run import Backup
 from maxbrod.bench.figures import Figure, seconds, share, speed
 from maxbrod.bench.groups import TableGroup
@@ -20,7 +21,7 @@ from maxbrod.bench.live import live_frame
 from maxbrod.bench.loads import BATCH_BYTES, write_load
 from maxbrod.bench.logdir import LogDirectory, race_logdir
 from maxbrod.bench.race import race_laps, time_lap
-from maxbrod.config import BackupConfig, Config, KafkaConfig
+from maxbrod.config import Config, KafkaConfig
 from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.sandbox.cluster import Cluster
@@ -56,13 +57,13 @@ class Stage:
     scale: float
     rounds: int
 
-    def back_up(self, topic: str, **request: Any) -> str:  # noqa: ANN401 - fields of `BackupConfig`
+    def back_up(self, topic: str, **request: Any) -> str:  # noqa: ANN401 - fields of `BackupOptions`
         """A plain backup; the archive's URL."""
         url = str(self.disk / f"archive-{topic}")
         config = Config(
             kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
             archive=url,
-            backup=BackupConfig(topics=(topic,), **request),
+            backup=BackupOptions(topics=(topic,), **request),
         )
         with Backup(config, session=self.session) as backup:
             report = backup.run()

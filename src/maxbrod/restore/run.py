@@ -149,7 +149,7 @@ class Restore:
         names = {self._request.rename.apply(name) for name in chosen.topics.values()}
         archived_groups = () if self._snapshot is None else self._snapshot.groups
         groups = {group.group_id for group in choose_groups(self._request.groups, archived_groups)[0]}
-        patience_s = self._config.backup.patience
+        patience_s = self._config.patience
         target = look_at_target(self._client, names, groups, patience_s=patience_s)
         command = command_digest(self._request, archive=archive.url, cluster_id=target.cluster.cluster_id or "")
         accepted = self._request.accept_gaps
@@ -248,14 +248,14 @@ class Restore:
             store_plan(storage, plan)
         elif fresh := unknown_losses(read_plan(storage, plan.restore_id), losses_of(plan)):
             store_lost(storage, plan.restore_id, fresh)
-        topics = TargetTopics(self._client, patience_s=self._config.backup.patience)
+        topics = TargetTopics(self._client, patience_s=self._config.patience)
         self._on_progress(Progress(phase="preparing topics"))
         created = read_topics(storage, plan.restore_id)
         topics.prepare(plan, created)
         # Before the first record: from then on only its id tells such a topic from one that somebody else made.
         made = {each.target.name for each in plan.topics if not each.target.exists}
         store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in made})
-        restore_acls(self._client, plan, patience_s=self._config.backup.patience)
+        restore_acls(self._client, plan, patience_s=self._config.patience)
         # One id serves all partitions: brokers count sequence numbers for each of them.
         producers = keep_producers(storage, plan.restore_id, lambda: new_producer_id(self._client).producer_id)
         topics.fill_starts(plan, producers.fillers)
@@ -265,7 +265,7 @@ class Restore:
             return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
         self._on_progress(Progress(phase="releasing topics"))
         topics.release(plan)
-        restore_quotas(self._client, plan, patience_s=self._config.backup.patience)
+        restore_quotas(self._client, plan, patience_s=self._config.patience)
         report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
         if plan.groups:
             # Before the report, which ends the restore: killed here, the same command comes by once more.
@@ -310,7 +310,7 @@ class Restore:
             self._client,
             self._archive.storage,
             plan,
-            patience_s=self._config.backup.patience,
+            patience_s=self._config.patience,
             force=self._request.force_groups,
         )
 
@@ -344,7 +344,7 @@ class Restore:
             until_ms=plan.until_ms,
             markers=topics.markers_allowed,
             rate_bytes_per_s=None if rate is None else rate / max(len(tasks), 1),
-            patience_s=self._config.backup.patience,
+            patience_s=self._config.patience,
         )
         if not tasks:
             return []

@@ -26,41 +26,31 @@ from maxbrod.restore.summary import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from maxbrod.config import Config
     from maxbrod.restore.cold.report import ColdReport
+    from maxbrod.restore.options import RestoreOptions
     from maxbrod.restore.plan.request import RestoreRequest
 
 _MEANWHILE: Final = "the directories stay as they were"
 
 
 def restore_logdirs(
-    settings: Config,
-    request: RestoreRequest,
-    directories: Sequence[Path],
-    *,
-    leader_epochs: str,
-    dry_run: bool,
-    yes: bool,
-    quiet: bool,
-    as_json: bool,
+    settings: Config, request: RestoreRequest, options: RestoreOptions, *, quiet: bool, as_json: bool
 ) -> int:
-    """The exit code."""
+    """Return the exit code."""
     stop = threading.Event()
     with showing_log(quiet=quiet):
         with progress_bar(shown=not quiet) as on_progress:
             work = ColdRestore(
                 settings,
                 request,
-                directories,
-                leader_epochs=parse_leader_epochs(leader_epochs),
+                options.to_logdir,
+                leader_epochs=parse_leader_epochs(options.leader_epochs),
                 on_progress=on_progress,
                 stop=stop,
             )
             plan = work.plan()
-        code = decide(plan, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
+        code = decide(plan, dry_run=options.dry_run, yes=options.yes, quiet=quiet, as_json=as_json)
         if code is not None:
             return code
         with progress_bar(shown=not quiet) as on_progress, stopping_by_signals(stop, what=_MEANWHILE):
