@@ -258,7 +258,8 @@ def _expand(node: Any, environ: Mapping[str, str]) -> Any:  # noqa: ANN401 - any
     if isinstance(node, str):
         return _VARIABLE.sub(lambda match: _value(match, environ), node)
     if isinstance(node, dict):
-        return {key: _expand(value, environ) for key, value in node.items()}
+        # YAML takes the key `yes`, which restore has, for the truth value.
+        return {"yes" if key is True else key: _expand(value, environ) for key, value in node.items()}
     if isinstance(node, list):
         return [_expand(value, environ) for value in node]
     return node

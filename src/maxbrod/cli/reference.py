@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -205,6 +206,7 @@ def _value(value: Any) -> str:  # noqa: ANN401 - any default
     return "" if value in ({}, (), None) else f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
+@cache
 def json_schema() -> dict[str, Any]:
     """Of the whole file, for editors. Java client properties are allowed in `kafka`, and checked when it is read."""
     schema = Config.model_json_schema(mode="validation")
