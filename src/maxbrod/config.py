@@ -47,18 +47,22 @@ _VARIABLE: Final = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(
 
 
 class _Settings(BaseModel):
-    # An unknown name is a typing mistake, and a setting that is silently ignored is how backups go missing.
+    # An unknown key is a typing mistake, and a setting that is silently ignored is how backups go missing.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class TlsConfig(_Settings):
-    """Files in PEM form. Without `ca_file` the system's own authorities are trusted."""
+def _key(description: str, *, default: Any = None, **bounds: Any) -> Any:  # noqa: ANN401 - as pydantic's own
+    return Field(default=default, description=description, **bounds)
 
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
-    key_password: SecretStr | None = None
-    check_hostname: bool = True
+
+class TlsConfig(_Settings):
+    """TLS files in PEM form."""
+
+    ca_file: Path | None = _key("Authorities to trust. By default those of the system.")
+    certificate_file: Path | None = _key("The client's certificate.")
+    key_file: Path | None = _key("The client's private key. Needs certificate_file.")
+    key_password: SecretStr | None = _key("The password of the private key.")
+    check_hostname: bool = _key("Compare the broker's host name with its certificate.", default=True)
 
     @model_validator(mode="after")
     def _key_and_certificate(self) -> TlsConfig:
@@ -68,10 +72,12 @@ class TlsConfig(_Settings):
 
 
 class SaslConfig(_Settings):
-    mechanism: SaslMechanism
-    username: str | None = None
-    password: SecretStr | None = None
-    token: SecretStr | None = None
+    """SASL credentials."""
+
+    mechanism: SaslMechanism = Field(description="The SASL mechanism.")
+    username: str | None = _key("The user name, for PLAIN and SCRAM.")
+    password: SecretStr | None = _key("The password, for PLAIN and SCRAM.")
+    token: SecretStr | None = _key("The token, for OAUTHBEARER.")
 
     @model_validator(mode="after")
     def _credentials(self) -> SaslConfig:
@@ -83,17 +89,17 @@ class SaslConfig(_Settings):
 
 
 class KafkaConfig(_Settings):
-    """How to reach a cluster. The file may have the properties of Kafka's own clients here instead."""
+    """How to reach a cluster. The properties of Kafka's own clients are accepted instead."""
 
-    bootstrap: str
-    security_protocol: SecurityProtocol = "PLAINTEXT"
+    bootstrap: str = Field(description="One or more brokers, separated by commas: host:port.")
+    security_protocol: SecurityProtocol = _key("The protocol of the listener.", default="PLAINTEXT")
     tls: TlsConfig = TlsConfig()
     sasl: SaslConfig | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _java_properties(cls, values: object) -> object:
-        # None of our names has a dot, and every one of theirs that matters has.
+        # None of our keys contains a dot, and every client property that matters does.
         if isinstance(values, dict) and any("." in str(name) for name in values):
             return translate({str(name): "" if value is None else str(value) for name, value in values.items()})
         return values
@@ -106,7 +112,7 @@ class KafkaConfig(_Settings):
 
 
 def from_java_properties(properties: Mapping[str, str]) -> KafkaConfig:
-    """The connection of Kafka's own clients; UsageError names the property that is wrong, and no value."""
+    """The connection that Kafka's own client properties describe. UsageError names the wrong property, and no value."""
     try:
         return KafkaConfig.model_validate(translate(properties))
     except ValidationError as error:
@@ -115,20 +121,21 @@ def from_java_properties(properties: Mapping[str, str]) -> KafkaConfig:
 
 
 class S3Config(_Settings):
-    """For `s3://`. What is not said here comes from the usual `AWS_*` variables, or from the machine's role."""
+    """Settings for `s3://`. Defaults come from the usual `AWS_*` variables, or from the machine's role."""
 
-    endpoint: str | None = None
-    region: str | None = None
-    path_style: bool = True
-    access_key_id: SecretStr | None = None
-    secret_access_key: SecretStr | None = None
-    session_token: SecretStr | None = None
-    storage_class: S3StorageClass | None = None
-    encryption: S3Encryption | None = None
-    kms_key_id: str | None = None
-    bucket_key: bool | None = None
-    customer_key: SecretStr | None = None
-    """SSE-C: 256 bits in base64. Whoever loses it loses the archive."""
+    endpoint: str | None = _key("A server other than Amazon's.")
+    region: str | None = _key("The region.")
+    path_style: bool = _key("Put the bucket into the path, not into the host name.", default=True)
+    access_key_id: SecretStr | None = _key("The access key. Needs secret_access_key.")
+    secret_access_key: SecretStr | None = _key("The secret of the access key.")
+    session_token: SecretStr | None = _key("The session token of temporary credentials.")
+    storage_class: S3StorageClass | None = _key("The storage class of new objects.")
+    encryption: S3Encryption | None = _key("Server-side encryption of new objects.")
+    kms_key_id: str | None = _key("The KMS key, for aws:kms and aws:kms:dsse.")
+    bucket_key: bool | None = _key("Use an S3 bucket key, for aws:kms and aws:kms:dsse.")
+    customer_key: SecretStr | None = _key(
+        "The key for sse-c: 256 bits in base64. Without this key the archive cannot be read."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -156,40 +163,44 @@ class S3Config(_Settings):
 
 
 class GcsConfig(_Settings):
-    """For `gs://`. Without `credentials_file`: `GOOGLE_APPLICATION_CREDENTIALS`, or the machine's account."""
+    """Settings for `gs://`."""
 
-    credentials_file: Path | None = None
+    credentials_file: Path | None = _key(
+        "A key file of a service account. By default GOOGLE_APPLICATION_CREDENTIALS, or the machine's account."
+    )
 
 
 class AzureConfig(_Settings):
-    """For `az://`. What is not said here comes from the usual `AZURE_*` variables, or from the machine's identity."""
+    """Settings for `az://`. Defaults come from the usual `AZURE_*` variables, or from the machine's identity."""
 
-    account: str | None = None
-    account_key: SecretStr | None = None
-    sas_token: SecretStr | None = None
+    account: str | None = _key("The storage account.")
+    account_key: SecretStr | None = _key("The key of the account.")
+    sas_token: SecretStr | None = _key("A shared access signature, instead of the key.")
 
 
 class StorageConfig(_Settings):
-    """How to reach the storage of an archive, beyond its URL, and how long to try."""
+    """How to reach the storage of an archive, beyond its URL, and how long to retry."""
 
     s3: S3Config = S3Config()
     gcs: GcsConfig = GcsConfig()
     azure: AzureConfig = AzureConfig()
-    shared: bool = False
-    """In a directory: others may use what is written as far as the umask lets them, not this user alone."""
-    ca_file: Path | None = None
-    """Authorities in PEM form that are trusted besides the system's own."""
-    request_timeout_s: float = Field(default=60.0, gt=0)
-    """One request, from connecting to the last byte of its answer."""
-    deadline_s: float = Field(default=180.0, ge=0)
-    """One operation with all its retries; the request under way at that moment may still run into its timeout."""
+    shared: bool = _key(
+        "In a directory: give other users the access that the umask allows, not this user alone.", default=False
+    )
+    ca_file: Path | None = _key("Authorities in PEM form to trust in addition to those of the system.")
+    request_timeout_s: float = _key("Seconds for one request, from connecting to its last byte.", default=60.0, gt=0)
+    deadline_s: float = _key(
+        "Seconds for one operation with all its retries. A request in progress then still has its own timeout.",
+        default=180.0,
+        ge=0,
+    )
 
 
 class SparkConfig(_Settings):
-    """Where the work runs: this machine by default."""
+    """Where the work runs. On this machine by default."""
 
-    master: str = "local[*]"
-    conf: dict[str, str] = Field(default_factory=dict)
+    master: str = _key("local[*] (this machine), spark://…, yarn, k8s://… or sc://…", default="local[*]")
+    conf: dict[str, str] = Field(default_factory=dict, description="Settings of Spark.")
 
 
 class Config(_Settings):
@@ -233,7 +244,7 @@ class Config(_Settings):
 
 
 def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
-    """Read one file; UsageError says what is wrong and where."""
+    """Read one file. UsageError names the file and the wrong key."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -254,7 +265,7 @@ def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
 
 
 def _expand(node: Any, environ: Mapping[str, str]) -> Any:  # noqa: ANN401 - any YAML
-    """Fill in variables after parsing, so that no value can change the structure of the document."""
+    """Substitute variables after parsing, so that no value can change the structure of the document."""
     if isinstance(node, str):
         return _VARIABLE.sub(lambda match: _value(match, environ), node)
     if isinstance(node, dict):
@@ -277,7 +288,7 @@ def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
 
 
 def _where(error: Exception) -> str:
-    # Only the place: a YAML error quotes the line it stumbled over, and that may hold a secret.
+    # Only the position: a YAML error quotes the line, which may contain a secret.
     mark = getattr(error, "problem_mark", None)
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "its text cannot be parsed"
 

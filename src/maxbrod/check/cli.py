@@ -178,7 +178,7 @@ def _print_read(report: DeepCheckReport) -> None:
 
 
 def _words(verdict: Verdict, quick: CheckReport, found: DeepCheckReport | None) -> str:
-    """One verdict for all that was looked at, and what was not."""
+    """One verdict for everything that was checked, and what was not checked."""
     match verdict:
         case Verdict.WHOLE:
             return f"{verdict}: {_EXPLAINED}; {_NOT_READ}, {_NOT_ASKED}"

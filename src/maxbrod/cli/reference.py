@@ -121,7 +121,7 @@ def configuration_page() -> str:
         "An option that takes a list takes a single value as well.",
         "",
     ]
-    lines += ["## Top level", "", *_model_table(Config, "", scalars=True)]
+    lines += ["## Top level", "", *_model_table(Config, "")]
     for name, each in Config.model_fields.items():
         section = _section_of(each)
         if section is None:
@@ -141,7 +141,7 @@ def _section_of(each: Any) -> Any:  # noqa: ANN401 - a field of pydantic's
 
 
 def _model_sections(model: type[BaseModel], path: str) -> list[str]:
-    lines = [f"## {path}", "", (model.__doc__ or "").strip(), "", *_model_table(model, path, scalars=True)]
+    lines = [f"## {path}", "", (model.__doc__ or "").strip(), "", *_model_table(model, path)]
     for name, each in model.model_fields.items():
         section = _section_of(each)
         if section is not None:
@@ -149,11 +149,11 @@ def _model_sections(model: type[BaseModel], path: str) -> list[str]:
     return lines
 
 
-def _model_table(model: type[BaseModel], path: str, *, scalars: bool) -> list[str]:
+def _model_table(model: type[BaseModel], path: str) -> list[str]:
     rows = []
     properties = json_schema()["$defs"][model.__name__]["properties"] if path else json_schema()["properties"]
     for name, each in model.model_fields.items():
-        if scalars and _section_of(each) is not None:
+        if _section_of(each) is not None:
             continue
         default = (
             "" if each.is_required() or each.default is None else _value(each.get_default(call_default_factory=True))

@@ -97,7 +97,7 @@ def _print_losses(work: Convert) -> None:
 
 
 def print_report(report: ConvertReport, *, quiet: bool, done: str | None = None) -> None:
-    """`done` says what was done, where that is not what one calls a conversion."""
+    """`done` names what was done, if that is not called a conversion."""
     for notice in report.notices[:_NOTICES_SHOWN]:
         print_line(f"{notice.kind}: {notice}")
         if notice.hint:
@@ -124,7 +124,7 @@ def print_report(report: ConvertReport, *, quiet: bool, done: str | None = None)
 
 
 def _proof(topic: ConvertedTopic) -> tuple[str, str, str]:
-    """What both sides have in common."""
+    """The cells that prove the copy."""
     return (
         "" if topic.target_records is None else f"{topic.target_records:,}",
         "" if topic.target_digest is None else topic.target_digest[:16],

@@ -1,4 +1,4 @@
-"""`maxbrod ls`: what an archive holds."""
+"""`maxbrod ls`: lists the topics or runs of an archive."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
 
 
 def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:
-    """With the topic that it is owed to, if others are newer."""
+    """With the topic that determines it, if others are newer."""
     if listing.recovery_point is None:
         print_line("recovery point: none: no backup of a cluster has archived all of this to its end")
     else:

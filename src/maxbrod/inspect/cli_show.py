@@ -1,4 +1,4 @@
-"""`maxbrod show`: one topic in detail, or what one run did."""
+"""`maxbrod show`: one topic or one run in detail."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _BAR_WIDTH: Final = 64
 _GAPS_SHOWN: Final = 10
 
-_TOLD: Final = {"command", "complete"}
-"""Of a run's statistics: what stands in another line already."""
+_SHOWN_ELSEWHERE: Final = {"command", "complete"}
+"""Statistics of a run that another line already has."""
 
 
 @command("show", ShowOptions, after=(*PLACE, JsonOption))
@@ -146,7 +146,7 @@ def _print_run(report: RunReport, *, as_json: bool) -> None:
     print_line(f"from {human_time(run.started_at)} to {human_time(run.finished_at)}")
     print_line(f"snapshot: {run.snapshot or 'none'}")
     for name, value in run.statistics.items():
-        if name in _TOLD or value in ([], {}):
+        if name in _SHOWN_ELSEWHERE or value in ([], {}):
             continue
         for each in value if isinstance(value, list) else [value]:
             print_line(f"{name.replace('_', ' ')}: {each:,}" if isinstance(each, int) else f"{name}: {each}")
