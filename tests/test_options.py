@@ -20,6 +20,7 @@ from maxbrod.cli.reference import generated, json_schema
 from maxbrod.config import Config, config_with, load_config
 from maxbrod.errors import UsageError
 from maxbrod.options import Declared, Options, StorageOptions, declared
+from maxbrod.query import cli as query_cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,6 +144,29 @@ def test_patience_is_still_read_from_the_section_of_backup(tmp_path: Path) -> No
     assert load_config(file).patience == 180.0
     file.write_text("patience: 1m\nbackup: {patience: 3m}")
     assert load_config(file).patience == 60.0, "the new place wins"
+
+
+@pytest.mark.parametrize(
+    ("words", "query"),
+    [
+        ([], "SELECT 1"),
+        (["SELECT 2"], "SELECT 2"),
+        (["/two", "SELECT 2"], "SELECT 2"),
+        (["--histogram"], None),
+        (["--file", "query.sql"], "SELECT 3"),
+    ],
+)
+def test_a_query_on_the_command_line_overrides_that_of_the_file(
+    words: list[str], query: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("maxbrod.yaml").write_text("archive: /one\nquery: {sql: SELECT 1, topics: orders}")
+    Path("query.sql").write_text("SELECT 3")
+    asked: list[Any] = []
+    monkeypatch.setattr(query_cli, "_run", lambda *arguments, **_: asked.extend(arguments))
+    assert run(["query", "-c", "maxbrod.yaml", *words]) == 0
+    config, scope, text, _ = asked
+    assert (config.archive, scope.topics, text) == ("/two" if "/two" in words else "/one", ("orders",), query)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

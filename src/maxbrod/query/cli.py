@@ -48,30 +48,36 @@ def query(
     from maxbrod.query.output import parse_output  # noqa: PLC0415
 
     options = call.options
-    has_query = options.file is not None or options.sql is not None or options.histogram
-    archive, sql = _split(words or [], call, has_query=has_query)
-    if archive is None:
-        archive = call.archive
-    settings = call.config.model_copy(update={"archive": archive})
-    if options.histogram and (sql is not None or options.file is not None):
-        raise UsageError("--histogram replaces the query", hint="omit the SQL")
-    text = None if options.histogram else _sql(sql if sql or options.file else options.sql, options.file)
+    archive, sql = _split(words or [], call)
+    settings = call.config.model_copy(update={"archive": archive or call.archive})
+    text = _query_of(call, sql)
     output = parse_output(options.output, to=options.to, limit=options.limit, plot=options.plot, as_json=call.as_json)
     _run(settings, scope_of(options), text, output, quiet=call.quiet)
 
 
-def _split(words: list[str], call: Call[QueryOptions], *, has_query: bool) -> tuple[str | None, str | None]:
+def _split(words: list[str], call: Call[QueryOptions]) -> tuple[str | None, str | None]:
     """The archive and the query. If the archive is given elsewhere, a single word is the query."""
     if len(words) == 2:
         if "archive" in call.given:
             raise UsageError("the archive is given twice", hint="give it before the query, or with --archive")
         return words[0], words[1]
     if len(words) == 1:
+        has_query = "file" in call.given or call.given.get("histogram")
         known = "archive" in call.given or ("config" in call.given and not has_query)
         return (None, words[0]) if known else (words[0], None)
     if words:
         raise UsageError("too many words", hint="put quotes around the query")
     return None, None
+
+
+def _query_of(call: Call[QueryOptions], sql: str | None) -> str | None:
+    """The text of the query; None: the histogram. A query on the command line overrides that of the file."""
+    given, options = call.given, call.options
+    if given.get("histogram") and (sql is not None or "file" in given):
+        raise UsageError("--histogram replaces the query", hint="omit the SQL")
+    if sql is not None or "file" in given:
+        return _sql(sql, given.get("file"))
+    return None if options.histogram else _sql(options.sql, options.file)
 
 
 def _sql(sql: str | None, file: str | None) -> str:
