@@ -9,7 +9,7 @@ STAMPS := .tools/stamps
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT PYTHONPATH PYTHONHOME
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help demo test test-quick test-slow check format bench setup clean
+.PHONY: help demo test test-quick test-slow check format reference bench setup clean
 .DEFAULT_GOAL := help
 
 help: ## Print this list
@@ -36,6 +36,9 @@ check: $(STAMPS)/synced ## Run the linters and the type checker
 format: $(STAMPS)/synced ## Put the code into its standard form
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+reference: $(STAMPS)/synced ## Write docs/reference and what else follows from the declared options
+	$(BIN)/python -m maxbrod.cli.reference
 
 bench: setup ## Measure maxbrod against something anyone can run beside it
 	$(BIN)/maxbrod bench codec

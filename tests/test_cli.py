@@ -146,7 +146,7 @@ def test_however_a_command_ends_there_is_one_json_document(
             print_json({"exit_code": code})
         raise ending
 
-    monkeypatch.setattr("maxbrod.inspect.cli_ls.find_place", work)
+    monkeypatch.setattr("maxbrod.cli.commands.call_of", work)
     assert run(["ls", "--json"]) == code
     told = capsys.readouterr()
     assert [each["exit_code"] for each in documents(told.out)] == [code]

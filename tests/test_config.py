@@ -78,7 +78,10 @@ def test_a_missing_variable_is_named_with_the_way_out(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("kafka: {bootstrap: h:1, sercurity_protocol: SSL}", "kafka.sercurity_protocol: Extra inputs"),
+        (
+            "kafka: {bootstrap: h:1, sercurity_protocol: SSL}",
+            "kafka.sercurity_protocol: unknown; did you mean security_protocol?",
+        ),
         ("kafka: {}", "kafka.bootstrap: Field required"),
         ("kafka: {bootstrap: h:1, security_protocol: TLS}", "kafka.security_protocol"),
         ("kafka: {bootstrap: h:1, security_protocol: SASL_SSL}", "SASL_SSL needs a sasl section"),

@@ -106,7 +106,7 @@ def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was_or_read_twic
         target_digest="",
         equal=restored >= 0,
     )
-    told = demo._Told(
+    told = demo._Findings(
         archived=[Archived(inventory=inventory, acknowledged=10, stored_bytes=1, identical=identical)],
         run=report,
         compared=CompareReport(

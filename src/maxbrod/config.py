@@ -1,85 +1,68 @@
-"""The one YAML file that can say all that flags say: read, `${ENV}` filled in, checked.
+"""The configuration file: reads YAML, substitutes `${ENV}`, validates, and lays flags and arguments over it.
 
-Secrets are `SecretStr` from the moment they are read: no repr, error or dump shows them. A mistake in the file
-is a UsageError that names the file and the setting, never its value.
+Connections are declared here. Each verb's section is declared in the verb's own `options.py`; the file can set every
+option that a flag sets. Secrets are `SecretStr` from the moment they are read: no repr, error or dump shows them.
+A mistake in the file is a UsageError that names the file and the key, never the value.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError, model_validator
 
+from maxbrod.backup.options import BackupOptions
+from maxbrod.check.options import CheckOptions
+from maxbrod.compare.options import CompareOptions
+from maxbrod.convert.options import ConvertOptions
+from maxbrod.drill.options import DrillOptions
 from maxbrod.errors import UsageError, naming
+from maxbrod.groups.options import GroupsOptions
+from maxbrod.inspect.options import GcOptions, LsOptions, ShowOptions
 from maxbrod.java_properties import property_of, refused, translate
+from maxbrod.options import Options, Seconds, declared
+from maxbrod.prune.options import PruneOptions
+from maxbrod.query.options import QueryOptions
+from maxbrod.restore.options import RestoreOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 S3StorageClass = Literal["STANDARD", "STANDARD_IA", "GLACIER_IR", "GLACIER"]
 S3Encryption = Literal["AES256", "aws:kms", "aws:kms:dsse", "sse-c"]
 
+_CALL: Final = "call maxbrod.{}"
+_SHARED: Final = frozenset({"layout", "patience"})
+"""What the Python functions take besides the options of their verb."""
 _VARIABLE: Final = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
 
 
-_BYTE_UNITS: Final = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 1 << 10,
-    "mib": 1 << 20,
-    "gib": 1 << 30,
-    "tib": 1 << 40,
-}
-_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
 class _Settings(BaseModel):
-    # An unknown name is a typing mistake, and a setting that is silently ignored is how backups go missing.
+    # An unknown key is a typing mistake, and a setting that is silently ignored is how backups go missing.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-def parse_bytes(value: object) -> object:
-    """`64MiB`, `2 GB`, or a plain number of bytes."""
-    if not isinstance(value, str):
-        return value
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
-    if found is None or found[2].lower() not in _BYTE_UNITS:
-        raise ValueError("is not a number of bytes such as 64MiB")
-    return int(float(found[1]) * _BYTE_UNITS[found[2].lower()])
-
-
-def parse_seconds(value: object) -> object:
-    """`500ms`, `60s`, `5m`, `1h30m`, or a plain number of seconds."""
-    if not isinstance(value, str):
-        return value
-    parts = re.findall(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", value.strip().lower())
-    if not parts or re.sub(r"\s", "", value.lower()) != "".join(number + unit for number, unit in parts):
-        raise ValueError("is not a time such as 60s, 5m or 1h")
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
-
-
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
-Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0)]
+def _key(description: str, *, default: Any = None, **bounds: Any) -> Any:  # noqa: ANN401 - as pydantic's own
+    return Field(default=default, description=description, **bounds)
 
 
 class TlsConfig(_Settings):
-    """Files in PEM form. Without `ca_file` the system's own authorities are trusted."""
+    """TLS files in PEM form."""
 
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
-    key_password: SecretStr | None = None
-    check_hostname: bool = True
+    ca_file: Path | None = _key("Authorities to trust. By default those of the system.")
+    certificate_file: Path | None = _key("The client's certificate.")
+    key_file: Path | None = _key("The client's private key. Needs certificate_file.")
+    key_password: SecretStr | None = _key("The password of the private key.")
+    check_hostname: bool = _key("Compare the broker's host name with its certificate.", default=True)
 
     @model_validator(mode="after")
     def _key_and_certificate(self) -> TlsConfig:
@@ -89,10 +72,12 @@ class TlsConfig(_Settings):
 
 
 class SaslConfig(_Settings):
-    mechanism: SaslMechanism
-    username: str | None = None
-    password: SecretStr | None = None
-    token: SecretStr | None = None
+    """SASL credentials."""
+
+    mechanism: SaslMechanism = Field(description="The SASL mechanism.")
+    username: str | None = _key("The user name, for PLAIN and SCRAM.")
+    password: SecretStr | None = _key("The password, for PLAIN and SCRAM.")
+    token: SecretStr | None = _key("The token, for OAUTHBEARER.")
 
     @model_validator(mode="after")
     def _credentials(self) -> SaslConfig:
@@ -104,17 +89,17 @@ class SaslConfig(_Settings):
 
 
 class KafkaConfig(_Settings):
-    """How to reach a cluster. The file may have the properties of Kafka's own clients here instead."""
+    """How to reach a cluster. The properties of Kafka's own clients are accepted instead."""
 
-    bootstrap: str
-    security_protocol: SecurityProtocol = "PLAINTEXT"
+    bootstrap: str = Field(description="One or more brokers, separated by commas: host:port.")
+    security_protocol: SecurityProtocol = _key("The protocol of the listener.", default="PLAINTEXT")
     tls: TlsConfig = TlsConfig()
     sasl: SaslConfig | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _java_properties(cls, values: object) -> object:
-        # None of our names has a dot, and every one of theirs that matters has.
+        # None of our keys contains a dot, and every client property that matters does.
         if isinstance(values, dict) and any("." in str(name) for name in values):
             return translate({str(name): "" if value is None else str(value) for name, value in values.items()})
         return values
@@ -127,7 +112,7 @@ class KafkaConfig(_Settings):
 
 
 def from_java_properties(properties: Mapping[str, str]) -> KafkaConfig:
-    """The connection of Kafka's own clients; UsageError names the property that is wrong, and no value."""
+    """The connection that Kafka's own client properties describe. UsageError names the wrong property, and no value."""
     try:
         return KafkaConfig.model_validate(translate(properties))
     except ValidationError as error:
@@ -136,20 +121,21 @@ def from_java_properties(properties: Mapping[str, str]) -> KafkaConfig:
 
 
 class S3Config(_Settings):
-    """For `s3://`. What is not said here comes from the usual `AWS_*` variables, or from the machine's role."""
+    """Settings for `s3://`. Defaults come from the usual `AWS_*` variables, or from the machine's role."""
 
-    endpoint: str | None = None
-    region: str | None = None
-    path_style: bool = True
-    access_key_id: SecretStr | None = None
-    secret_access_key: SecretStr | None = None
-    session_token: SecretStr | None = None
-    storage_class: S3StorageClass | None = None
-    encryption: S3Encryption | None = None
-    kms_key_id: str | None = None
-    bucket_key: bool | None = None
-    customer_key: SecretStr | None = None
-    """SSE-C: 256 bits in base64. Whoever loses it loses the archive."""
+    endpoint: str | None = _key("A server other than Amazon's.")
+    region: str | None = _key("The region.")
+    path_style: bool = _key("Put the bucket into the path, not into the host name.", default=True)
+    access_key_id: SecretStr | None = _key("The access key. Needs secret_access_key.")
+    secret_access_key: SecretStr | None = _key("The secret of the access key.")
+    session_token: SecretStr | None = _key("The session token of temporary credentials.")
+    storage_class: S3StorageClass | None = _key("The storage class of new objects.")
+    encryption: S3Encryption | None = _key("Server-side encryption of new objects.")
+    kms_key_id: str | None = _key("The KMS key, for aws:kms and aws:kms:dsse.")
+    bucket_key: bool | None = _key("Use an S3 bucket key, for aws:kms and aws:kms:dsse.")
+    customer_key: SecretStr | None = _key(
+        "The key for sse-c: 256 bits in base64. Without this key the archive cannot be read."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -177,97 +163,88 @@ class S3Config(_Settings):
 
 
 class GcsConfig(_Settings):
-    """For `gs://`. Without `credentials_file`: `GOOGLE_APPLICATION_CREDENTIALS`, or the machine's account."""
+    """Settings for `gs://`."""
 
-    credentials_file: Path | None = None
+    credentials_file: Path | None = _key(
+        "A key file of a service account. By default GOOGLE_APPLICATION_CREDENTIALS, or the machine's account."
+    )
 
 
 class AzureConfig(_Settings):
-    """For `az://`. What is not said here comes from the usual `AZURE_*` variables, or from the machine's identity."""
+    """Settings for `az://`. Defaults come from the usual `AZURE_*` variables, or from the machine's identity."""
 
-    account: str | None = None
-    account_key: SecretStr | None = None
-    sas_token: SecretStr | None = None
+    account: str | None = _key("The storage account.")
+    account_key: SecretStr | None = _key("The key of the account.")
+    sas_token: SecretStr | None = _key("A shared access signature, instead of the key.")
 
 
 class StorageConfig(_Settings):
-    """How to reach the storage of an archive, beyond its URL, and how long to try."""
+    """How to reach the storage of an archive, beyond its URL, and how long to retry."""
 
     s3: S3Config = S3Config()
     gcs: GcsConfig = GcsConfig()
     azure: AzureConfig = AzureConfig()
-    shared: bool = False
-    """In a directory: others may use what is written as far as the umask lets them, not this user alone."""
-    ca_file: Path | None = None
-    """Authorities in PEM form that are trusted besides the system's own."""
-    request_timeout_s: float = Field(default=60.0, gt=0)
-    """One request, from connecting to the last byte of its answer."""
-    deadline_s: float = Field(default=180.0, ge=0)
-    """One operation with all its retries; the request under way at that moment may still run into its timeout."""
+    shared: bool = _key(
+        "In a directory: give other users the access that the umask allows, not this user alone.", default=False
+    )
+    ca_file: Path | None = _key("Authorities in PEM form to trust in addition to those of the system.")
+    request_timeout_s: float = _key("Seconds for one request, from connecting to its last byte.", default=60.0, gt=0)
+    deadline_s: float = _key(
+        "Seconds for one operation with all its retries. A request in progress then still has its own timeout.",
+        default=180.0,
+        ge=0,
+    )
 
 
 class SparkConfig(_Settings):
-    """Where the work runs: this machine by default."""
+    """Where the work runs. On this machine by default."""
 
-    master: str = "local[*]"
-    conf: dict[str, str] = Field(default_factory=dict)
-
-
-class BackupConfig(_Settings):
-    """What a backup takes, from where on, and in which pieces it is written."""
-
-    topics: tuple[str, ...] = ()
-    """Names, globs, or regular expressions between slashes. None: every topic but internal ones."""
-    exclude: tuple[str, ...] = ()
-    internal: bool = False
-    start: str | dict[str, dict[int, int]] = "earliest"
-    """Of partitions that the archive does not know yet: earliest, latest, a time, or offsets by topic and partition."""
-    compression: str = "auto"
-    segment_bytes: Bytes = 256 << 20
-    segment_records: int | None = Field(default=None, ge=1)
-    exact_timestamps: bool = False
-    """Look into every record for the lowest time of each segment, so that queries by time leave out more of them."""
-    follow: bool = False
-    every: Seconds = 60.0
-    roll_bytes: Bytes | None = None
-    roll_records: int | None = Field(default=None, ge=1)
-    roll_age: Seconds = 0.0
-    metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """For Prometheus, while it follows."""
-    metrics_host: str = "127.0.0.1"
-    single_writer: bool = False
-    codec: str | None = None
-    """In another tool's layout: the name of a codec, and perhaps a level behind a colon. None: as that tool does."""
-    layout_options: dict[str, str] = Field(default_factory=dict)
-    """What only that layout knows, such as a region or a backup id."""
-    accept_loss: bool = False
-    """Go on where that layout cannot hold everything."""
-    patience: Seconds = 120.0
-    """How long a broker may stay away before the partitions that it leads are given up for this run."""
-    commit_bytes: Bytes = 16 << 30
-    """A long run commits what it has each time it has read about this much."""
-
-    @model_validator(mode="after")
-    def _rolling(self) -> BackupConfig:
-        if not self.roll_age and (self.roll_bytes is not None or self.roll_records is not None):
-            raise ValueError("roll_bytes and roll_records need roll_age, which bounds how long anything waits")
-        return self
+    master: str = _key("local[*] (this machine), spark://…, yarn, k8s://… or sc://…", default="local[*]")
+    conf: dict[str, str] = Field(default_factory=dict, description="Settings of Spark.")
 
 
 class Config(_Settings):
-    """A whole configuration file."""
+    """A whole configuration file: what all verbs share, and a section for each verb."""
 
-    archive: str | None = None
-    layout: str | None = None
-    """Of the archive: kafka, which is our own, or kbak, kbs, binlog, avro, parquet. None: as it is found."""
+    # Workers import this module for the connections alone; building the validator of all sections takes 60 ms.
+    model_config = ConfigDict(defer_build=True)
+
+    archive: str | None = Field(default=None, description="The archive: a folder, s3://bucket/prefix, gs://… or az://…")
+    layout: str | None = Field(
+        default=None,
+        description="The archive's layout: kafka (maxbrod's own), kbak, kbs, binlog, avro or parquet. Detected "
+        "automatically by default.",
+    )
+    patience: Annotated[Seconds, Field(description="How long to wait for an unavailable broker.")] = 120.0
     kafka: KafkaConfig | None = None
     storage: StorageConfig = StorageConfig()
     spark: SparkConfig = SparkConfig()
-    backup: BackupConfig = BackupConfig()
+    backup: BackupOptions = BackupOptions()
+    restore: RestoreOptions = RestoreOptions()
+    groups: GroupsOptions = GroupsOptions()
+    compare: CompareOptions = CompareOptions()
+    drill: DrillOptions = DrillOptions()
+    ls: LsOptions = LsOptions()
+    show: ShowOptions = ShowOptions()
+    check: CheckOptions = CheckOptions()
+    query: QueryOptions = QueryOptions()
+    convert: ConvertOptions = ConvertOptions()
+    gc: GcOptions = GcOptions()
+    prune: PruneOptions = PruneOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _patience_of_backup(cls, values: object) -> object:
+        # Earlier releases had it in the section of backup, though all verbs that use a cluster obey it.
+        section = values.get("backup") if isinstance(values, dict) else None
+        if not isinstance(values, dict) or not isinstance(section, dict) or "patience" not in section:
+            return values
+        rest = {name: value for name, value in section.items() if name != "patience"}
+        return {"patience": section["patience"], **values, "backup": rest}
 
 
 def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
-    """Read one file; UsageError says what is wrong and where."""
+    """Read one file. UsageError names the file and the wrong key."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -288,11 +265,12 @@ def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
 
 
 def _expand(node: Any, environ: Mapping[str, str]) -> Any:  # noqa: ANN401 - any YAML
-    """Fill in variables after parsing, so that no value can change the structure of the document."""
+    """Substitute variables after parsing, so that no value can change the structure of the document."""
     if isinstance(node, str):
         return _VARIABLE.sub(lambda match: _value(match, environ), node)
     if isinstance(node, dict):
-        return {key: _expand(value, environ) for key, value in node.items()}
+        # YAML takes the key `yes`, which restore has, for the truth value.
+        return {"yes" if key is True else key: _expand(value, environ) for key, value in node.items()}
     if isinstance(node, list):
         return [_expand(value, environ) for value in node]
     return node
@@ -310,24 +288,119 @@ def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
 
 
 def _where(error: Exception) -> str:
-    # Only the place: a YAML error quotes the line it stumbled over, and that may hold a secret.
+    # Only the position: a YAML error quotes the line, which may contain a secret.
     mark = getattr(error, "problem_mark", None)
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "its text cannot be parsed"
 
 
-def complaints(error: ValidationError) -> str:
-    return "; ".join(
-        f"{'.'.join(map(str, complaint['loc'])) or 'the file'}: {complaint['msg'].removeprefix('Value error, ')}"
-        for complaint in error.errors(include_input=False, include_url=False, include_context=False)
-    )
+def complaints(error: ValidationError, model: Any = None) -> str:  # noqa: ANN401 - a model or a dataclass
+    """Each mistake with its key; for an unknown key the nearest known one. No value is repeated: it may be a secret."""
+    found = error.errors(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'the file'}: {_complaint(each, model)}" for each in found)
+
+
+def _complaint(complaint: Any, model: Any) -> str:  # noqa: ANN401 - pydantic's own dictionary
+    if complaint["type"] not in {"extra_forbidden", "unexpected_keyword_argument"}:
+        return str(complaint["msg"]).removeprefix("Value error, ")
+    *place, name = complaint["loc"]
+    return f"unknown{suggestion(str(name), known_keys(Config if model is None else model, place))}"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """What to append to the message about an unknown name."""
+    names = sorted(known)
+    word = name.replace("-", "_")
+    near = [each for each in names if each in (word, f"{word}s")] or difflib.get_close_matches(word, names, 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}" if names else ""
+
+
+def known_keys(model: Any, place: Iterable[Any]) -> list[str]:  # noqa: ANN401 - a model or a dataclass
+    """The keys at this place of a configuration."""
+    for name in place:
+        model = _section_types(model).get(str(name))
+    return sorted(_section_types(model))
+
+
+def _section_types(model: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
+    """The keys of a section, each with the section below it, if it is one."""
+    if is_dataclass(model):
+        return {each.name: None for each in fields(model)}
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return {}
+    return {
+        name: next((part for part in (each.annotation, *get_args(each.annotation)) if _is_section(part)), None)
+        for name, each in model.model_fields.items()
+    }
+
+
+def _is_section(part: Any) -> bool:  # noqa: ANN401 - any annotation
+    return is_dataclass(part) or (isinstance(part, type) and issubclass(part, BaseModel))
+
+
+OptionsType = TypeVar("OptionsType", bound=Options)
+
+
+@cache
+def _adapter(model: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - a declaration of options
+    return TypeAdapter(model)
+
+
+def lay_over(options: OptionsType, given: Mapping[str, Any]) -> OptionsType:
+    """The options with those given instead. Raises pydantic's ValidationError."""
+    model: Any = type(options)
+    changed: OptionsType = _adapter(model).validate_python({**vars(options), **given})
+    return changed
 
 
 def kafka_config(
     base: KafkaConfig | None, given: KafkaConfig | Mapping[str, str] | None, bootstrap: str | None
 ) -> KafkaConfig | None:
+    """The connection, and instead of its brokers `bootstrap`."""
     if given is not None and not isinstance(given, KafkaConfig):
         given = from_java_properties({**given, **({} if bootstrap is None else {"bootstrap.servers": bootstrap})})
     found = given or base
     if bootstrap is None:
         return found
     return KafkaConfig(bootstrap=bootstrap) if found is None else found.model_copy(update={"bootstrap": bootstrap})
+
+
+def config_with(
+    config: Config | Path | str | None,
+    section: str,
+    given: Mapping[str, Any],
+    *,
+    archive: str | Path | None = None,
+    bootstrap: str | None = None,
+    kafka: KafkaConfig | Mapping[str, str] | None = None,
+    storage: StorageConfig | None = None,
+) -> Config:
+    """The configuration of a Python call: arguments over the file. `given` are options of the verb, and shared ones."""
+    base = config if isinstance(config, Config) else Config() if config is None else load_config(Path(config))
+    before = getattr(base, section)
+    obeyed = {each.name for each in declared(type(before)) if each.option.python}
+    unknown = next((name for name in given if name not in obeyed | _SHARED), None)
+    if unknown is not None:
+        message = f"{section} has no option {unknown}{suggestion(unknown, obeyed | _SHARED)}"
+        raise UsageError(message, operation=_CALL.format(section))
+    for each in declared(type(before)):
+        # Else a program would do what its file says not to, such as restore where the file says dry_run.
+        if not each.option.python and each.name != "yes" and getattr(before, each.name) != each.default:
+            message = f"{section}.{each.name} of the configuration is for the command line only"
+            raise UsageError(message, operation=_CALL.format(section), hint=f"use 'maxbrod {section}', or remove it")
+    changed = {
+        "archive": str(archive) if archive is not None else base.archive,
+        "kafka": kafka_config(base.kafka, kafka, bootstrap),
+        "storage": storage or base.storage,
+    }
+    try:
+        changed |= _shared_values({name: value for name, value in given.items() if name in _SHARED})
+        changed[section] = lay_over(before, {name: value for name, value in given.items() if name in obeyed})
+    except ValidationError as error:
+        message = f"an argument is wrong: {complaints(error, type(before))}"
+        raise UsageError(message, operation=_CALL.format(section)) from None
+    return base.model_copy(update=changed)
+
+
+def _shared_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Validated by themselves: a configuration without a section for each verb."""
+    return {name: getattr(Config.model_validate(dict(given)), name) for name in given}

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.backup.cli_options import with_flags
+from maxbrod.cli.commands import call_of
 from maxbrod.cli.main import run
-from maxbrod.config import Config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +68,7 @@ def test_what_is_missing_is_named(arguments: list[str], named: str, capsys: pyte
 
 
 def test_security_comes_from_the_properties_of_kafkas_own_tools(properties: Path) -> None:
-    config = with_flags(Config(), bootstrap="broker:9093", command_config=properties, master=None, start=None)
+    config = call_of("backup", [], {"bootstrap": "broker:9093", "command_config": properties}).config
     assert config.kafka is not None
     assert (config.kafka.bootstrap, config.kafka.security_protocol) == ("broker:9093", "SASL_PLAINTEXT")
     assert config.kafka.sasl is not None
@@ -96,8 +95,7 @@ def test_properties_that_cannot_be_read_are_bad_usage(tmp_path: Path, capsys: py
 
 def test_offsets_to_start_at_are_gathered_by_topic() -> None:
     start = ["orders:0:5", "orders:3:7", "clicks:0:1"]
-    config = with_flags(Config(), bootstrap="x:1", command_config=None, master=None, start=start)
-    assert config.backup.start == {"orders": {0: 5, 3: 7}, "clicks": {0: 1}}
+    assert call_of("backup", ["start"], {"start": start}).options.start == {"orders": {0: 5, 3: 7}, "clicks": {0: 1}}
 
 
 def test_no_flag_takes_a_secret(capsys: pytest.CaptureFixture[str]) -> None:

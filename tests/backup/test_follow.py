@@ -12,7 +12,7 @@ from maxbrod.backup import follow as following
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.config import BackupConfig, Config, KafkaConfig
+from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import RefusedError, StorageFullError, UnavailableError
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
@@ -41,8 +41,8 @@ class Followed:
             self.intervals.append(interval)
             next(after, stop.set)()
 
-        backup = BackupConfig.model_validate({"every": 0.01, **request})
-        config = Config(archive=self.archive, kafka=self._kafka, backup=backup)
+        sections = {"archive": self.archive, "kafka": self._kafka, "backup": {"every": 0.01, **request}}
+        config = Config.model_validate(sections)
         return follow(config, stop=stop, on_interval=on_interval, session=self._session)
 
     @property

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from maxbrod.backup.observing import choose_topics
-from maxbrod.config import BackupConfig
+from maxbrod.backup.options import BackupOptions
 from maxbrod.errors import UsageError
 
 
@@ -19,7 +19,7 @@ def cluster(*names: str) -> Any:
 
 
 def test_a_pattern_that_no_topic_matches_yet_is_told_and_a_name_is_demanded() -> None:
-    request = BackupConfig(topics=("orders", "pay-*", "/ord/"), start={"payments": {0: 5}, "orders": {0: 7}})
+    request = BackupOptions(topics=("orders", "pay-*", "/ord/"), start={"payments": {0: 5}, "orders": {0: 7}})
     found = choose_topics(cluster("orders"), request, patience_s=1, demand=True)
     assert list(found.topics) == ["orders"]
     assert [(each.kind, each.topic) for each in found.notices] == [
@@ -29,4 +29,4 @@ def test_a_pattern_that_no_topic_matches_yet_is_told_and_a_name_is_demanded() ->
     ]
     assert "pay-*" in found.notices[1].message
     with pytest.raises(UsageError, match="no such topic"):
-        choose_topics(cluster("orders"), BackupConfig(topics=("ordres",)), patience_s=1, demand=True)
+        choose_topics(cluster("orders"), BackupOptions(topics=("ordres",)), patience_s=1, demand=True)

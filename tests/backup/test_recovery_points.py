@@ -9,6 +9,7 @@ import random
 import resource
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,7 +68,7 @@ def followed(config: Config, *steps: Callable[[], object], **options: Any) -> li
         intervals.append(interval)
         next(after)()
 
-    request = config.model_copy(update={"backup": config.backup.model_copy(update={"every": 0.01})})
+    request = config.model_copy(update={"backup": replace(config.backup, every=0.01)})
     with without_spark():
         follow(request, stop=stop, on_interval=on_interval, **options)
     return intervals
@@ -165,12 +166,12 @@ def test_without_a_broker_the_archive_tells_the_point_and_nobody_knows_the_lag(
     (interval,) = followed(away)
     assert (interval.report, interval.failures, interval.lag_offsets) == (None, 1, None)
     assert interval.recovery_point_ms == first.started_at_ms
-    others = away.model_copy(update={"backup": away.backup.model_copy(update={"topics": ("other-*",)})})
+    others = away.model_copy(update={"backup": replace(away.backup, topics=("other-*",))})
     assert followed(others)[0].recovery_point_ms is None
     # Stopped while it waits for one: the same, and nothing is said to be new or not.
     stop = threading.Event()
     threading.Timer(0.2, stop.set).start()
-    patient = away.model_copy(update={"backup": away.backup.model_copy(update={"patience": 60.0})})
+    patient = away.model_copy(update={"patience": 60.0})
     report = back_up(patient, stop=stop)
     assert (kinds(report), report.exit_code) == (["stopped"], EXIT_INCOMPLETE)
     assert (report.recovery_point_ms, report.waiting, report.topics) == (first.started_at_ms, None, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -72,6 +73,6 @@ def convert(source: object, target: object, to: str, **options: Any) -> ConvertR
 
 def back_up_as(config: Config, layout: str, **request: Any) -> BackupReport:
     """One run of a backup in another layout, without Spark. `request` are fields of the section `backup`."""
-    changed = config.model_copy(update={"layout": layout, "backup": config.backup.model_copy(update=request)})
+    changed = config.model_copy(update={"layout": layout, "backup": replace(config.backup, **request)})
     with without_spark(), backing_up.ForeignBackup(changed, target_request(changed)) as work:
         return work.run()

@@ -116,7 +116,7 @@ def test_a_run_shows_what_it_did(local_place: Place, said: Any) -> None:
         (["show"], "name a topic"),
         (["show", "orders", "--run", "run-1"], "name a topic"),
         (["show", "ordres"], "did you mean orders?"),
-        (["show", "orders", "--all", "--topic-id", "x"], "do not go together"),
+        (["show", "orders", "--all", "--topic-id", "x"], "exclude each other"),
         (["show", "orders", "--as-of", "nobody"], "no runs"),
         (["ls", "ordres"], "did you mean orders?"),
         (["gc", "--grace", "soon"], "no length of time"),

@@ -14,10 +14,10 @@ from backup.engine import back_up, config_of
 from maxbrod.archive.snapshot_document import decode as decode_snapshot
 from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.cli.main import run
-from maxbrod.errors import EXIT_CORRUPT, UnavailableError, UsageError
+from maxbrod.errors import EXIT_CORRUPT, UnavailableError
+from maxbrod.options import parse_pairs, parse_rate
 from maxbrod.restore import run as engine
 from maxbrod.restore import target as restore_target
-from maxbrod.restore.cli_options import parse_rate, parse_settings
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import Command, read_all, run_job_here, without_spark
@@ -159,10 +159,10 @@ def test_words_that_mean_nothing_are_bad_usage(words: tuple[str, str], capsys: p
 
 
 def test_settings_and_rates_are_read() -> None:
-    assert parse_settings(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    assert parse_pairs(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
     assert parse_rate("50MB") == parse_rate("50MB/s") == 50_000_000
-    with pytest.raises(UsageError, match="a is set to 1 and to 2"):
-        parse_settings(["a=1", "a=2"])
+    with pytest.raises(ValueError, match="a has two different values"):
+        parse_pairs(["a=1", "a=2"])
 
 
 @pytest.mark.parametrize("answer", [typer.Abort, KeyboardInterrupt, EOFError, False])

@@ -51,11 +51,10 @@ def open_backup(
 def target_request(config: Config) -> TargetRequest:
     """How to write a backup in another layout. Segment sizes default to that layout's own."""
     request = config.backup
-    given = request.model_fields_set
     return TargetRequest(
         layout=config.layout or NATIVE,
         codec=request.codec,
-        segment_bytes=request.segment_bytes if "segment_bytes" in given else None,
+        segment_bytes=request.segment_bytes,
         segment_records=request.segment_records,
         extra=request.layout_options,
         accept_loss=request.accept_loss,

@@ -1,4 +1,4 @@
-"""`maxbrod backup`: from a live cluster into an archive, once or again and again."""
+"""`maxbrod backup`: from a live cluster into an archive, once or continuously."""
 
 from __future__ import annotations
 
@@ -8,92 +8,23 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from maxbrod.backup.cli_options import (
-    AcceptLossOption,
-    BootstrapOption,
-    CodecOption,
-    CommandConfigOption,
-    CompressionOption,
-    EveryOption,
-    ExactTimestampsOption,
-    ExcludeOption,
-    FollowOption,
-    FromLogdirOption,
-    InternalOption,
-    LayoutExtraOption,
-    MasterOption,
-    MetricsHostOption,
-    MetricsPortOption,
-    PatienceOption,
-    QuietFlag,
-    RollAgeOption,
-    RollBytesOption,
-    RollRecordsOption,
-    SegmentBytesOption,
-    SegmentRecordsOption,
-    SingleWriterOption,
-    StartOption,
-    TopicOption,
-    UncommittedTailFlag,
-    layout_extras,
-    with_flags,
-)
-from maxbrod.cli.options import (
-    ArchiveOption,
-    ConfigOption,
-    LayoutOption,
-    S3EndpointOption,
-    S3PathStyleOption,
-    S3RegionOption,
-    find_place,
-)
-from maxbrod.cli.output import JsonFlag, err, print_json, print_line
+from maxbrod.backup.options import BackupOptions
+from maxbrod.cli.commands import Call, command
+from maxbrod.cli.output import err, print_json, print_line
 from maxbrod.errors import UsageError
+from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
 
 if TYPE_CHECKING:
     from maxbrod.backup.choosing import AnyBackup
     from maxbrod.config import Config
 
 
-def backup(
-    bootstrap: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
-    from_logdir: FromLogdirOption = None,
-    uncommitted_tail: UncommittedTailFlag = False,
-    archive: ArchiveOption = None,
-    config: ConfigOption = None,
-    s3_endpoint: S3EndpointOption = None,
-    s3_region: S3RegionOption = None,
-    s3_path_style: S3PathStyleOption = None,
-    topic: TopicOption = None,
-    exclude: ExcludeOption = None,
-    internal: InternalOption = None,
-    start: StartOption = None,
-    compression: CompressionOption = None,
-    segment_bytes: SegmentBytesOption = None,
-    segment_records: SegmentRecordsOption = None,
-    exact_timestamps: ExactTimestampsOption = None,
-    layout: LayoutOption = None,
-    codec: CodecOption = None,
-    layout_option: LayoutExtraOption = None,
-    accept_loss: AcceptLossOption = None,
-    single_writer: SingleWriterOption = None,
-    patience: PatienceOption = None,
-    master: MasterOption = None,
-    follow: FollowOption = None,
-    every: EveryOption = None,
-    roll_bytes: RollBytesOption = None,
-    roll_records: RollRecordsOption = None,
-    roll_age: RollAgeOption = None,
-    metrics_port: MetricsPortOption = None,
-    metrics_host: MetricsHostOption = None,
-    quiet: QuietFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Back topics of a cluster up into an archive.
+@command("backup", BackupOptions, before=(ClusterOptions, *PLACE), after=(SparkOptions, QuietOption, JsonOption))
+def backup(call: Call[BackupOptions]) -> None:
+    """Back up topics of a cluster into an archive.
 
-    The first run takes everything that the cluster has, every later one what
-    has come since. Killed at any instant, it loses nothing: run it again.
+    The first run archives everything that the cluster has. Each later run archives what has been written since. A run
+    that was killed loses nothing: run it again.
 
     For example:
 
@@ -109,45 +40,18 @@ def backup(
 
       maxbrod backup -c maxbrod.yaml --follow --every 60s --metrics-port 9464
     """
-    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    request = with_flags(
-        place.config,
-        bootstrap=bootstrap,
-        command_config=command_config,
-        master=master,
-        start=start,
-        topics=tuple(topic) if topic else None,
-        exclude=tuple(exclude) if exclude else None,
-        internal=internal,
-        compression=compression,
-        segment_bytes=segment_bytes,
-        segment_records=segment_records,
-        exact_timestamps=exact_timestamps,
-        codec=codec,
-        layout_options=layout_extras(layout_option),
-        accept_loss=accept_loss,
-        single_writer=single_writer,
-        patience=patience,
-        every=every,
-        roll_bytes=roll_bytes,
-        roll_records=roll_records,
-        roll_age=roll_age,
-        follow=follow,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
-    ).model_copy(update={"archive": place.url, "storage": place.storage})
-    if from_logdir:
-        if bootstrap is not None:
-            raise UsageError("--from-logdir is for clusters that are gone, --bootstrap for one that runs")
-        from maxbrod.backup.cli_logdir import back_up_logdirs  # noqa: PLC0415 - as the others
-
-        back_up_logdirs(request, from_logdir, uncommitted_tail=uncommitted_tail, quiet=quiet, as_json=as_json)
-    elif uncommitted_tail:
-        raise UsageError("--uncommitted-tail is for --from-logdir")
-    elif request.backup.follow:
+    options, quiet, as_json = call.options, call.quiet, call.as_json
+    request = call.config.model_copy(update={"archive": call.archive})
+    if options.from_logdir:
+        if "bootstrap" in call.given:
+            raise UsageError("--from-logdir is for a lost cluster, --bootstrap for a running one")
+        _back_up_logdirs(request, quiet=quiet, as_json=as_json)
+    elif options.uncommitted_tail:
+        raise UsageError("--uncommitted-tail needs --from-logdir")
+    elif options.follow:
         _follow(request, quiet=quiet, as_json=as_json)
-    elif metrics_port is not None:
-        raise UsageError("--metrics-port is for --follow", hint="take the figures of one run from --json")
+    elif "metrics_port" in call.given:
+        raise UsageError("--metrics-port needs --follow", hint="--json has the figures of a single run")
     else:
         _run_once(request, quiet=quiet, as_json=as_json)
 
@@ -166,7 +70,7 @@ def _run_once(request: Config, *, quiet: bool, as_json: bool) -> None:
         progress_bar(shown=not quiet) as on_progress,
         open_backup(request, on_progress=on_progress, stop=stop) as work,
     ):
-        _tell_losses(work, quiet=quiet or as_json)
+        _print_losses(work, quiet=quiet or as_json)
         report = work.run()
     if as_json:
         print_json(report.as_dict())
@@ -177,8 +81,8 @@ def _run_once(request: Config, *, quiet: bool, as_json: bool) -> None:
     raise typer.Exit(report.exit_code)
 
 
-def _tell_losses(work: AnyBackup, *, quiet: bool) -> None:
-    """Once, before anything is written."""
+def _print_losses(work: AnyBackup, *, quiet: bool) -> None:
+    """Printed once, before anything is written."""
     from maxbrod.backup.foreign import ForeignBackup  # noqa: PLC0415 - as above
 
     if isinstance(work, ForeignBackup) and not quiet:
@@ -197,7 +101,7 @@ def _follow(request: Config, *, quiet: bool, as_json: bool) -> None:
     stop = threading.Event()
     metrics, show = BackupMetrics(), IntervalPrinter(quiet=quiet, as_json=as_json)
 
-    def tell(interval: Interval) -> None:
+    def report(interval: Interval) -> None:
         metrics.observe(interval)
         show(interval)
 
@@ -207,5 +111,54 @@ def _follow(request: Config, *, quiet: bool, as_json: bool) -> None:
         if request.backup.metrics_port is not None:
             undo.enter_context(serving(metrics, request.backup.metrics_port, request.backup.metrics_host))
         on_progress = undo.enter_context(progress_bar(shown=not quiet))
-        last = follow(request, stop=stop, on_interval=tell, on_progress=on_progress)
+        last = follow(request, stop=stop, on_interval=report, on_progress=on_progress)
     raise typer.Exit(last.exit_code)
+
+
+def _back_up_logdirs(request: Config, *, quiet: bool, as_json: bool) -> None:
+    """Back up all directories into one archive. Only records, topics and groups that are on the disks are known."""
+    from maxbrod.storage.joined import joined_url  # noqa: PLC0415 - as the others
+
+    if request.layout not in {None, "kafka"}:
+        raise UsageError("log directories are backed up in maxbrod's own layout", hint="convert the archive afterwards")
+    options = request.backup
+    if options.follow:
+        raise UsageError("--from-logdir is for a lost cluster: --follow does not apply")
+    if options.exclude or options.start != "earliest":
+        raise UsageError("--from-logdir does not support --exclude and --start", hint="select the topics with --topic")
+    for directory in options.from_logdir:
+        if not directory.is_dir():
+            raise UsageError("there is no such directory", object_name=str(directory))
+    single = len(options.from_logdir) == 1
+    source = str(options.from_logdir[0]) if single else joined_url(options.from_logdir)
+    _convert(request, source, quiet=quiet, as_json=as_json)
+
+
+def _convert(request: Config, source: str, *, quiet: bool, as_json: bool) -> None:
+    from maxbrod.archive.foreign_target import TargetRequest  # noqa: PLC0415
+    from maxbrod.backup.logdir import logdir_request  # noqa: PLC0415
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
+    from maxbrod.convert.cli import print_report  # noqa: PLC0415
+    from maxbrod.convert.run import Convert  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+
+    plan = logdir_request(
+        source,
+        str(request.archive),
+        request.storage,
+        TargetRequest(layout="kafka", codec=request.backup.compression, segment_bytes=request.backup.segment_bytes),
+        topics=request.backup.topics,
+        uncommitted_tail=request.backup.uncommitted_tail,
+    )
+    stop = threading.Event()
+    with (
+        stopping_by_signals(stop),
+        progress_bar(shown=not (quiet or as_json)) as on_progress,
+        Convert(plan, request.spark, on_progress=on_progress, stop=stop) as work,
+    ):
+        report = work.run()
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        print_report(report, quiet=quiet, done="backed up from log directories")
+    raise typer.Exit(report.exit_code)

@@ -1,4 +1,4 @@
-"""What `maxbrod backup --follow` says: a line for each interval, and each piece of news once."""
+"""The output of `maxbrod backup --follow`: a line for each interval, and each new notice once."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ if TYPE_CHECKING:
 
 
 class IntervalPrinter:
-    """Call it with every interval."""
+    """Prints an interval. Call it with each one."""
 
     def __init__(self, *, quiet: bool, as_json: bool) -> None:
         self._quiet = quiet
         self._as_json = as_json
-        self._told: set[tuple[object, ...]] = set()
+        self._printed: set[tuple[object, ...]] = set()
 
     def __call__(self, interval: Interval) -> None:
         if self._as_json:
-            # One line each, so that whoever reads the pipe need not wait for the end.
+            # One line for each interval, so that the reader of a pipe need not wait for the end.
             print_json_line(interval.as_dict())
             return
         if interval.error is not None:
             print_error(interval.error, as_json=False)
-        self._print_news(interval)
+        self._print_new_notices(interval)
         if not self._quiet:
             out.print(interval_line(interval), soft_wrap=True)
 
-    def _print_news(self, interval: Interval) -> None:
+    def _print_new_notices(self, interval: Interval) -> None:
         notices = () if interval.report is None else interval.report.notices
         for notice in notices:
-            if _key(notice) not in self._told and (notice.exit_code or not self._quiet):
+            if _key(notice) not in self._printed and (notice.exit_code or not self._quiet):
                 print_notice(notice, err if self._quiet else out)
-        # What is over and comes back is news again.
-        self._told = {_key(notice) for notice in notices} if interval.report is not None else self._told
+        # A notice that disappears and comes back is new again.
+        if interval.report is not None:
+            self._printed = {_key(notice) for notice in notices}
 
 
 def interval_line(interval: Interval) -> Text:
@@ -57,11 +58,11 @@ def interval_line(interval: Interval) -> Text:
 
 
 def _lag(interval: Interval) -> str:
-    """In offsets and in time, as far as anybody knows."""
+    """In offsets and in time, as far as known."""
     offsets = "unknown" if interval.lag_offsets is None else f"{interval.lag_offsets:,} offsets"
     return offsets if interval.lag_ms is None else f"{offsets}, {interval.lag_ms / 1000:,.0f} s"
 
 
 def _key(notice: Notice) -> tuple[object, ...]:
-    """Not the message, which may tell an age."""
+    """Without the message, which may contain an age."""
     return notice.kind, notice.topic, notice.partition, notice.first_offset, notice.exit_code

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from maxbrod.backup.choosing import AnyBackup
+    from maxbrod.backup.options import BackupOptions
     from maxbrod.backup.report import BackupReport
-    from maxbrod.config import BackupConfig, Config
+    from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
 
@@ -118,7 +119,7 @@ def follow(
     return last
 
 
-def _waiting(request: BackupConfig) -> Waiting | None:
+def _waiting(request: BackupOptions) -> Waiting | None:
     if not request.roll_age:
         return None
     return Waiting(

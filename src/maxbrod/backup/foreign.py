@@ -95,7 +95,7 @@ class ForeignBackup(BackupBase):
         self._ran = True
         self._on_progress(Progress(phase="planning"))
         run_id, started_at_ms = new_run_id(), now_ms()
-        patience_s = self._request.patience
+        patience_s = self._config.patience
         cluster = capture(self._client, deadline=Deadline.after(patience_s))
         observed = observe(
             self._client,
@@ -217,7 +217,7 @@ class ForeignBackup(BackupBase):
             target_url=self.target.url,
             target=self._config.storage,
             kafka=self._kafka,
-            patience_s=self._request.patience,
+            patience_s=self._config.patience,
         )
         bytes_total = sum(each.bytes for each in progress.left.values())
         bytes_done = 0

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from maxbrod.archive.opening import AnyCatalog
+    from maxbrod.backup.options import BackupOptions
     from maxbrod.backup.plan.starts import Start
     from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.config import BackupConfig
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
 
@@ -58,7 +58,7 @@ class _Offsets:
     high_watermark: int
 
 
-def choose_topics(client: KafkaClient, request: BackupConfig, *, patience_s: float, demand: bool) -> ChosenTopics:
+def choose_topics(client: KafkaClient, request: BackupOptions, *, patience_s: float, demand: bool) -> ChosenTopics:
     """The requested topics. With `demand`, a named topic that does not exist is an error."""
     metadata = client.metadata(deadline=Deadline.after(patience_s))
     internal = {name: topic.internal for name, topic in metadata.topics.items()}

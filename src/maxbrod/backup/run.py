@@ -123,13 +123,13 @@ class Backup(BackupBase):
         self._on_progress(Progress(phase="planning"))
         archive = self._archive()
         self._note(*clock_behind(self._known.newest_run, self._run.started_at_ms))
-        cluster = capture(self._client, deadline=Deadline.after(self._request.patience))
+        cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
         compacted = {topic.topic_id for topic in cluster.topics if topic.compacted}
         self._known = replace(self._known, compacted=self._known.compacted | compacted)
         again: frozenset[str] | None = None
         for _ in range(_ROUNDS_MAX):
             demand = demand_topics and again is None
-            chosen = choose_topics(self._client, self._request, patience_s=self._request.patience, demand=demand)
+            chosen = choose_topics(self._client, self._request, patience_s=self._config.patience, demand=demand)
             if again is None:
                 self._run = replace(self._run, present=chosen.present)
                 again = self._round(archive, chosen, waiting)
@@ -156,7 +156,7 @@ class Backup(BackupBase):
             held=self._known.held,
             compacted=self._known.compacted,
             start=self._start,
-            patience_s=self._request.patience,
+            patience_s=self._config.patience,
         )
         self._note(*observed.notices)
         appeared = self._known.appeared(observed.states)
@@ -266,7 +266,7 @@ class Backup(BackupBase):
             watch = BrokerWatch(self._kafka, self._client.brokers, then=meter.tasks_done)
             outcomes = run_backup_job(self._spark(), self._settings(), wave, on_done=watch.tasks_done)
             # A log that was cut while it was read must not become one history: it is planned again.
-            mixed = find_mixed(self._client, self._known.held, outcomes, patience_s=self._request.patience)
+            mixed = find_mixed(self._client, self._known.held, outcomes, patience_s=self._config.patience)
             outcomes = [outcome for outcome in outcomes if outcome.item.id not in mixed]
             proved = prove(outcomes, self._run.plans, self._known.held, run_id=self._run.run_id)
             self._accept(proved)
@@ -299,8 +299,10 @@ class Backup(BackupBase):
             storage=self._config.storage,
             compression=self._compression,
             exact_timestamps=self._request.exact_timestamps,
-            limits=SegmentLimits(bytes_max=request.segment_bytes, records_max=request.segment_records),
-            patience_s=request.patience,
+            limits=SegmentLimits(
+                bytes_max=request.segment_bytes or SegmentLimits().bytes_max, records_max=request.segment_records
+            ),
+            patience_s=self._config.patience,
         )
 
     # Committing

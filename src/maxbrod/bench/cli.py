@@ -22,17 +22,17 @@ app = typer.Typer(help="Measure maxbrod against something anyone can run beside 
 def bench() -> None:
     """Measure maxbrod against something anyone can run beside it.
 
-    Every figure is the best of several rounds in which the contenders take turns. Compare figures of one run only.
+    Each figure is the best of several rounds, in which the contenders take turns. Compare only figures of one run.
     """
 
 
 @app.command()
 def codec(
-    records: Annotated[int, typer.Option(min=1000, help="How many records to measure with.")] = 400_000,
+    records: Annotated[int, typer.Option(min=1000, help="Number of records to measure with.")] = 400_000,
     batch_bytes: Annotated[
-        int, typer.Option(min=1000, help="How large a batch is before compression; Java producers fill up to 16384.")
+        int, typer.Option(min=1000, help="Size of a batch before compression; Java producers fill up to 16384.")
     ] = 65_536,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count; the best of them is shown.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; the best one is shown.")] = 5,
     json: JsonFlag = False,
 ) -> None:
     """The record-batch engine on one core: decode, encode, patch, walk, memory."""
@@ -50,10 +50,10 @@ def codec(
 
 @app.command()
 def layouts(
-    records: Annotated[int, typer.Option(min=1000, help="How many records to measure with.")] = 400_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count; the best of them is shown.")] = 5,
-    only: Annotated[list[str] | None, typer.Option(help="Measure only this layout; may be repeated.")] = None,
-    codec: Annotated[str | None, typer.Option(help="Compress with this instead of each layout's own default.")] = None,
+    records: Annotated[int, typer.Option(min=1000, help="Number of records to measure with.")] = 400_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; the best one is shown.")] = 5,
+    only: Annotated[list[str] | None, typer.Option(help="Measure only this layout. May be repeated.")] = None,
+    codec: Annotated[str | None, typer.Option(help="Compress with this codec, not each layout's default.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Each layout of another tool: records of about 270 bytes written and read, per core."""
@@ -71,10 +71,10 @@ def layouts(
 
 @app.command()
 def start(
-    rounds: Annotated[int, typer.Option(min=1, help="How often each way is tried.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds for each method.")] = 5,
     json: JsonFlag = False,
 ) -> None:
-    """How long Spark takes to its first work in a fresh process, beside PySpark's own way."""
+    """The time until Spark does its first work in a new process, compared with PySpark's own start."""
     from maxbrod.bench.start import measure  # noqa: PLC0415 - as above
 
     starts = measure(rounds=rounds)
@@ -91,11 +91,11 @@ def start(
 
 @app.command()
 def backup(
-    scale: Annotated[float, typer.Option(min=0.001, help="Times the size of the data; 1 for a quick look.")] = 3.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 5,
-    only: Annotated[list[Group] | None, typer.Option(help="Measure only this; may be repeated.")] = None,
+    scale: Annotated[float, typer.Option(min=0.001, help="Multiplies the size of the data; 1 for a quick look.")] = 3.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 5,
+    only: Annotated[list[Group] | None, typer.Option(help="Measure only this. May be repeated.")] = None,
     batch_bytes: Annotated[
-        int, typer.Option(min=1000, help="How large a batch is before compression; 16384 is Java's default.")
+        int, typer.Option(min=1000, help="Size of a batch before compression; 16384 is Java's default.")
     ] = 16_384,
     json: JsonFlag = False,
 ) -> None:
@@ -104,40 +104,40 @@ def backup(
 
     _print_figures(
         "A backup, measured",
-        measure(scale=scale, rounds=rounds, only=only or (), batch_bytes=batch_bytes, on_stage=_tell),
+        measure(scale=scale, rounds=rounds, only=only or (), batch_bytes=batch_bytes, on_stage=_print_stage),
         json=json,
     )
 
 
 @app.command()
 def restore(
-    scale: Annotated[float, typer.Option(min=0.001, help="Times the size of the data; 1 for a quick look.")] = 3.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 3,
-    only: Annotated[list[RestoreGroup] | None, typer.Option(help="Measure only this; may be repeated.")] = None,
+    scale: Annotated[float, typer.Option(min=0.001, help="Multiplies the size of the data; 1 for a quick look.")] = 3.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 3,
+    only: Annotated[list[RestoreGroup] | None, typer.Option(help="Measure only this. May be repeated.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """A restore beside Kafka's own ProducerPerformance and a bare loop, on a sandbox of its own."""
     from maxbrod.bench.restore import measure  # noqa: PLC0415 - as above
 
-    figures = measure(scale=scale, rounds=rounds, only=only or (), on_stage=_tell)
+    figures = measure(scale=scale, rounds=rounds, only=only or (), on_stage=_print_stage)
     _print_figures("A restore, measured", figures, json=json)
 
 
 @app.command(name="table")
 def spark_table(
-    scale: Annotated[float, typer.Option(min=0.001, help="Times the size of the data.")] = 1.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 3,
-    only: Annotated[list[TableGroup] | None, typer.Option(help="Measure only this; may be repeated.")] = None,
+    scale: Annotated[float, typer.Option(min=0.001, help="Multiplies the size of the data.")] = 1.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 3,
+    only: Annotated[list[TableGroup] | None, typer.Option(help="Measure only this. May be repeated.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """An archive as a Spark table beside the live topic and Parquet, and a log directory beside reading its files."""
     from maxbrod.bench.table import measure  # noqa: PLC0415 - as above
 
-    figures = measure(scale=scale, rounds=rounds, only=only or (), on_stage=_tell)
+    figures = measure(scale=scale, rounds=rounds, only=only or (), on_stage=_print_stage)
     _print_figures("The table, measured", figures, json=json)
 
 
-def _tell(stage: str) -> None:
+def _print_stage(stage: str) -> None:
     if err.is_terminal:
         err.print(f"{stage} ...")
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.backup.options import BackupOptions
 from maxbrod.backup.run import Backup
 from maxbrod.bench.figures import Figure
 from maxbrod.bench.race import time_lap
-from maxbrod.config import BackupConfig, Config, KafkaConfig
+from maxbrod.config import Config, KafkaConfig
 from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.sandbox.cluster import Cluster
@@ -44,11 +45,11 @@ class Stage:
         """A lap without the processor time of the brokers, which work for every contender."""
         return time_lap(contender, uncounted=frozenset(self.cluster.pids))
 
-    def config(self, topic: str, archive: Path, **backup: Any) -> Config:  # noqa: ANN401 - fields of `BackupConfig`
+    def config(self, topic: str, archive: Path, **backup: Any) -> Config:  # noqa: ANN401 - fields of `BackupOptions`
         return Config(
             kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
             archive=str(archive),
-            backup=BackupConfig(topics=(topic,), **backup),
+            backup=BackupOptions(topics=(topic,), **backup),
         )
 
     def run_backup(self, config: Config, *, records: int | None = None) -> None:

@@ -44,7 +44,7 @@ _POLL_RECORDS: Final = 5000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage(SharedStage):
-    def back_up(self, topic: str, **request: Any) -> str:  # noqa: ANN401 - fields of `BackupConfig`
+    def back_up(self, topic: str, **request: Any) -> str:  # noqa: ANN401 - fields of `BackupOptions`
         """Back a topic up; returns the archive's URL."""
         archive = self.disk / f"archive-{topic}"
         self.run_backup(self.config(topic, archive, **request))

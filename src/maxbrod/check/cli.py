@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from maxbrod.backup.cli_options import MasterOption  # noqa: TC001 - typer reads the signature
+from maxbrod.check.options import CheckOptions
 from maxbrod.check.problems import Verdict
-from maxbrod.cli.options import (
-    ArchiveOption,
-    ConfigOption,
-    LayoutOption,
-    S3EndpointOption,
-    S3PathStyleOption,
-    S3RegionOption,
-    find_place,
-)
-from maxbrod.cli.output import JsonFlag, ending, human_bytes, human_time, print_json, print_line
+from maxbrod.cli.commands import Call, command
+from maxbrod.cli.output import ending, human_bytes, human_time, print_json, print_line
 from maxbrod.errors import UsageError
+from maxbrod.options import PLACE, JsonOption, SparkOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +23,7 @@ if TYPE_CHECKING:
     from maxbrod.check.foreign import ForeignCheckReport
     from maxbrod.check.problems import Problem
     from maxbrod.check.run import CheckReport
-    from maxbrod.cli.options import Place
-    from maxbrod.config import SparkConfig
+    from maxbrod.config import Config, SparkConfig
 
 _PROBLEMS_SHOWN: Final = 100
 _RUNS_SHOWN: Final = 10
@@ -39,60 +31,16 @@ _EXPLAINED: Final = "every offset is archived or explained, up to where the arch
 _NOT_READ: Final = "no object was read, which --deep does"
 _NOT_ASKED: Final = "no cluster was asked what it has beyond that"
 
-_DEEP = "Reading every byte"
 
+@command("check", CheckOptions, before=PLACE, after=(SparkOptions, JsonOption))
+def check(call: Call[CheckOptions]) -> None:
+    """Check that an archive is whole, and with --deep that every byte is what was written.
 
-def check(
-    patterns: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TOPIC]...", help="Names, globs, or /a regex/ of whole names; all without.", show_default=False
-        ),
-    ] = None,
-    archive: ArchiveOption = None,
-    layout: LayoutOption = None,
-    config: ConfigOption = None,
-    s3_endpoint: S3EndpointOption = None,
-    s3_region: S3RegionOption = None,
-    s3_path_style: S3PathStyleOption = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Read all that is archived, and compare it.", rich_help_panel=_DEEP)
-    ] = False,
-    sample: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PART",
-            help="Read only so much of it, by chance: 5%, or 0.05. Implies --deep.",
-            show_default=False,
-            rich_help_panel=_DEEP,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Draw the sample that this number stands for.", show_default=False, rich_help_panel=_DEEP
-        ),
-    ] = None,
-    restart: Annotated[
-        bool,
-        typer.Option(
-            "--restart", help="Read everything, also what an interrupted check has read.", rich_help_panel=_DEEP
-        ),
-    ] = False,
-    repair: Annotated[
-        bool,
-        typer.Option("--repair", help="First make good what can be, in other layouts: indexes wrong or gone."),
-    ] = False,
-    master: MasterOption = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Check that an archive is whole, and with --deep that every byte of it is what was written.
-
-    Every offset of every partition must be archived or explained, every object must be there and long enough, and the
-    last backup's snapshot must agree. With --deep every object is read on Spark: digests, checksums of batches, counts
-    and timestamps of records; a deep check that is interrupted goes on where it was when the same command is run again.
-    No cluster is asked: of what one has beyond the archive, only what the last backup could not archive is named.
-    Ends with 3 if offsets are missing, with 4 if objects are, or are damaged.
+    Every offset of every partition must be archived or explained, every object must exist and be long enough, and the
+    snapshot of the last backup must agree. With --deep, Spark reads every object and verifies digests, batch checksums,
+    and the counts and timestamps of records. A deep check that was interrupted resumes if the same command runs again.
+    No cluster is contacted: records that the cluster has beyond the archive are reported only if the last backup could
+    not archive them. The exit code is 3 if offsets are missing, and 4 if objects are missing or damaged.
 
     For example:
 
@@ -107,19 +55,17 @@ def check(
     from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.check.run import check_archive  # noqa: PLC0415
 
-    part = None if sample is None else _part(sample)
-    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    if repair:
-        _repair(place)
-    opened = open_archive(place.url, place.storage, layout=place.config.layout)
+    options, config, as_json = call.options, call.config, call.as_json
+    part = None if options.sample is None else _part(options.sample)
+    deep = options.deep or part is not None
+    if options.repair:
+        _repair(open_archive(call.archive, config.storage, layout=config.layout))
+    opened = open_archive(call.archive, config.storage, layout=config.layout)
     if opened.survey is not None:
-        _check_foreign(opened, place, patterns, deep=deep or part is not None, master=master, as_json=as_json)
+        _check_foreign(opened, config, options.topics, deep=deep, as_json=as_json)
         return
-    quick = check_archive(opened, patterns or ())
-    found = None
-    if deep or part is not None:
-        spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
-        found = _check_deep(opened, spark, patterns or (), part=part or 1.0, seed=seed, restart=restart, quiet=as_json)
+    quick = check_archive(opened, options.topics)
+    found = _check_deep(opened, config.spark, options, part=part or 1.0, quiet=as_json) if deep else None
     verdict = quick.verdict if found is None else found.verdict_with(quick.problems)
     if as_json:
         deep_part = found and {**asdict(found), "verdict": found.verdict}
@@ -131,26 +77,21 @@ def check(
         raise typer.Exit(verdict.exit_code)
 
 
-def _repair(place: Place) -> None:
-    from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - as above
-    from maxbrod.check.foreign import repair_foreign  # noqa: PLC0415
+def _repair(opened: Archive) -> None:
+    from maxbrod.check.foreign import repair_foreign  # noqa: PLC0415 - as above
 
-    opened = open_archive(place.url, place.storage, layout=place.config.layout)
     for fault in repair_foreign(opened):
         print_line(f"{'lost' if fault.fatal else 'repaired'}: {fault.path}: {fault.message}")
 
 
-def _check_foreign(
-    archive: Archive, place: Place, patterns: Sequence[str] | None, *, deep: bool, master: str | None, as_json: bool
-) -> None:
+def _check_foreign(archive: Archive, config: Config, patterns: Sequence[str], *, deep: bool, as_json: bool) -> None:
     from maxbrod.check.foreign import check_foreign  # noqa: PLC0415 - as above
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
 
     if patterns:
         raise UsageError("an archive in another layout is checked as a whole", hint="name no topics")
-    spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
     with progress_bar(shown=deep and not as_json) as on_progress:
-        report = check_foreign(archive, spark if deep else None, on_progress=on_progress)
+        report = check_foreign(archive, config.spark if deep else None, on_progress=on_progress)
     if as_json:
         print_json(report.as_dict())
     else:
@@ -180,14 +121,7 @@ def _part(text: str) -> float:
 
 
 def _check_deep(
-    archive: Archive,
-    spark: SparkConfig,
-    patterns: Sequence[str],
-    *,
-    part: float,
-    seed: int | None,
-    restart: bool,
-    quiet: bool,
+    archive: Archive, spark: SparkConfig, options: CheckOptions, *, part: float, quiet: bool
 ) -> DeepCheckReport:
     from maxbrod.check.deep import deep_check  # noqa: PLC0415 - Spark: only for --deep
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
@@ -196,7 +130,14 @@ def _check_deep(
     stop = threading.Event()
     with stopping_by_signals(stop), progress_bar(shown=not quiet) as on_progress:
         return deep_check(
-            archive, spark, patterns, sample=part, seed=seed, restart=restart, on_progress=on_progress, stop=stop
+            archive,
+            spark,
+            options.topics,
+            sample=part,
+            seed=options.seed,
+            restart=options.restart,
+            on_progress=on_progress,
+            stop=stop,
         )
 
 
@@ -237,7 +178,7 @@ def _print_read(report: DeepCheckReport) -> None:
 
 
 def _words(verdict: Verdict, quick: CheckReport, found: DeepCheckReport | None) -> str:
-    """One verdict for all that was looked at, and what was not."""
+    """One verdict for everything that was checked, and what was not checked."""
     match verdict:
         case Verdict.WHOLE:
             return f"{verdict}: {_EXPLAINED}; {_NOT_READ}, {_NOT_ASKED}"

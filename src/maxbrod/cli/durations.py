@@ -1,4 +1,4 @@
-"""Times on the command line: a number and a unit."""
+"""Durations on the command line: a number and a unit."""
 
 from __future__ import annotations
 

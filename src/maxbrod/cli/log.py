@@ -1,4 +1,4 @@
-"""Shows what the parts below log while a command runs, such as that a broker is waited for."""
+"""Shows log messages while a command runs, such as that it waits for a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def showing_log(*, quiet: bool) -> Iterator[None]:
-    """On standard error, above a progress bar if there is one. Once, also where one block stands inside another."""
+    """Print log messages to standard error, above a progress bar. Nested blocks print each message once."""
     logger, handler = logging.getLogger("maxbrod"), _Lines()
     if not quiet and not any(isinstance(each, _Lines) for each in logger.handlers):
         logger.addHandler(handler)
@@ -29,12 +29,12 @@ def showing_log(*, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def warnings_on_stderr() -> Iterator[None]:
-    """Whatever nobody else shows, as Python does by itself, but for the stacks that py4j logs.
+    """Print warnings that no other handler prints, as Python does by default, except the stacks that py4j logs.
 
-    When a JVM is gone each of py4j's threads logs so as an error of the root logger, which cannot be turned off. The
-    call fails as well, and its error is what is told.
+    When a JVM has died, each of py4j's threads logs an error to the root logger, which cannot be turned off. The call
+    fails as well, and its error is reported.
     """
-    handler = _Rest()
+    handler = _Unhandled()
     handler.setLevel(logging.WARNING)
     logging.getLogger().addHandler(handler)
     try:
@@ -43,7 +43,7 @@ def warnings_on_stderr() -> Iterator[None]:
         logging.getLogger().removeHandler(handler)
 
 
-class _Rest(logging.StreamHandler[TextIO]):
+class _Unhandled(logging.StreamHandler[TextIO]):
     def filter(self, record: logging.LogRecord) -> bool:
         of_py4j = record.name.startswith("py4j") or Path(record.pathname).parent.name == "py4j"
         return not of_py4j and not _is_shown(record.name)

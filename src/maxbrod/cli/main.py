@@ -31,7 +31,7 @@ from maxbrod.sandbox import cli as sandbox
 _UsageProblem: Final[type[Exception]] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
 )
-"""What typer raises of a command line that cannot be right; it has no public name for the class."""
+"""What typer raises for a wrong command line; the class has no public name."""
 
 _SILENT: Final = frozenset({"--json", "--quiet", "-q"})
 
@@ -73,8 +73,8 @@ def root(
     """Backup and restore for Apache Kafka.
 
     Exit codes: 0 done and complete, 1 failed, 2 bad usage or configuration, 3 incomplete,
-    4 corrupt data found, 5 refused for safety, or not agreed to when asked (no, Ctrl-C, end of input).
-    A signal ends work well, with the code of what is left to do, usually 3; a second one ends it at once (130, 143).
+    4 corrupt data found, 5 refused for safety, or not confirmed (no, Ctrl-C, end of input).
+    A signal stops the work in an orderly way, usually with 3; a second one ends it at once (130, 143).
     """
 
 
@@ -83,9 +83,9 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; nothing but an exit code leaves here.
+    """Run one command and return its exit code. It raises nothing.
 
-    With `--json`, however it ends, one document has gone to standard output.
+    With `--json`, exactly one document goes to standard output, however the command ends.
     """
     as_json = "--json" in arguments
     with speaking(as_json=as_json), warnings_on_stderr():
@@ -98,22 +98,22 @@ def run(arguments: list[str]) -> int:
 
 def _run(arguments: list[str], *, as_json: bool) -> int:
     try:
-        # Whatever the verb, whoever waits for a store or a broker is told so.
+        # With any verb, the user sees that it waits for a store or a broker.
         with showing_log(quiet=not _SILENT.isdisjoint(arguments)):
             code = app(args=arguments, prog_name="maxbrod", standalone_mode=not as_json)
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else EXIT_FAILED
     except _UsageProblem as problem:
-        # Not told by the library that reads command lines, because that would be text.
-        raise _told(problem) from problem
+        # typer would print text, also where JSON is expected.
+        raise _usage_error(problem) from problem
     except typer.Abort:
-        raise MaxbrodError("it was interrupted", hint="run it again") from None
+        raise MaxbrodError("the command was interrupted", hint="run it again") from None
     except MaxbrodError:
         raise
     except Exception as error:
-        if _is_of_a_dead_jvm(error):
+        if _means_dead_jvm(error):
             hint = "run it again; set MAXBROD_SPARK_LOG to a file to keep Spark's log"
-            raise UnavailableError("Spark's JVM is gone: it was killed", operation="run on Spark", hint=hint) from None
+            raise UnavailableError("Spark's JVM has died: it was killed", operation="run on Spark", hint=hint) from None
         if not as_json:
             raise
         traceback.print_exc()
@@ -122,13 +122,13 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
     return code if isinstance(code, int) else EXIT_DONE
 
 
-def _is_of_a_dead_jvm(error: Exception) -> bool:
-    """Any call of PySpark's may be the one that finds nobody at the JVM's port, also one that only cleans up."""
+def _means_dead_jvm(error: Exception) -> bool:
+    """Whether the JVM has died. Any call of PySpark can find that out, also one that only cleans up."""
     of_py4j = type(error).__module__.startswith("py4j") and type(error).__name__ != "Py4JJavaError"
     return of_py4j or (isinstance(error, ConnectionError) and "py4j" in sys.modules)
 
 
-def _told(problem: Any) -> UsageError:  # noqa: ANN401 - typer has no public name for it
+def _usage_error(problem: Any) -> UsageError:  # noqa: ANN401 - typer has no public name for it
     context = getattr(problem, "ctx", None)
     command = "maxbrod" if context is None else context.command_path
     return UsageError(problem.format_message(), hint=f"see '{command} --help'")

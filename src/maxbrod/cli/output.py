@@ -1,4 +1,4 @@
-"""What every verb shares in speaking: `--json` for machines, colour and tables for people, quiet in a pipe."""
+"""The output that all verbs share: `--json` for programs, colour and tables for people, plain text in a pipe."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.text import Text
 
 from maxbrod.errors import EXIT_DONE
 from maxbrod.notices import verdict_of
+from maxbrod.options import JsonOption, declared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from maxbrod.errors import MaxbrodError
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help=declared(JsonOption)[0].option.help)]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMES: Final = {"day": "%Y-%m-%d", "minute": "%Y-%m-%d %H:%M", "second": "%Y-%m-%d %H:%M:%SZ"}
@@ -37,8 +38,8 @@ _FOLDED_WIDTH_MIN: Final = 12
 _NAME_LINES_MAX: Final = 3
 _PIPE_WIDTH: Final = 10_000
 
-# What a terminal acts upon instead of showing it, or what makes a text look like another one: controls, marks that turn
-# the direction of writing around, separators of lines, and letters without a width. Line feeds stay: rich parts lines.
+# Characters that a terminal acts on, or that make a text look like another one: controls, marks that reverse the
+# direction of writing, line separators, and characters without a width. Line feeds stay: rich splits lines.
 _STEERING: Final = (
     *(*range(10), *range(11, 32), *range(127, 160)),
     *(0xAD, 0x61C, 0x180E, 0xFEFF),
@@ -46,22 +47,22 @@ _STEERING: Final = (
     *range(0xE0000, 0xE0080),
 )
 _CONTROLS: Final = dict.fromkeys(_STEERING, "\N{REPLACEMENT CHARACTER}")
-# What is below a space is escaped in any JSON; that between values is no part of a text.
+# Controls below the space are escaped in any JSON; those between values are not part of a text.
 _ESCAPES: Final = {code: json.dumps(chr(code))[1:-1] for code in _STEERING if code > ord(" ")}
 
 
 def safe_text(text: str) -> str:
-    """Without what would steer a terminal: clients call groups and headers what they like."""
+    """Replace characters that control a terminal: clients choose the names of groups and headers."""
     return text.translate(_CONTROLS)
 
 
 def safe_json(text: str) -> str:
-    """The same document, with escapes for what would steer a terminal. Other tools' JSON may have it raw."""
+    """The same document, with characters that control a terminal escaped. Other tools' JSON may contain them raw."""
     return text.translate(_ESCAPES)
 
 
 class _Shown:
-    """Anything that rich renders, without what would steer the terminal."""
+    """Anything that rich renders, without characters that control the terminal."""
 
     def __init__(self, what: ConsoleRenderable) -> None:
         self._what = what
@@ -77,7 +78,7 @@ class _Plainly(RenderHook):
 
 
 class _Console(Console):
-    """As wide as its tables need where nobody looks at it: in a pipe no name is folded or cut."""
+    """As wide as its tables need in a pipe, so that no name is folded or cut."""
 
     @property
     def size(self) -> ConsoleDimensions:
@@ -91,7 +92,7 @@ class _Console(Console):
 
 
 def console(**options: Any) -> Console:  # noqa: ANN401 - rich's own
-    """Text is text: brackets and colons in a name are neither markup nor emoji."""
+    """A console that prints text as it is: brackets and colons in a name are neither markup nor emoji."""
     made = _Console(markup=False, emoji=False, **options)
     made.push_render_hook(_Plainly())
     return made
@@ -102,7 +103,7 @@ err = console(stderr=True)
 
 
 class _Standard:
-    """What has gone to standard output of one command."""
+    """What one command has printed to standard output."""
 
     document_printed = False
     lines = False
@@ -110,52 +111,52 @@ class _Standard:
 
 @contextmanager
 def speaking(*, as_json: bool) -> Iterator[None]:
-    """For the length of one command. With `as_json`, whatever is for people goes to standard error."""
+    """For the duration of one command. With `as_json`, text for people goes to standard error."""
     _Standard.document_printed = _Standard.lines = False
     if as_json:
         out.file = sys.stderr
     try:
         yield
     finally:
-        out._file = None  # noqa: SLF001 - standard output again, whatever that is by then
+        out._file = None  # noqa: SLF001 - standard output again, as it is at that time
 
 
 def print_json(document: object) -> None:
-    """One document on standard output, nothing else: the contract of `--json`."""
+    """Print one document to standard output, and nothing else: the contract of `--json`."""
     text = json.dumps(document, indent=None if _Standard.lines else 2, sort_keys=False, default=str)
     print_document(text)
 
 
 def print_json_line(document: object) -> None:
-    """One of several, for those who read them as they come: all that follow are lines, too, an error as well."""
+    """Print one of several documents as a line. All that follow are lines, too, including an error."""
     _Standard.lines = True
     print_json(document)
     _Standard.document_printed = False
 
 
 def print_document(text: str) -> None:
-    """JSON that is text already."""
+    """Print JSON that is already text."""
     _Standard.document_printed = True
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def print_error(error: MaxbrodError, *, as_json: bool) -> None:
-    # A verb that has told in its document how it ended may raise all the same: one document is enough.
+    # A verb may raise after it has printed its document, which says how it ended: one document is enough.
     if as_json and not _Standard.document_printed:
         print_json(error.as_dict())
         return
-    # Text, not markup: a message may quote a regex or a header with brackets in it.
+    # Text, not markup: a message may quote a regular expression or a header with brackets.
     err.print(Text.assemble(("error: ", "bold red"), _one(str(error))), soft_wrap=True)
     if error.hint:
         err.print(Text.assemble(("hint:  ", "bold yellow"), _one(error.hint)), soft_wrap=True)
 
 
 class _Name:
-    """A name on a few lines at the most: the middle of a longer one is left out, in which names differ least."""
+    """A name on at most a few lines. A longer one loses its middle, in which names differ least."""
 
     def __init__(self, name: str) -> None:
-        # Before it is laid out: what has no width here has one then.
+        # Before the layout: replacement characters have a width.
         self._name = Text(safe_text(name), overflow="fold")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -166,7 +167,7 @@ class _Name:
 
 
 def shortened(text: Text, width: int) -> Text:
-    """The text, or its begin and its end if it has more letters than that."""
+    """The text, or its beginning and its end if it is longer than `width`."""
     if len(text) <= width:
         return text
     end = (width - 1) // 2
@@ -184,7 +185,7 @@ class _Table(Table):
 def table(title: str, *headings: str) -> Table:
     """A table that fits 80 columns, as terminals at 3 a.m. are small.
 
-    A heading with `>` before it is for numbers; with `*`, for names that are folded where they would be cut off.
+    A heading with `>` is for numbers; one with `*` for names, which are folded instead of cut off.
     """
     made = _Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
@@ -200,7 +201,7 @@ def table(title: str, *headings: str) -> Table:
 
 
 def stored_bytes(stored: int, raw: int) -> str:
-    """What an archive takes, and of how much log. Other layouts do not know the latter: both are the same there."""
+    """The size of an archive and of its log. Other layouts do not record the latter: both are the same there."""
     return f"{human_bytes(stored)} stored" + ("" if raw == stored else f" of {human_bytes(raw)} of log")
 
 
@@ -213,12 +214,12 @@ def human_bytes(count: float) -> str:
 
 
 def human_count(count: int) -> str:
-    """To the last one, while that is short enough for a table."""
+    """The exact number, if it is short enough for a table."""
     return f"{count:,}" if count < 10**10 else f"{count / 1e9:,.1f} G"
 
 
 def human_time(timestamp_ms: int | None, *, to: Literal["day", "minute", "second"] = "second") -> str:
-    """UTC. A record may carry any 64 bits as its time, also what no calendar has."""
+    """In UTC. The timestamp of a record can be any 64-bit number, also outside the calendar."""
     if timestamp_ms is None:
         return ""
     try:
@@ -228,15 +229,15 @@ def human_time(timestamp_ms: int | None, *, to: Literal["day", "minute", "second
 
 
 def ending(exit_code: int) -> str:
-    """How a run ended, from its exit code."""
+    """How a run ended, by its exit code."""
     return verdict_of(exit_code) if exit_code == EXIT_DONE else f"{verdict_of(exit_code)}, exit {exit_code}"
 
 
 def print_line(text: str) -> None:
-    """One line as it is: names may hold what rich takes for markup."""
+    """Print one line as it is: names may contain what rich takes for markup."""
     out.print(_one(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _one(text: str) -> str:
-    """What goes on below is set in, so that no name can pass for a line of ours."""
+    """Indent further lines, so that no name can pass for a line of maxbrod's own."""
     return text.replace("\n", "\n  ")

@@ -24,7 +24,7 @@ _MEASURED: Final = frozenset({"reading", "restoring", "comparing"})
 
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[OnProgress]:
-    """What to call with each step. The bar is gone when the block ends: what stays is the summary."""
+    """Yield a function to call with each step. The bar disappears when the block ends."""
     if not shown or not err.is_terminal:
         yield silent
         return
@@ -32,39 +32,39 @@ def progress_bar(*, shown: bool) -> Iterator[OnProgress]:
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[detail]}"),
         TimeElapsedColumn(),
         console=err,
         transient=True,
-        # A pipe gets what is printed, not the terminal that standard error is.
+        # If standard output is a pipe, what is printed goes there, not to the terminal of the bar.
         redirect_stdout=sys.stdout.isatty(),
     ) as bar:
         yield _Steps(bar)
 
 
 class _Steps:
-    """Moves the bar. Steps come from more than one thread, which rich allows."""
+    """Updates the bar. Steps come from several threads, which rich allows."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
-        self._task = bar.add_task("", total=None, told="")
+        self._task = bar.add_task("", total=None, detail="")
         self._reading_since: float | None = None
 
     def __call__(self, step: Progress) -> None:
         if step.phase not in _MEASURED:
             self._reading_since = None
-            self._bar.update(self._task, description=step.phase, told="")
+            self._bar.update(self._task, description=step.phase, detail="")
             return
         if self._reading_since is None or not step.bytes_done:
-            # Spark starts when the first task is there to run, and its start is not what reading takes.
+            # Spark starts with the first task, and its start must not count as reading time.
             self._reading_since = time.monotonic()
-        told = describe(step, time.monotonic() - self._reading_since)
+        detail = describe(step, time.monotonic() - self._reading_since)
         done, total = step.bytes_done, step.bytes_total or None
-        self._bar.update(self._task, description=step.phase, completed=done, total=total, told=told)
+        self._bar.update(self._task, description=step.phase, completed=done, total=total, detail=detail)
 
 
 def describe(step: Progress, took_s: float) -> str:
-    """Bytes, records, rate, and the time that is left if it goes on like this."""
+    """Bytes, records, rate, and the remaining time at this rate."""
     words = [f"{human_bytes(step.bytes_done)} of {human_bytes(step.bytes_total)}"]
     if step.records_done:
         words.append(f"{step.records_done:,} records")

@@ -1,6 +1,6 @@
-"""SIGTERM and Ctrl-C: the first one asks the work to end well, the second ends it at once.
+"""SIGTERM and Ctrl-C: the first signal stops the work in an orderly way, the second one ends the process at once.
 
-Ending at once loses nothing that is committed: an archive stands any `kill -9`.
+Ending at once loses nothing that is committed: an archive survives any `kill -9`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-COMMITTING: Final = "what is being read is finished and committed first"
+COMMITTING: Final = "records being read are committed first"
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 @contextmanager
 def stopping_by_signals(stop: threading.Event, *, what: str = COMMITTING) -> Iterator[None]:
-    """Within the block, the first signal sets `stop`. `what` is done before it ends."""
+    """Within the block, the first signal sets `stop`. The message about it contains `what`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -31,7 +31,7 @@ def stopping_by_signals(stop: threading.Event, *, what: str = COMMITTING) -> Ite
         if stop.is_set():
             _end_at_once(number)
         stop.set()
-        _say(f"\nstopping: {what}; once more ends it at once\n".encode())
+        _write(f"\nstopping: {what}; a second signal ends it at once\n".encode())
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
@@ -43,10 +43,10 @@ def stopping_by_signals(stop: threading.Event, *, what: str = COMMITTING) -> Ite
 
 @contextmanager
 def ending_by_interrupt() -> Iterator[None]:
-    """Within the block, Ctrl-C ends the process at once, and Spark with it: for what changes nothing.
+    """Within the block, Ctrl-C ends the process at once, and Spark with it. For commands that change nothing.
 
-    PySpark's own way is to cancel its jobs over the connection on which the interrupted call still waits for its
-    answer: it then waits for the job, or prints tracebacks.
+    PySpark itself cancels its jobs over the connection on which the interrupted call still waits for a response: it
+    then waits for the job, or prints tracebacks.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -60,12 +60,12 @@ def ending_by_interrupt() -> Iterator[None]:
 
 def _end_at_once(number: int) -> None:
     if os.isatty(2):
-        _say(_SHOW_CURSOR)
+        _write(_SHOW_CURSOR)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
-def _say(text: bytes) -> None:
-    # Not through Python's own streams: the signal may have come while they were being written.
+def _write(text: bytes) -> None:
+    # Not through Python's streams: the signal may have interrupted a write to them.
     with suppress(OSError):
         os.write(2, text)

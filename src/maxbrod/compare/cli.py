@@ -1,93 +1,28 @@
-"""`maxbrod compare`: whether a cluster has exactly what an archive, or another cluster, has."""
+"""`maxbrod compare`: compares a cluster with an archive or with another cluster."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from maxbrod.backup.cli_options import (
-    BootstrapOption,
-    CommandConfigOption,
-    MasterOption,
-    PatienceOption,
-    QuietFlag,
-    with_flags,
-)
-from maxbrod.cli.options import (
-    ArchiveOption,
-    ConfigOption,
-    LayoutOption,
-    S3EndpointOption,
-    S3PathStyleOption,
-    S3RegionOption,
-    find_place,
-)
-from maxbrod.cli.output import JsonFlag, err, print_json
-from maxbrod.compare.cli_options import (
-    AsOfOption,
-    DifferencesOption,
-    ExcludeOption,
-    IgnoreOption,
-    OffsetsOption,
-    PartitionOption,
-    PrefixOption,
-    RangeOption,
-    RenameOption,
-    RestoreOption,
-    SinceOption,
-    SourceConfigOption,
-    SourceOption,
-    SuffixOption,
-    TopicIdOption,
-    TopicOption,
-    UntilOption,
-    compare_request_of,
-)
+from maxbrod.cli.commands import Call, command, kafka_of
+from maxbrod.cli.output import err, print_json
+from maxbrod.compare.options import CompareOptions
 from maxbrod.errors import UsageError
+from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from maxbrod.compare.plan.pairs import CompareRequest
     from maxbrod.config import Config, KafkaConfig
 
 
-def compare(
-    bootstrap: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
-    archive: ArchiveOption = None,
-    layout: LayoutOption = None,
-    config: ConfigOption = None,
-    s3_endpoint: S3EndpointOption = None,
-    s3_region: S3RegionOption = None,
-    s3_path_style: S3PathStyleOption = None,
-    source: SourceOption = None,
-    source_command_config: SourceConfigOption = None,
-    topic: TopicOption = None,
-    exclude: ExcludeOption = None,
-    partition: PartitionOption = None,
-    ranges: RangeOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    as_of: AsOfOption = None,
-    topic_id: TopicIdOption = None,
-    rename: RenameOption = None,
-    prefix: PrefixOption = "",
-    suffix: SuffixOption = "",
-    restore: RestoreOption = None,
-    offsets: OffsetsOption = "auto",
-    ignore: IgnoreOption = None,
-    differences: DifferencesOption = 10,
-    patience: PatienceOption = None,
-    master: MasterOption = None,
-    quiet: QuietFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+@command("compare", CompareOptions, before=(ClusterOptions, *PLACE), after=(SparkOptions, QuietOption, JsonOption))
+def compare(call: Call[CompareOptions]) -> None:
     """Compare an archive with live topics, or live topics with others: every record, every field.
 
-    Only committed records count. The topics of --bootstrap are the target. Ends with 0 if all is equal, with 3 if
-    anything differs, and with another code where something could not be read.
+    Only committed records count. The topics of --bootstrap are the target. The exit code is 0 if everything is equal, 3
+    if anything differs, and another code if something could not be read.
 
     For example:
 
@@ -97,51 +32,19 @@ def compare(
 
       maxbrod compare --source broker1:9092 --bootstrap dr1:9092 --topic 'orders-*' --ignore timestamp
     """
-    live = source is not None or source_command_config is not None
-    if live and archive is not None:
-        raise UsageError("an archive and a cluster cannot both be compared with", hint="give --archive or --source")
-    settings = _settings(
-        config, archive, live=live, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style
-    )
-    settings = with_flags(
-        settings, bootstrap=bootstrap, command_config=command_config, master=master, start=None, patience=patience
-    )
-    request = compare_request_of(
-        topic=topic,
-        exclude=exclude,
-        partition=partition,
-        ranges=ranges,
-        since=since,
-        until=until,
-        as_of=as_of,
-        topic_id=topic_id,
-        rename=rename,
-        prefix=prefix,
-        suffix=suffix,
-        restore=restore,
-        offsets=offsets,
-        ignore=ignore,
-        differences=differences,
-    )
-    cluster = _source(settings, source, source_command_config) if live else None
-    raise typer.Exit(_run(settings, request, cluster, quiet=quiet, as_json=as_json))
+    from maxbrod.compare.functions import compare_request_of  # noqa: PLC0415 - numpy: not for `--help`
 
-
-def _settings(config: Path | None, archive: str | None, *, live: bool, **s3: Any) -> Config:  # noqa: ANN401 - flags
-    from maxbrod.config import Config, load_config  # noqa: PLC0415 - pydantic: not for `--help`
-
-    if live:
-        return Config() if config is None else load_config(config)
-    place = find_place(archive, config, **s3)
-    return place.config.model_copy(update={"archive": place.url, "storage": place.storage})
-
-
-def _source(settings: Config, bootstrap: str | None, command_config: Path | None) -> KafkaConfig:
-    empty = settings.model_copy(update={"kafka": None})
-    found = with_flags(empty, bootstrap=bootstrap, command_config=command_config, master=None, start=None).kafka
-    if found is None:
-        raise UsageError("no cluster is named to compare with", hint="give --source HOST:PORT")
-    return found
+    options, settings = call.options, call.config
+    source = None
+    if options.source is not None or options.source_command_config is not None:
+        if "archive" in call.given:
+            raise UsageError("compare either with an archive or with a cluster", hint="give --archive or --source")
+        source = kafka_of(None, options.source, options.source_command_config)
+        settings = settings.model_copy(update={"archive": None})
+    else:
+        settings = settings.model_copy(update={"archive": call.archive})
+    request = compare_request_of(options)
+    raise typer.Exit(_run(settings, request, source, quiet=call.quiet, as_json=call.as_json))
 
 
 def _run(settings: Config, request: CompareRequest, source: KafkaConfig | None, *, quiet: bool, as_json: bool) -> int:

@@ -1,21 +1,23 @@
-"""The comparison as a plain function, for Python programs: as small as the command line, with the same words."""
+"""The comparison as a Python function, with the options of the command line."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from maxbrod.archive.selection import words_of
-from maxbrod.compare.plan.pairs import DIFFERENCES_DEFAULT, CompareRequest, parse_fields, parse_match
+from maxbrod.compare.plan.pairs import CompareRequest, parse_fields, parse_match
 from maxbrod.compare.run import Comparison
-from maxbrod.config import Config, KafkaConfig, kafka_config, load_config
+from maxbrod.config import Config, KafkaConfig, config_with, kafka_config
 from maxbrod.engine.progress import silent
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import RestoreRequest, request_options
+from maxbrod.restore.functions import selection_of
+from maxbrod.restore.plan.request import RestoreRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Unpack
 
+    from maxbrod.compare.keywords import CompareKeywords
+    from maxbrod.compare.options import CompareOptions
     from maxbrod.compare.report import CompareReport
     from maxbrod.config import StorageConfig
     from maxbrod.engine.progress import OnProgress
@@ -26,71 +28,54 @@ def compare(
     *,
     bootstrap: str | None = None,
     archive: str | Path | None = None,
-    topics: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
-    rename: str | Iterable[str] = (),
-    prefix: str = "",
-    suffix: str = "",
-    restore: str | None = None,
-    offsets: str = "auto",
-    ignore: str | Iterable[str] = (),
-    differences: int = DIFFERENCES_DEFAULT,
     source: KafkaConfig | Mapping[str, str] | str | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
     config: Config | Path | str | None = None,
     kafka: KafkaConfig | Mapping[str, str] | None = None,
     storage: StorageConfig | None = None,
     session: Session | None = None,
     on_progress: OnProgress = silent,
-    **selection: Any,  # noqa: ANN401 - fields of any type
+    **options: Unpack[CompareKeywords],
 ) -> CompareReport:
     """Compare live topics with an archive, or with those of another cluster: every record, every field.
 
     Args:
         bootstrap: the cluster whose topics are the target.
-        archive: what they are compared with, unless `source` is given.
-        topics: of the source: names, globs, or regular expressions between slashes; all without.
-        exclude: the same, for topics to leave out.
-        rename: what topics are called at the target, such as `orders=orders-copy`.
-        prefix: what the target's names have before the source's.
-        suffix: what they have behind them.
-        restore: the restore that made the target; without, it is looked for.
-        offsets: auto, exact, append or set.
-        ignore: fields that may differ, such as `timestamp`.
-        differences: how many are told.
-        source: another cluster: `host:port`, or how to reach it.
-        config: a configuration, or the YAML file that has it; what else is given here wins over it.
-        kafka: how to reach the target, or the client properties of Kafka's own tools.
+        archive: the archive to compare with, unless `source` is given.
+        source: another cluster to compare with: `host:port`, or how to reach it.
+        since_ms: `since` in milliseconds.
+        until_ms: `until` in milliseconds.
+        config: a configuration, or the path of a configuration file. All other arguments override it.
+        kafka: how to reach the target, or client properties of Kafka's own tools.
         storage: how to reach the archive, beyond its URL.
-        session: a Spark session to use, which stays open.
-        on_progress: is called with each step.
-        selection: any other field of `maxbrod.restore.plan.request.RestoreRequest`, such as `since_ms` or `partitions`.
+        session: a Spark session to use. It stays open.
+        on_progress: called with each step.
+        options: the options of `maxbrod compare`, such as `topics` or `ignore`; docs/reference has them all.
 
     Returns:
-        The report. Look at `.equal`: what differs, or could not be read, is told there, not raised.
+        The report. Check `.equal`: differences, and what could not be read, are reported there, not raised.
 
     Raises:
         MaxbrodError: nothing could be compared.
     """
-    base = config if isinstance(config, Config) else Config() if config is None else load_config(Path(config))
-    changed = {
-        "archive": str(archive) if archive is not None else base.archive,
-        "kafka": kafka_config(base.kafka, kafka, bootstrap),
-        "storage": storage or base.storage,
-    }
-    renamed = parse_rename(words_of(rename), prefix=prefix, suffix=suffix)
-    request = CompareRequest(
-        selection=RestoreRequest(
-            topics=words_of(topics),
-            exclude=words_of(exclude),
-            rename=renamed,
-            **request_options(selection, "comparison"),
-        ),
-        match=parse_match(offsets),
-        ignored=parse_fields(words_of(ignore)),
-        differences=differences,
-        restore=restore,
-    )
+    if since_ms is not None:
+        options["since"] = since_ms
+    if until_ms is not None:
+        options["until"] = until_ms
+    whole = config_with(config, "compare", options, archive=archive, bootstrap=bootstrap, kafka=kafka, storage=storage)
     other = KafkaConfig(bootstrap=source) if isinstance(source, str) else kafka_config(None, source, None)
-    whole = base.model_copy(update=changed)
+    request = compare_request_of(whole.compare)
     with Comparison(whole, request, source=other, session=session, on_progress=on_progress) as work:
         return work.run()
+
+
+def compare_request_of(options: CompareOptions) -> CompareRequest:
+    """UsageError: a value has no meaning, or two contradict each other."""
+    return CompareRequest(
+        selection=RestoreRequest(**selection_of(options)),
+        match=parse_match(options.offsets),
+        ignored=parse_fields(options.ignore),
+        differences=options.differences,
+        restore=options.restore,
+    )

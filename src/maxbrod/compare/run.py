@@ -71,7 +71,7 @@ class Comparison:
         self._config, self._request, self._session = config, request, session
         self._on_progress = on_progress
         self._undo = ExitStack()
-        self._patience_s = config.backup.patience
+        self._patience_s = config.patience
         self._archive: Archive | None = None
         if source is None and config.archive is not None:
             self._archive = open_archive(config.archive, config.storage, layout=config.layout)

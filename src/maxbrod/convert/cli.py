@@ -3,90 +3,31 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from maxbrod.backup.cli_options import (
-    AcceptLossOption,
-    CodecOption,
-    LayoutExtraOption,
-    MasterOption,
-    QuietFlag,
-    SegmentBytesOption,
-    SegmentRecordsOption,
-    TopicOption,
-    layout_extras,
-)
-from maxbrod.cli.options import ConfigOption, S3EndpointOption, S3PathStyleOption, S3RegionOption, find_place
-from maxbrod.cli.output import JsonFlag, human_bytes, out, print_json, print_line, table
+from maxbrod.cli.commands import Call, command
+from maxbrod.cli.output import human_bytes, out, print_json, print_line, table
+from maxbrod.convert.options import ConvertOptions
+from maxbrod.errors import UsageError
+from maxbrod.options import JsonOption, QuietOption, SparkOptions, StorageOptions
 from maxbrod.transform.summary import print_changes
 
 if TYPE_CHECKING:
+    from maxbrod.config import Config
     from maxbrod.convert.report import ConvertedTopic, ConvertReport
-    from maxbrod.convert.run import Convert
+    from maxbrod.convert.run import Convert, ConvertRequest
 
 _NOTICES_SHOWN: Final = 20
 
 
-def convert(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="The archive to convert, in any layout.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="Where it goes: empty, or converted to before.")],
-    to: Annotated[
-        str, typer.Option("--to", metavar="NAME", help="kafka (our own), kbak, kbs, binlog, avro or parquet.")
-    ],
-    from_layout: Annotated[
-        str | None,
-        typer.Option("--from", metavar="NAME", help="The layout of SRC; looked for without.", show_default=False),
-    ] = None,
-    from_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--from-option",
-            metavar="K=V",
-            help="What only the layout of SRC knows, such as uncommitted_tail=true of logdir; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    topic: TopicOption = None,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            "--where",
-            metavar="SQL",
-            help="Only records that this is true of, as of restore; --to kafka only.",
-            show_default=False,
-        ),
-    ] = None,
-    select: Annotated[
-        str | None,
-        typer.Option(
-            "--select",
-            metavar="SQL",
-            help="Rewrite key, value, headers or timestamp, as of restore; --to kafka only.",
-            show_default=False,
-        ),
-    ] = None,
-    codec: CodecOption = None,
-    segment_bytes: SegmentBytesOption = None,
-    segment_records: SegmentRecordsOption = None,
-    layout_option: LayoutExtraOption = None,
-    accept_loss: AcceptLossOption = None,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Read both sides again, and compare every record.")
-    ] = True,
-    config: ConfigOption = None,
-    s3_endpoint: S3EndpointOption = None,
-    s3_region: S3RegionOption = None,
-    s3_path_style: S3PathStyleOption = None,
-    master: MasterOption = None,
-    quiet: QuietFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Convert an archive into another layout, and prove that all records are there.
+@command("convert", ConvertOptions, after=(StorageOptions, SparkOptions, QuietOption, JsonOption))
+def convert(call: Call[ConvertOptions]) -> None:
+    """Convert an archive into another layout, and verify that all records are there.
 
-    What the target has already is left alone: a conversion that was interrupted goes on, and one that is run again
-    takes what is new. Ends with 4 if records cannot be read, or are not the same on both sides.
+    Records that the target already has are not written again: a conversion that was interrupted resumes, and a later
+    one adds what is new. The exit code is 4 if records cannot be read, or differ between the two archives.
 
     For example:
 
@@ -96,41 +37,20 @@ def convert(
 
       maxbrod convert /backups/kafka /backups/clean --to kafka --where "key != 'user-17'"
     """
-    from maxbrod.archive.foreign_target import TargetRequest  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-    from maxbrod.convert.run import Convert, ConvertRequest  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-    from maxbrod.transform.plan import Transform  # noqa: PLC0415
+    from maxbrod.convert.run import Convert  # noqa: PLC0415 - Arrow and Delta: not for `--help`
 
-    place = find_place(source, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    spark = place.config.spark if master is None else place.config.spark.model_copy(update={"master": master})
-    request = ConvertRequest(
-        source_url=source,
-        source=place.storage,
-        target_url=target,
-        target=place.storage,
-        source_layout=from_layout,
-        source_extra=layout_extras(from_option) or {},
-        topics=tuple(topic or ()),
-        transform=None if where is None and select is None else Transform(where=where, select=select),
-        verify=verify,
-        to=TargetRequest(
-            layout=to,
-            codec=codec,
-            segment_bytes=None if segment_bytes is None else _bytes(segment_bytes),
-            segment_records=segment_records,
-            extra=layout_extras(layout_option),
-            accept_loss=bool(accept_loss),
-        ),
-    )
+    quiet, as_json = call.quiet, call.as_json
+    request = _request(call.options, call.config)
     stop = threading.Event()
     with (
         stopping_by_signals(stop),
         progress_bar(shown=not (quiet or as_json)) as on_progress,
-        Convert(request, spark, on_progress=on_progress, stop=stop) as work,
+        Convert(request, call.config.spark, on_progress=on_progress, stop=stop) as work,
     ):
         if not quiet and not as_json:
-            _tell(work)
+            _print_losses(work)
         report = work.run()
     if as_json:
         print_json(report.as_dict())
@@ -139,20 +59,45 @@ def convert(
     raise typer.Exit(report.exit_code)
 
 
-def _bytes(text: str) -> int:
-    from maxbrod.config import BackupConfig  # noqa: PLC0415 - pydantic: not for `--help`
+def _request(options: ConvertOptions, config: Config) -> ConvertRequest:
+    from maxbrod.archive.foreign_target import TargetRequest  # noqa: PLC0415 - not for `--help`
+    from maxbrod.convert.run import ConvertRequest  # noqa: PLC0415
+    from maxbrod.transform.plan import Transform  # noqa: PLC0415
 
-    return BackupConfig.model_validate({"segment_bytes": text}).segment_bytes
+    if options.source is None or options.target is None:
+        raise UsageError("a conversion needs SRC and DST", hint="see 'maxbrod convert --help'")
+    if options.to is None:
+        raise UsageError("--to is missing", hint="see 'maxbrod convert --help'")
+    transformed = options.where is not None or options.select is not None
+    return ConvertRequest(
+        source_url=options.source,
+        source=config.storage,
+        target_url=options.target,
+        target=config.storage,
+        source_layout=options.from_layout,
+        source_extra=options.from_options,
+        topics=options.topics,
+        transform=Transform(where=options.where, select=options.select) if transformed else None,
+        verify=options.verify,
+        to=TargetRequest(
+            layout=options.to,
+            codec=options.codec,
+            segment_bytes=options.segment_bytes,
+            segment_records=options.segment_records,
+            extra=options.layout_options or None,
+            accept_loss=options.accept_loss,
+        ),
+    )
 
 
-def _tell(work: Convert) -> None:
+def _print_losses(work: Convert) -> None:
     print_line(f"from the layout {work.source_layout} into {work.target.url}")
     for loss in work.target.losses:
         print_line(f"{'lost' if loss.real else 'not kept'} in this layout: {loss.what}")
 
 
 def print_report(report: ConvertReport, *, quiet: bool, done: str | None = None) -> None:
-    """`done` says what was done, where that is not what one calls a conversion."""
+    """`done` names what was done, if that is not called a conversion."""
     for notice in report.notices[:_NOTICES_SHOWN]:
         print_line(f"{notice.kind}: {notice}")
         if notice.hint:
@@ -179,7 +124,7 @@ def print_report(report: ConvertReport, *, quiet: bool, done: str | None = None)
 
 
 def _proof(topic: ConvertedTopic) -> tuple[str, str, str]:
-    """What both sides have in common."""
+    """The cells that prove the copy."""
     return (
         "" if topic.target_records is None else f"{topic.target_records:,}",
         "" if topic.target_digest is None else topic.target_digest[:16],

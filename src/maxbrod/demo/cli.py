@@ -1,4 +1,4 @@
-"""`maxbrod demo`: the main job, start to end, on a real cluster in a box that is gone afterwards."""
+"""`maxbrod demo`: backup, loss and restore from start to end, on a temporary cluster."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """All that the demo has seen."""
+class _Findings:
+    """The findings of the demo."""
 
     archived: list[Archived]
     run: BackupReport
@@ -36,13 +36,13 @@ class _Told:
     resumed: list[Resumed]
 
     def restored(self, topic: str) -> int:
-        """How many records of the restored topic are as they were, at their own offsets; -1 if one is not."""
+        """The number of restored records that are equal at their offsets; -1 if one differs."""
         mine = [each for each in self.compared.partitions if each.source_topic == topic]
         return sum(each.target_records for each in mine) if mine and all(each.equal for each in mine) else -1
 
     @property
     def lacking(self) -> list[str]:
-        """Topics of which a record is missing, is not as it was, or was read twice or never."""
+        """Topics with a record that is missing, differs, or was read twice or never."""
         lost = [
             each.inventory.topic
             for each in self.archived
@@ -56,14 +56,14 @@ class _Told:
 
 
 def demo(
-    records: Annotated[int, typer.Option(min=100, help="About how many records to produce.")] = 300_000,
-    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers.")] = 1,
+    records: Annotated[int, typer.Option(min=100, help="Approximate number of records to produce.")] = 300_000,
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 1,
     as_json: JsonFlag = False,
 ) -> None:
-    """Start a real Kafka cluster, fill it, back it up, lose every topic, restore them, and account for every record.
+    """Start a real Kafka cluster, fill it, back it up, delete every topic, restore them, and account for every record.
 
-    A consumer group reads a part before and the rest after, and nothing twice. Cluster and archive live in a temporary
-    folder and are removed at the end. The first run downloads Kafka.
+    A consumer group reads a part of the records before and the rest afterwards, and none twice. Cluster and archive are
+    in a temporary folder, which is removed at the end. The first run downloads Kafka.
     """
     from maxbrod.backup.functions import backup  # noqa: PLC0415 - kafka-python and numba: not for `--help`
     from maxbrod.config import SparkConfig  # noqa: PLC0415
@@ -98,57 +98,57 @@ def demo(
                 compared = story.compare(cluster, archive, session)
             with _step(f"{story.GROUP} reads on"):
                 resumed = story.read_on(cluster, before, acknowledged)
-    _report(_Told(archived=found, run=report, compared=compared, resumed=resumed), as_json=as_json)
+    _report(_Findings(archived=found, run=report, compared=compared, resumed=resumed), as_json=as_json)
 
 
 @contextmanager
 def _step(name: str) -> Iterator[None]:
-    """Say on standard error what goes on and how long it took; standard output is for the result."""
+    """Print the step and its duration to standard error; standard output is for the result."""
     started = time.monotonic()
     with err.status(f"{name} …"):
         yield
     err.print(f"[green]✓[/green] {name} [dim]{time.monotonic() - started:.1f} s[/dim]", highlight=False, markup=True)
 
 
-def _report(told: _Told, *, as_json: bool) -> None:
+def _report(findings: _Findings, *, as_json: bool) -> None:
     if as_json:
-        topics = [{**each.as_dict(), "restored": told.restored(each.inventory.topic)} for each in told.archived]
-        group = [{**asdict(each), "exact": each.exact} for each in told.resumed]
+        topics = [{**each.as_dict(), "restored": findings.restored(each.inventory.topic)} for each in findings.archived]
+        group = [{**asdict(each), "exact": each.exact} for each in findings.resumed]
         print_json(
             {
-                "complete": told.complete,
+                "complete": findings.complete,
                 "topics": topics,
                 "group": group,
-                "run": told.run.as_dict(),
-                "comparison": told.compared.as_dict(),
+                "run": findings.run.as_dict(),
+                "comparison": findings.compared.as_dict(),
             }
         )
     else:
-        out.print(_table(told))
-        for each in told.resumed:
+        out.print(_table(findings))
+        for each in findings.resumed:
             print_line(
                 f"{story.GROUP} had read {each.before:,} of {each.topic}, went on at offset {each.went_on_at:,}, "
                 f"and read {each.after:,} more"
             )
-        print_notices(told.run, out)
-    if not told.complete:
-        what = f"records are missing or not as they were: {', '.join(told.lacking) or 'see the notices'}"
+        print_notices(findings.run, out)
+    if not findings.complete:
+        what = f"records are missing or not as they were: {', '.join(findings.lacking) or 'see the notices'}"
         raise IncompleteError(what, hint="this is a bug in maxbrod: please report it")
     if not as_json:
-        total = sum(each.acknowledged for each in told.archived)
+        total = sum(each.acknowledged for each in findings.archived)
         text = f": all {total:,} acknowledged records were archived byte for byte, lost, and restored at their offsets"
         out.print(f"[bold green]complete[/bold green]{text}", highlight=False, markup=True, soft_wrap=True)
         print_line("equal in every field; the group read each record once")
 
 
-def _table(told: _Told) -> Table:
+def _table(findings: _Findings) -> Table:
     numbers = (">parts", ">acknowledged", ">archived", ">aborted", ">log", ">stored", ">restored")
     shown = table("Backed up, lost, restored, compared", "topic", *numbers)
-    for each in told.archived:
+    for each in findings.archived:
         held = each.inventory
         counts = (held.partitions, each.acknowledged, held.records, held.aborted)
         sizes = (held.bytes, each.stored_bytes)
-        back = told.restored(held.topic)
+        back = findings.restored(held.topic)
         shown.add_row(
             held.topic,
             *(f"{count:,}" for count in counts),

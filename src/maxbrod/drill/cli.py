@@ -1,4 +1,4 @@
-"""`maxbrod drill`: proves that an archive can be restored, by restoring a part of it, and signs what it found."""
+"""`maxbrod drill`: proves that an archive can be restored, by restoring a part of it, and signs a report."""
 
 from __future__ import annotations
 
@@ -7,29 +7,15 @@ import tempfile
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from maxbrod.backup.cli_options import (
-    BootstrapOption,
-    CommandConfigOption,
-    MasterOption,
-    PatienceOption,
-    QuietFlag,
-    with_flags,
-)
-from maxbrod.cli.options import (
-    ArchiveOption,
-    ConfigOption,
-    LayoutOption,
-    S3EndpointOption,
-    S3PathStyleOption,
-    S3RegionOption,
-    find_place,
-)
-from maxbrod.cli.output import JsonFlag, err, print_json, print_line
+from maxbrod.cli.commands import Call, command
+from maxbrod.cli.output import err, print_json, print_line
+from maxbrod.drill.options import KEY_VARIABLE, DrillOptions
 from maxbrod.errors import UsageError
+from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions, declared
 
 if TYPE_CHECKING:
     from maxbrod.config import Config
@@ -37,72 +23,20 @@ if TYPE_CHECKING:
     from maxbrod.drill.report import DrillReport
     from maxbrod.drill.signing import Key
 
-KEY_VARIABLE: Final = "MAXBROD_DRILL_KEY"
-_WHAT: Final = "What is drilled"
-_REPORT: Final = "The report"
-
 app = typer.Typer(
     invoke_without_command=True,
     no_args_is_help=True,
-    help="Restore a sample of an archive into scratch topics, compare it, clean up, and sign a report.",
+    help="Restore a sample of an archive into temporary topics, compare it, clean up, and sign a report.",
 )
 
 
-def _option(panel: str, name: str, help_text: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - typer's own
-    return typer.Option(name, metavar=metavar, help=help_text, show_default=False, rich_help_panel=panel)
-
-
-KeyFileOption = Annotated[
-    Path | None,
-    _option(_REPORT, "--key-file", f"A secret, or an Ed25519 key in PEM form; else ${KEY_VARIABLE}.", "FILE"),
-]
-
-
 @app.callback()
-def drill(
-    context: typer.Context,
-    bootstrap: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
-    sandbox: Annotated[
-        bool,
-        typer.Option("--sandbox", help="Start a cluster for the drill, which dies with it; needs Java. The default."),
-    ] = False,
-    archive: ArchiveOption = None,
-    layout: LayoutOption = None,
-    config: ConfigOption = None,
-    s3_endpoint: S3EndpointOption = None,
-    s3_region: S3RegionOption = None,
-    s3_path_style: S3PathStyleOption = None,
-    topic: Annotated[
-        list[str] | None,
-        _option(
-            _WHAT, "--topic", "A name, a glob, or /a regex/ of whole names; may be repeated. All without.", "PATTERN"
-        ),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, _option(_WHAT, "--exclude", "Topics to leave out; may be repeated.", "PATTERN")
-    ] = None,
-    as_of: Annotated[str | None, _option(_WHAT, "--as-of", "The archive as this run left it.", "RUN")] = None,
-    sample: Annotated[
-        str, _option(_WHAT, "--sample", "A part of the partitions such as 5%, or so many of them; all without.", "PART")
-    ] = "all",
-    seed: Annotated[int | None, _option(_WHAT, "--seed", "Draw the sample that this number stands for.", "N")] = None,
-    accept_gaps: Annotated[
-        bool, _option(_WHAT, "--accept-gaps", "Drill with what there is, where the archive is known to lack something.")
-    ] = False,
-    report_dir: Annotated[
-        Path, _option(_REPORT, "--report-dir", "Where the reports go; maxbrod-drills without.", "FOLDER")
-    ] = Path("maxbrod-drills"),
-    key_file: KeyFileOption = None,
-    patience: PatienceOption = None,
-    master: MasterOption = None,
-    quiet: QuietFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Restore a sample of an archive into scratch topics, compare it, clean up, and sign a report.
+@command("drill", DrillOptions, before=(ClusterOptions, *PLACE), after=(SparkOptions, QuietOption, JsonOption))
+def drill(call: Call[DrillOptions], context: typer.Context) -> None:
+    """Restore a sample of an archive into temporary topics, compare it, clean up, and sign a report.
 
-    Without --bootstrap it starts a cluster of its own. Ends with 0 only if every record that was drawn came back and
-    equals the archive's; with 3 if anything differs or it was stopped; else with the code of what went wrong.
+    Without --bootstrap, it starts a cluster of its own. The exit code is 0 only if every record of the sample was
+    restored and is equal to the archive's; 3 if anything differs or the drill was stopped; else the code of the error.
 
     For example:
 
@@ -117,43 +51,47 @@ def drill(
     from maxbrod.drill.plan import DrillRequest, parse_sample  # noqa: PLC0415 - Arrow: not for `--help`
     from maxbrod.restore.plan.request import RestoreRequest  # noqa: PLC0415
 
-    named = bootstrap is not None or command_config is not None
-    if sandbox and named:
-        raise UsageError("it is either a sandbox or a cluster of yours", hint="give --sandbox or --bootstrap")
-    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    settings = with_flags(
-        place.config, bootstrap=bootstrap, command_config=command_config, master=master, start=None, patience=patience
-    ).model_copy(update={"archive": place.url, "storage": place.storage})
+    options = call.options
+    # Only the command line decides: a drill must not write to the cluster of a file that a backup uses.
+    named = "bootstrap" in call.given or "command_config" in call.given
+    if options.sandbox and named:
+        raise UsageError("a drill uses either a sandbox or a cluster", hint="give --sandbox or --bootstrap")
+    settings = call.config.model_copy(update={"archive": call.archive})
     request = DrillRequest(
-        selection=RestoreRequest(topics=tuple(topic or ()), exclude=tuple(exclude or ()), as_of=as_of),
-        sample=parse_sample(sample),
-        seed=seed,
-        accept_gaps=accept_gaps,
+        selection=RestoreRequest(topics=options.topics, exclude=options.exclude, as_of=options.as_of),
+        sample=parse_sample(options.sample),
+        seed=options.seed,
+        accept_gaps=options.accept_gaps,
         sandbox=not named,
     )
-    key = _key(key_file)
-    report = _run(settings, request, quiet=quiet)
-    _tell(report, report_dir, key, quiet=quiet, as_json=as_json)
+    key = _key(options.key_file)
+    report = _run(settings, request, quiet=call.quiet)
+    _print(report, options.report_dir, key, quiet=call.quiet, as_json=call.as_json)
     raise typer.Exit(report.exit_code)
 
 
 @app.command()
+@command(
+    "drill",
+    DrillOptions,
+    after=(JsonOption,),
+    without=[each.name for each in declared(DrillOptions) if each.name != "key_file"],
+)
 def verify(
+    call: Call[DrillOptions],
     report: Annotated[Path, typer.Argument(metavar="REPORT", help="The JSON file.", show_default=False)],
-    key_file: KeyFileOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
-    """Check that a report is what a drill wrote, and that this key signed it. Ends with 4 if it is not.
+    """Verify that a report is unchanged since a drill wrote it, and that this key signed it. If not, exit with 4.
 
-    The public half of an Ed25519 key will do.
+    The public half of an Ed25519 key is sufficient.
     """
     from maxbrod.drill import signing  # noqa: PLC0415 - cryptography: not for `--help`
     from maxbrod.drill.report import read_report  # noqa: PLC0415
 
     document = read_report(report)
-    algorithm = signing.verify(document, _key(key_file), object_name=str(report))
+    algorithm = signing.verify(document, _key(call.options.key_file), object_name=str(report))
     signature, verdict = document["signature"], document["report"].get("verdict")
-    if as_json:
+    if call.as_json:
         print_json({"verified": True, "signature": signature, "verdict": verdict})
     elif algorithm == signing.UNSIGNED:
         print_line(f"unsigned, and unchanged: anybody may have written it. It says: {verdict}")
@@ -198,7 +136,7 @@ def _with_sandbox(settings: Config, undo: ExitStack) -> Config:
     return settings.model_copy(update={"kafka": KafkaConfig(bootstrap=cluster.bootstrap)})
 
 
-def _tell(report: DrillReport, folder: Path, key: Key | None, *, quiet: bool, as_json: bool) -> None:
+def _print(report: DrillReport, folder: Path, key: Key | None, *, quiet: bool, as_json: bool) -> None:
     from maxbrod.drill.report import sign_report, write_report  # noqa: PLC0415
     from maxbrod.drill.summary import print_drill, print_trouble  # noqa: PLC0415
 

@@ -118,7 +118,7 @@ class Drill:
         self._kafka: KafkaConfig = config.kafka
         self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._on_progress = on_progress
-        self._patience_s = config.backup.patience
+        self._patience_s = config.patience
         self.stop = stop or threading.Event()
 
     def run(self) -> DrillReport:

@@ -34,7 +34,7 @@ class RestoredGroups:
             raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
         if config.archive is None:
             raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
-        patience_s = config.backup.patience
+        patience_s = config.patience
         self._undo = ExitStack()
         self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         storage = self._archive.storage

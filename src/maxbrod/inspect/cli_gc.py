@@ -1,46 +1,27 @@
-"""`maxbrod gc`: deletes what no commit names."""
+"""`maxbrod gc`: deletes objects that no commit names."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from maxbrod.cli.commands import Call, command
 from maxbrod.cli.durations import parse_duration_s
-from maxbrod.cli.options import (
-    ArchiveOption,
-    ConfigOption,
-    S3EndpointOption,
-    S3PathStyleOption,
-    S3RegionOption,
-    find_place,
-)
-from maxbrod.cli.output import JsonFlag, human_bytes, human_time, out, print_json, print_line, table
+from maxbrod.cli.output import human_bytes, human_time, out, print_json, print_line, table
+from maxbrod.inspect.options import GcOptions
+from maxbrod.options import ArchiveOptions, JsonOption, StorageOptions
 
 if TYPE_CHECKING:
     from maxbrod.inspect.garbage import GarbageReport
 
 
-def gc(
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Really delete. Without it, only say what would go.")
-    ] = False,
-    grace: Annotated[
-        str, typer.Option(metavar="TIME", help="Leave younger objects alone: 90m, 24h, 7d. At least 1h.")
-    ] = "24h",
-    archive: ArchiveOption = None,
-    config: ConfigOption = None,
-    s3_endpoint: S3EndpointOption = None,
-    s3_region: S3RegionOption = None,
-    s3_path_style: S3PathStyleOption = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Find objects that no run has committed, and delete them.
+@command("gc", GcOptions, after=(ArchiveOptions, StorageOptions, JsonOption))
+def gc(call: Call[GcOptions]) -> None:
+    """List objects that no run has committed, and delete them.
 
-    A run that was killed leaves objects behind that nobody can see. They look like those of a run that is still at
-    work, so only age tells them apart: the grace time must be longer than any run takes from its first object to its
-    commit. If somebody commits while objects are deleted, the rest stays.
+    A run that was killed leaves objects behind that no reader can see. They look like those of a run in progress; only
+    their age tells them apart. The grace period must be longer than any run takes from its first object to its commit.
+    If another process commits while objects are being deleted, the remaining ones are kept.
 
     For example:
 
@@ -51,13 +32,13 @@ def gc(
     from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.inspect.garbage import collect_garbage  # noqa: PLC0415
 
-    grace_s = parse_duration_s(grace)
-    place = find_place(archive, config, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    report = collect_garbage(open_archive(place.url, place.storage), grace_s=grace_s, delete=delete)
-    if as_json:
+    options = call.options
+    grace_s = parse_duration_s(options.grace)
+    report = collect_garbage(open_archive(call.archive, call.config.storage), grace_s=grace_s, delete=options.delete)
+    if call.as_json:
         print_json(asdict(report))
     else:
-        _print(report, grace)
+        _print(report, options.grace)
 
 
 def _print(report: GarbageReport, grace: str) -> None:

@@ -1,23 +1,12 @@
-"""`maxbrod ls`: what an archive holds."""
+"""`maxbrod ls`: lists the topics or runs of an archive."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
-
-from maxbrod.cli.options import (
-    ArchiveOption,
-    ConfigOption,
-    LayoutOption,
-    S3EndpointOption,
-    S3PathStyleOption,
-    S3RegionOption,
-    find_place,
-)
+from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import (
-    JsonFlag,
     ending,
     human_bytes,
     human_count,
@@ -28,7 +17,9 @@ from maxbrod.cli.output import (
     stored_bytes,
     table,
 )
+from maxbrod.inspect.options import LsOptions
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.options import PLACE, JsonOption
 
 _GONE_SHOWN: Final = 10
 
@@ -37,28 +28,8 @@ if TYPE_CHECKING:
     from maxbrod.inspect.listing import Listing, TopicSummary
 
 
-def ls(
-    patterns: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TOPIC]...", help="Names, globs, or /a regex/ of whole names; all without.", show_default=False
-        ),
-    ] = None,
-    runs: Annotated[bool, typer.Option("--runs", help="List the runs instead of the topics.")] = False,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="RUN", help="As it was after that run.", show_default=False)
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="With topics that were deleted and created again since.")
-    ] = False,
-    archive: ArchiveOption = None,
-    layout: LayoutOption = None,
-    config: ConfigOption = None,
-    s3_endpoint: S3EndpointOption = None,
-    s3_region: S3RegionOption = None,
-    s3_path_style: S3PathStyleOption = None,
-    as_json: JsonFlag = False,
-) -> None:
+@command("ls", LsOptions, after=(*PLACE, JsonOption))
+def ls(call: Call[LsOptions]) -> None:
     """List the topics of an archive, or its runs.
 
     For example:
@@ -73,16 +44,16 @@ def ls(
     from maxbrod.archive.runs import list_runs  # noqa: PLC0415
     from maxbrod.inspect.listing import list_topics  # noqa: PLC0415
 
-    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    opened = open_archive(place.url, place.storage, layout=place.config.layout)
-    if runs:
-        _show_runs(list_runs(opened), as_json=as_json)
+    options = call.options
+    opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
+    if options.runs:
+        _show_runs(list_runs(opened), as_json=call.as_json)
         return
-    listing = list_topics(opened, patterns or (), as_of=as_of)
-    if as_json:
+    listing = list_topics(opened, options.topics, as_of=options.as_of)
+    if call.as_json:
         print_json(asdict(listing))
     else:
-        _show_topics(listing, every=every)
+        _show_topics(listing, every=options.all)
 
 
 def _show_topics(listing: Listing, *, every: bool) -> None:
@@ -128,7 +99,7 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
 
 
 def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:
-    """With the topic that it is owed to, if others are newer."""
+    """With the topic that determines it, if others are newer."""
     if listing.recovery_point is None:
         print_line("recovery point: none: no backup of a cluster has archived all of this to its end")
     else:

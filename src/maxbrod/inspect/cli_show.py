@@ -1,24 +1,14 @@
-"""`maxbrod show`: one topic in detail, or what one run did."""
+"""`maxbrod show`: one topic or one run in detail."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
 from rich.text import Text
 
-from maxbrod.cli.options import (
-    ArchiveOption,
-    ConfigOption,
-    LayoutOption,
-    S3EndpointOption,
-    S3PathStyleOption,
-    S3RegionOption,
-    find_place,
-)
+from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import (
-    JsonFlag,
     human_bytes,
     human_count,
     human_time,
@@ -29,6 +19,8 @@ from maxbrod.cli.output import (
     table,
 )
 from maxbrod.errors import UsageError
+from maxbrod.inspect.options import ShowOptions
+from maxbrod.options import PLACE, JsonOption
 
 if TYPE_CHECKING:
     from maxbrod.archive.runs import RunReport
@@ -38,38 +30,15 @@ if TYPE_CHECKING:
 _BAR_WIDTH: Final = 64
 _GAPS_SHOWN: Final = 10
 
-_TOLD: Final = {"command", "complete"}
-"""Of a run's statistics: what stands in another line already."""
+_SHOWN_ELSEWHERE: Final = {"command", "complete"}
+"""Statistics of a run that another line already has."""
 
 
-def show(
-    topic: Annotated[str | None, typer.Argument(help="The topic's name.", show_default=False)] = None,
-    run: Annotated[
-        str | None,
-        typer.Option("--run", metavar="RUN", help="Show what that run did, instead of a topic.", show_default=False),
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="This partition only.", show_default=False)
-    ] = None,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="RUN", help="As it was after that run.", show_default=False)
-    ] = None,
-    topic_id: Annotated[
-        str | None,
-        typer.Option("--topic-id", metavar="ID", help="An older topic of the same name.", show_default=False),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All topics that ever had this name.")] = False,
-    archive: ArchiveOption = None,
-    layout: LayoutOption = None,
-    config: ConfigOption = None,
-    s3_endpoint: S3EndpointOption = None,
-    s3_region: S3RegionOption = None,
-    s3_path_style: S3PathStyleOption = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Show what is archived of a topic, partition by partition, with its gaps, configuration and consumer groups.
+@command("show", ShowOptions, after=(*PLACE, JsonOption))
+def show(call: Call[ShowOptions]) -> None:
+    """Show what is archived of a topic by partition, with its gaps, configuration and consumer groups.
 
-    A run is named by its id, the beginning of it, or 'latest'.
+    Name a run by its id, the beginning of its id, or 'latest'.
 
     For example:
 
@@ -83,18 +52,18 @@ def show(
     from maxbrod.archive.runs import show_run  # noqa: PLC0415
     from maxbrod.inspect.showing import EVERY, show_topic  # noqa: PLC0415
 
-    if (topic is None) == (run is None):
+    options = call.options
+    if (options.topic is None) == (options.run is None):
         raise UsageError("name a topic, or a run with --run", hint="see 'maxbrod ls' and 'maxbrod ls --runs'")
-    if every and topic_id is not None:
-        raise UsageError("--all and --topic-id do not go together")
-    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    opened = open_archive(place.url, place.storage, layout=place.config.layout)
-    if run is not None:
-        _print_run(show_run(opened, run), as_json=as_json)
-    elif topic is not None:
-        wanted = EVERY if every else topic_id
-        report = show_topic(opened, topic, partition=partition, as_of=as_of, topic_id=wanted)
-        _print_topics(report, as_json=as_json)
+    if options.all and options.topic_id is not None:
+        raise UsageError("--all and --topic-id exclude each other")
+    opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
+    if options.run is not None:
+        _print_run(show_run(opened, options.run), as_json=call.as_json)
+    elif options.topic is not None:
+        topic_id = EVERY if options.all else options.topic_id
+        report = show_topic(opened, options.topic, partition=options.partition, as_of=options.as_of, topic_id=topic_id)
+        _print_topics(report, as_json=call.as_json)
 
 
 def _print_topics(report: TopicReport, *, as_json: bool) -> None:
@@ -177,7 +146,7 @@ def _print_run(report: RunReport, *, as_json: bool) -> None:
     print_line(f"from {human_time(run.started_at)} to {human_time(run.finished_at)}")
     print_line(f"snapshot: {run.snapshot or 'none'}")
     for name, value in run.statistics.items():
-        if name in _TOLD or value in ([], {}):
+        if name in _SHOWN_ELSEWHERE or value in ([], {}):
             continue
         for each in value if isinstance(value, list) else [value]:
             print_line(f"{name.replace('_', ' ')}: {each:,}" if isinstance(each, int) else f"{name}: {each}")

@@ -1,45 +1,24 @@
-"""`maxbrod prune`: the oldest segments of another tool's archive deleted by their age."""
+"""`maxbrod prune`: deletes the oldest segments of another tool's archive by their age."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
-
+from maxbrod.cli.commands import Call, command
 from maxbrod.cli.durations import parse_duration_s
-from maxbrod.cli.options import (
-    ArchiveOption,
-    ConfigOption,
-    LayoutOption,
-    S3EndpointOption,
-    S3PathStyleOption,
-    S3RegionOption,
-    find_place,
-)
-from maxbrod.cli.output import JsonFlag, human_bytes, out, print_json, print_line, table
+from maxbrod.cli.output import human_bytes, out, print_json, print_line, table
+from maxbrod.errors import UsageError
+from maxbrod.options import PLACE, JsonOption
+from maxbrod.prune.options import PruneOptions
 
 
-def prune(
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="TIME", help="How old all records of a segment must be: 24h, 90d.")
-    ],
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Really delete. Without it, only say what would go.")
-    ] = False,
-    archive: ArchiveOption = None,
-    layout: LayoutOption = None,
-    config: ConfigOption = None,
-    s3_endpoint: S3EndpointOption = None,
-    s3_region: S3RegionOption = None,
-    s3_path_style: S3PathStyleOption = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Find old segments of an archive in another tool's layout, and delete them.
+@command("prune", PruneOptions, after=(*PLACE, JsonOption))
+def prune(call: Call[PruneOptions]) -> None:
+    """List old segments of an archive in another tool's layout, and delete them.
 
-    A segment goes when every record of it is older; the last one of each partition stays, so that a backup knows where
-    to go on. Only for layouts that are made for it: binlog.
+    A segment is deleted if all its records are older. The last segment of each partition is kept, so that a backup can
+    continue after it. Only for layouts that are made for it: binlog.
 
     For example:
 
@@ -50,11 +29,13 @@ def prune(
     from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.prune.run import prune_archive  # noqa: PLC0415
 
-    before_ms = round((time.time() - parse_duration_s(older_than)) * 1000)
-    place = find_place(archive, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    opened = open_archive(place.url, place.storage, layout=place.config.layout)
+    options, delete = call.options, call.options.delete
+    if options.older_than is None:
+        raise UsageError("--older-than is missing", hint="give an age, such as --older-than 90d")
+    before_ms = round((time.time() - parse_duration_s(options.older_than)) * 1000)
+    opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
     report = prune_archive(opened, before_ms, delete=delete)
-    if as_json:
+    if call.as_json:
         print_json(asdict(report))
         return
     if report.segments:

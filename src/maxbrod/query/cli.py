@@ -4,40 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from maxbrod.backup.cli_options import MasterOption, QuietFlag, with_flags
-from maxbrod.cli.options import (
-    ArchiveOption,
-    ConfigOption,
-    LayoutOption,
-    S3EndpointOption,
-    S3PathStyleOption,
-    S3RegionOption,
-    find_place,
-)
-from maxbrod.cli.output import JsonFlag  # noqa: TC001 - typer looks at annotations
+import typer
+
+from maxbrod.cli.commands import Call, command
 from maxbrod.errors import UsageError
-from maxbrod.query.cli_options import (
-    AsOfOption,
-    ExcludeOption,
-    FileOption,
-    HistogramFlag,
-    IsolationOption,
-    KeyOption,
-    LimitOption,
-    OutputOption,
-    PartitionOption,
-    PermissiveFlag,
-    PlotOption,
-    SinceOption,
-    ToOption,
-    TopicOption,
-    UntilOption,
-    ValueOption,
-    WordsArgument,
-    scope_of,
-)
+from maxbrod.options import PLACE, JsonOption, QuietOption, SparkOptions
+from maxbrod.query.options import QueryOptions
 
 if TYPE_CHECKING:
     from maxbrod.config import Config
@@ -45,38 +19,22 @@ if TYPE_CHECKING:
     from maxbrod.query.scope import QueryScope
 
 
+@command("query", QueryOptions, after=(*PLACE, SparkOptions, QuietOption, JsonOption))
 def query(
-    words: WordsArgument = None,
-    file: FileOption = None,
-    topic: TopicOption = None,
-    exclude: ExcludeOption = None,
-    partition: PartitionOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    as_of: AsOfOption = None,
-    isolation: IsolationOption = "read_committed",
-    key: KeyOption = None,
-    value: ValueOption = None,
-    permissive: PermissiveFlag = False,
-    output: OutputOption = None,
-    to: ToOption = None,
-    limit: LimitOption = None,
-    histogram: HistogramFlag = False,
-    plot: PlotOption = None,
-    archive: ArchiveOption = None,
-    layout: LayoutOption = None,
-    config: ConfigOption = None,
-    s3_endpoint: S3EndpointOption = None,
-    s3_region: S3RegionOption = None,
-    s3_path_style: S3PathStyleOption = None,
-    master: MasterOption = None,
-    quiet: QuietFlag = False,
-    as_json: JsonFlag = False,
+    call: Call[QueryOptions],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ARCHIVE] [SQL]",
+            help="The archive, unless --archive or the configuration file names it, and the query.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Ask an archive by SQL: the table 'records', a view for each topic, and segments, gaps, runs and groups.
+    """Query an archive with SQL: the table 'records', a view for each topic, and segments, gaps, runs and groups.
 
-    A name with dashes or dots has backticks around it. Bytes are shown as text where they are UTF-8, else as 0x and
-    hexadecimal digits. A mistake in the query ends with 2, damaged data with 4.
+    Put backticks around a name with dashes or dots. Bytes are shown as text if they are UTF-8, else as 0x and
+    hexadecimal digits. The exit code is 2 for a mistake in the query, and 4 for damaged data.
 
     For example:
 
@@ -86,48 +44,45 @@ def query(
 
       maxbrod query s3://backups/kafka --histogram --topic 'orders-*' --since 2026-11-01T00:00:00Z
     """
-    from maxbrod.query.output import parse_output  # noqa: PLC0415 - Arrow: not for `--help`
+    from maxbrod.query.functions import scope_of  # noqa: PLC0415 - Arrow: not for `--help`
+    from maxbrod.query.output import parse_output  # noqa: PLC0415
 
-    where, sql = _split(words or [], archive=archive, config=config, asked=file is not None or histogram)
-    place = find_place(where, config, layout=layout, endpoint=s3_endpoint, region=s3_region, path_style=s3_path_style)
-    settings = place.config.model_copy(update={"archive": place.url, "storage": place.storage})
-    settings = with_flags(settings, bootstrap=None, command_config=None, master=master, start=None)
-    if histogram and (sql is not None or file is not None):
-        raise UsageError("--histogram is a query of its own", hint="leave the SQL away")
-    text = None if histogram else _sql(sql, file)
-    told = parse_output(output, to=to, limit=limit, plot=plot, as_json=as_json)
-    scope = scope_of(
-        topic=topic,
-        exclude=exclude,
-        partition=partition,
-        since=since,
-        until=until,
-        as_of=as_of,
-        isolation=isolation,
-        key=key,
-        value=value,
-        permissive=permissive,
-    )
-    _run(settings, scope, text, told, quiet=quiet)
+    options = call.options
+    archive, sql = _split(words or [], call)
+    settings = call.config.model_copy(update={"archive": archive or call.archive})
+    text = _query_of(call, sql)
+    output = parse_output(options.output, to=options.to, limit=options.limit, plot=options.plot, as_json=call.as_json)
+    _run(settings, scope_of(options), text, output, quiet=call.quiet)
 
 
-def _split(words: list[str], *, archive: str | None, config: Path | None, asked: bool) -> tuple[str | None, str | None]:
-    """The archive and the query; with the archive named elsewhere, one word is the query."""
+def _split(words: list[str], call: Call[QueryOptions]) -> tuple[str | None, str | None]:
+    """The archive and the query. If the archive is given elsewhere, a single word is the query."""
     if len(words) == 2:
-        if archive is not None:
-            raise UsageError("the archive is named twice", hint="give it before the query, or by --archive")
+        if "archive" in call.given:
+            raise UsageError("the archive is given twice", hint="give it before the query, or with --archive")
         return words[0], words[1]
     if len(words) == 1:
-        named = archive is not None or (config is not None and not asked)
-        return (archive, words[0]) if named else (words[0], None)
+        has_query = "file" in call.given or call.given.get("histogram")
+        known = "archive" in call.given or ("config" in call.given and not has_query)
+        return (None, words[0]) if known else (words[0], None)
     if words:
         raise UsageError("too many words", hint="put quotes around the query")
-    return archive, None
+    return None, None
+
+
+def _query_of(call: Call[QueryOptions], sql: str | None) -> str | None:
+    """The text of the query; None: the histogram. A query on the command line overrides that of the file."""
+    given, options = call.given, call.options
+    if given.get("histogram") and (sql is not None or "file" in given):
+        raise UsageError("--histogram replaces the query", hint="omit the SQL")
+    if sql is not None or "file" in given:
+        return _sql(sql, given.get("file"))
+    return None if options.histogram else _sql(options.sql, options.file)
 
 
 def _sql(sql: str | None, file: str | None) -> str:
     if (sql is None) == (file is None):
-        raise UsageError("give one query", hint="as SQL, by --file FILE, or --file - for standard input")
+        raise UsageError("give one query", hint="as SQL, with --file FILE, or --file - for standard input")
     if file is None or sql is not None:
         return _read("-") if sql == "-" else sql or ""
     return _read(file)
@@ -140,7 +95,7 @@ def _read(file: str) -> str:
         raise UsageError(f"the query cannot be read: {error}", object_name=file) from None
 
 
-def _run(settings: Config, scope: QueryScope, sql: str | None, told: Output, *, quiet: bool) -> None:
+def _run(settings: Config, scope: QueryScope, sql: str | None, output: Output, *, quiet: bool) -> None:
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import ending_by_interrupt  # noqa: PLC0415
@@ -154,5 +109,5 @@ def _run(settings: Config, scope: QueryScope, sql: str | None, told: Output, *, 
         Query(settings, scope, on_progress=on_progress) as opened,
     ):
         histogram = plan_histogram(opened) if sql is None else None
-        answer = told.answer(opened, histogram or sql or "")
-    told.print(answer, histogram)
+        answer = output.answer(opened, histogram or sql or "")
+    output.print(answer, histogram)

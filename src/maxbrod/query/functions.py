@@ -1,82 +1,53 @@
-"""Queries as plain functions, for Python programs and notebooks."""
+"""Queries as Python functions, for programs and notebooks."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path  # noqa: TC003 - for those who look at the annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.archive.selection import words_of
-from maxbrod.config import Config, StorageConfig
+from maxbrod.config import Config, StorageConfig, config_with
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope, select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from typing import Unpack
 
     import pyarrow as pa
 
     from maxbrod.engine.session import Session
+    from maxbrod.query.keywords import QueryKeywords, ScopeKeywords
+    from maxbrod.query.options import ScopeOptions
 
 
 def query(
     archive: str | Path,
     sql: str,
     *,
-    topics: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
-    partitions: str | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    as_of: str | None = None,
-    isolation: str = "read_committed",
-    key: str | Iterable[str] = (),
-    value: str | Iterable[str] = (),
-    permissive: bool = False,
-    limit: int | None = None,
     layout: str | None = None,
     storage: StorageConfig | None = None,
     session: Session | None = None,
+    **options: Unpack[QueryKeywords],
 ) -> pa.Table:
-    """Ask an archive by SQL, and get the rows as an Arrow table.
+    """Query an archive with SQL, and return the rows as an Arrow table.
 
     Args:
-        archive: a folder or a URL, of any layout.
+        archive: a folder or a URL, in any layout.
         sql: a query over `records`, the topics by their names, `segments`, `gaps`, `runs` and `groups`.
-        topics: names, globs, or regular expressions between slashes; all topics without.
-        exclude: the same, for topics to leave out.
-        partitions: numbers and ranges, such as `0,3-5`.
-        since: the first time, in milliseconds or ISO 8601 with a zone.
-        until: the first time no longer.
-        as_of: a run, the beginning of its id, or `latest`.
-        isolation: `read_committed`, or `read_uncommitted`.
-        key: how keys are decoded, as `utf8` or `confluent`; several with TOPIC= before each.
-        value: the same for values.
-        permissive: what cannot be decoded is null, and does not end the query.
-        limit: no more rows than that.
-        layout: where looking at the archive would not tell.
+        layout: the archive's layout, if it cannot be detected.
         storage: how to reach the archive, beyond its URL.
-        session: a Spark session to use, which stays open and sees nothing of this.
+        session: a Spark session to use. It stays open, and gets no views.
+        options: the options of `maxbrod query`, such as `topics`, `since` or `value`; docs/reference has them all.
 
     Raises:
-        UsageError: it is no query that Spark understands.
+        UsageError: Spark does not understand the query.
         MaxbrodError: nothing could be read; `maxbrod.errors` has the kinds.
     """
-    config = Config(archive=str(archive), layout=layout, storage=storage or StorageConfig())
-    scope = QueryScope(
-        topics=words_of(topics),
-        exclude=words_of(exclude),
-        partitions=partitions,
-        since=since,
-        until=until,
-        as_of=as_of,
-        isolation=isolation,
-        key=words_of(key),
-        value=words_of(value),
-        permissive=permissive,
-    )
-    with Query(config, scope, session=session) as opened:
-        return opened.collect(opened.ask(sql), limit=limit).table
+    base = Config(archive=str(archive), layout=layout, storage=storage or StorageConfig())
+    config = config_with(base, "query", options)
+    with Query(config, scope_of(config.query), session=session) as opened:
+        return opened.collect(opened.ask(sql), limit=config.query.limit).table
 
 
 def views(
@@ -84,41 +55,28 @@ def views(
     archive: str | Path,
     *,
     prefix: str = "",
-    topics: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
-    since: str | None = None,
-    until: str | None = None,
-    as_of: str | None = None,
-    isolation: str = "read_committed",
-    key: str | Iterable[str] = (),
-    value: str | Iterable[str] = (),
-    permissive: bool = False,
     layout: str | None = None,
     storage: StorageConfig | None = None,
+    **options: Unpack[ScopeKeywords],
 ) -> list[str]:
-    """Make an archive's tables views of a session, and return their names; `prefix` stands before each.
+    """Create views of an archive's tables in a session, and return their names, each with `prefix` before it.
 
-    All columns of `records` and all records of a topic are read, whatever a query uses: name few topics and a time, or
-    see `maxbrod.query`.
+    A query reads all columns of `records` and all records of a topic: select few topics and a time, or use
+    `maxbrod.query`. `options` are those of `maxbrod query` that select and decode.
     """
     from maxbrod.query.views import Views  # noqa: PLC0415 - pyspark
     from maxbrod.table.registering import register  # noqa: PLC0415
     from maxbrod.table.views import create_every_view  # noqa: PLC0415
 
-    scope = QueryScope(
-        topics=words_of(topics),
-        exclude=words_of(exclude),
-        since=since,
-        until=until,
-        as_of=as_of,
-        isolation=isolation,
-        key=words_of(key),
-        value=words_of(value),
-        permissive=permissive,
-    )
+    scope = scope_of(config_with(None, "query", options).query)
     opened = open_archive(str(archive), storage, layout=layout)
     register(spark)
     selected = select(opened, scope, layout=layout)
     found = Views(spark, opened, selected, scope).every()
     create_every_view(spark, found, prefix)
     return [prefix + each.name for each in found]
+
+
+def scope_of(options: ScopeOptions) -> QueryScope:
+    """UsageError: a value has no meaning."""
+    return QueryScope(**{each.name: getattr(options, each.name) for each in fields(QueryScope)})

@@ -1,4 +1,4 @@
-"""Between the plan of a restore and its run: what is shown of it, who is asked, and whether it ends there."""
+"""Between the plan of a restore and its run: shows the plan, asks for confirmation, and decides whether to go on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def decide(plan: RestorePlan, *, dry_run: bool, yes: bool, quiet: bool, as_json: bool) -> int | None:
-    """The exit code of a command that ends here; None: the plan may run. RefusedError: somebody said no."""
+    """Return the exit code of a command that ends here, or None if the plan may run. RefusedError: not confirmed."""
     if dry_run:
         return _show(plan, quiet=quiet, as_json=as_json)
     refused = refusal(plan.obstacles)
@@ -31,12 +31,12 @@ def decide(plan: RestorePlan, *, dry_run: bool, yes: bool, quiet: bool, as_json:
     if refused is not None:
         raise refused
     if asks and not _agreed("Restore this?"):
-        raise RefusedError("nothing was changed: it was not agreed to", hint="say --yes to be asked no more")
+        raise RefusedError("nothing was changed: it was not agreed to", hint="use --yes to run without confirmation")
     return None
 
 
 def _agreed(question: str) -> bool:
-    """Whether somebody said yes. No, Ctrl-C and the end of the input are all the same: nobody did."""
+    """Whether the user confirmed. Ctrl-C and the end of the input count as no."""
     try:
         return typer.confirm(question, default=False)
     except (typer.Abort, KeyboardInterrupt, EOFError):

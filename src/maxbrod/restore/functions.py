@@ -1,27 +1,29 @@
-"""The restore as a plain function, for Python programs: as small as the command line, with the same words."""
+"""The restore as a Python function, with the options of the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-from pathlib import Path
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.archive.selection import words_of
-from maxbrod.archive.words import parse_time_ms
-from maxbrod.config import Config, kafka_config, load_config
+from maxbrod.archive.words import parse_partitions, parse_time_ms
+from maxbrod.config import Config, config_with
 from maxbrod.engine.progress import silent
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import RestoreRequest, parse_offsets, request_options
+from maxbrod.restore.plan.request import RestoreRequest, parse_offsets, parse_partition_counts, parse_range
 from maxbrod.restore.run import Restore
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Unpack
 
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
+    from maxbrod.options import SelectionOptions
+    from maxbrod.restore.keywords import RestoreKeywords
+    from maxbrod.restore.options import RestoreOptions
     from maxbrod.restore.report import RestoreReport
 
 
@@ -29,72 +31,66 @@ def restore(
     *,
     archive: str | Path | None = None,
     bootstrap: str | None = None,
-    topics: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
-    groups: str | Iterable[str] = (),
-    since: str | int | datetime | None = None,
-    until: str | int | datetime | None = None,
-    offsets: str = "auto",
-    rename: str | Iterable[str] | Mapping[str, str] = (),
-    prefix: str = "",
-    suffix: str = "",
     config: Config | Path | str | None = None,
     kafka: KafkaConfig | Mapping[str, str] | None = None,
     storage: StorageConfig | None = None,
     session: Session | None = None,
     on_progress: OnProgress = silent,
     stop: threading.Event | None = None,
-    **options: Any,  # noqa: ANN401 - settings of any type
+    **options: Unpack[RestoreKeywords],
 ) -> RestoreReport:
-    """Restore topics of an archive into a cluster; or go on with a restore that the same call has begun.
+    """Restore topics of an archive into a cluster, or resume a restore that the same call has begun.
 
     Args:
         archive: a folder or a URL.
-        bootstrap: of the cluster to restore into; `host:port`, several with commas.
-        topics: names, globs, or regular expressions between slashes, which match the whole name; all topics without.
-        exclude: the same, for topics to leave out.
-        groups: the same, for groups that are to stand where they stood.
-        since: only records of this time and later: a time with its zone, as text too, or milliseconds since 1970.
-        until: only records before this time.
-        offsets: exact, append, or auto.
-        rename: other names: from old to new, or the words of `--rename`.
-        prefix: is put before every name that `rename` does not list.
-        suffix: is put after it.
-        config: a configuration, or the YAML file that has it; what else is given here wins over it.
-        kafka: how to reach the cluster, or the client properties of Kafka's own tools.
+        bootstrap: the cluster to restore into: `host:port`, several separated by commas.
+        config: a configuration, or the path of a configuration file. All other arguments override it.
+        kafka: how to reach the cluster, or client properties of Kafka's own tools.
         storage: how to reach the archive, beyond its URL.
-        session: a Spark session to use, which stays open.
-        on_progress: is called with each step.
-        stop: ends the restore when it is set, which raises IncompleteError; the same call goes on.
-        options: any other field of `maxbrod.restore.plan.request.RestoreRequest`, such as `with_acls` or `strict`.
+        session: a Spark session to use. It stays open.
+        on_progress: called with each step.
+        stop: when set, the restore ends and raises IncompleteError. The same call resumes it.
+        options: the options of `maxbrod restore`, such as `topics`, `groups` or `offsets`; docs/reference has them all.
 
     Returns:
-        The report. Look at `.complete`: what could not be restored is told there, not raised.
+        The report. Check `.complete`: partitions that could not be restored are reported there, not raised.
 
     Raises:
-        MaxbrodError: nothing was changed, or it was stopped; `maxbrod.errors` has the kinds.
+        MaxbrodError: nothing was changed, or the restore was stopped; `maxbrod.errors` has the kinds.
     """
-    base = config if isinstance(config, Config) else Config() if config is None else load_config(Path(config))
-    words = [f"{old}={new}" for old, new in rename.items()] if isinstance(rename, Mapping) else words_of(rename)
-    request = RestoreRequest(
-        topics=words_of(topics),
-        exclude=words_of(exclude),
-        groups=words_of(groups),
-        since_ms=None if since is None else parse_time_ms(_time(since)),
-        until_ms=None if until is None else parse_time_ms(_time(until)),
-        offsets=parse_offsets(offsets),
-        rename=parse_rename(words, prefix=prefix, suffix=suffix),
-        **request_options(options, "restore", taken=("since_ms", "until_ms")),
-    )
-    changed = {
-        "archive": str(archive) if archive is not None else base.archive,
-        "kafka": kafka_config(base.kafka, kafka, bootstrap),
-        "storage": storage or base.storage,
-    }
-    whole = base.model_copy(update=changed)
+    whole = config_with(config, "restore", options, archive=archive, bootstrap=bootstrap, kafka=kafka, storage=storage)
+    request = request_of(whole.restore)
     with Restore(whole, request, session=session, on_progress=on_progress, stop=stop) as work:
         return work.run(work.plan())
 
 
-def _time(given: str | int | datetime) -> str:
-    return given.isoformat() if isinstance(given, datetime) else str(given)
+def request_of(options: RestoreOptions) -> RestoreRequest:
+    """UsageError: a value has no meaning, or two contradict each other."""
+    counts = (*options.partition_count, *(f"{topic}={count}" for topic, count in options.partition_counts.items()))
+    everywhere, by_topic = parse_partition_counts(counts)
+    taken = {each.name for each in fields(RestoreRequest)}
+    return RestoreRequest(
+        **{name: value for name, value in vars(options).items() if name in taken}
+        | selection_of(options)
+        | {
+            "partition_count": everywhere,
+            "partition_counts": by_topic,
+            "offsets": parse_offsets(options.offsets),
+        }
+    )
+
+
+def selection_of(options: SelectionOptions) -> dict[str, Any]:
+    """The fields of a request that select records and name target topics."""
+    return {
+        "topics": options.topics,
+        "exclude": options.exclude,
+        "internal": options.internal,
+        "partitions": frozenset() if options.partitions is None else parse_partitions(options.partitions),
+        "ranges": tuple(map(parse_range, options.ranges)),
+        "since_ms": None if options.since is None else parse_time_ms(options.since),
+        "until_ms": None if options.until is None else parse_time_ms(options.until),
+        "as_of": options.as_of,
+        "topic_ids": frozenset(options.topic_ids),
+        "rename": parse_rename(options.rename, prefix=options.prefix, suffix=options.suffix),
+    }

@@ -90,7 +90,7 @@ class Restore:
         if config.archive is None:
             raise UsageError("no archive is given", hint="give --archive, or archive in the configuration")
         self._config, self._kafka, self._request = config, config.kafka, request
-        self._patience_s = config.backup.patience
+        self._patience_s = config.patience
         self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._session = session
         self._on_progress = on_progress

@@ -1,4 +1,4 @@
-"""`maxbrod sandbox`: a real Kafka cluster in a box, for trying things out. It outlives the shell that started it."""
+"""`maxbrod sandbox`: a real Kafka cluster on this machine, for experiments. It outlives the shell that started it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
 app = typer.Typer(
-    help="A real Kafka cluster in a box, on loopback. The first start downloads Kafka (40 MB) into the user's cache.",
+    help="A real Kafka cluster on loopback. The first start downloads Kafka (40 MB) into the user's cache.",
     no_args_is_help=True,
 )
 
@@ -32,20 +32,20 @@ Broker = Annotated[int, typer.Option("--broker", help="The broker's id, from 1."
 @app.command()
 def up(
     directory: Annotated[
-        Path, typer.Option("--dir", help="A folder that is new or empty; it will hold everything.", show_default=False)
+        Path, typer.Option("--dir", help="A new or empty folder, which will hold everything.", show_default=False)
     ],
-    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers.")] = 1,
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 1,
     config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A broker setting; may be repeated.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A broker setting. May be repeated.")
     ] = None,
     listener: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="A listener besides PLAINTEXT: sasl_plaintext, ssl or sasl_ssl; may be repeated."
+            metavar="NAME", help="A listener besides PLAINTEXT: sasl_plaintext, ssl or sasl_ssl. May be repeated."
         ),
     ] = None,
     authorizer: Annotated[
-        bool, typer.Option("--authorizer", help="Refuse users without an ACL; 'admin' and PLAINTEXT may do everything.")
+        bool, typer.Option("--authorizer", help="Refuse users without an ACL. 'admin' and PLAINTEXT are superusers.")
     ] = False,
     s3: Annotated[
         bool,
@@ -55,10 +55,9 @@ def up(
 ) -> None:
     """Start a cluster and leave it running.
 
-    The users of secure listeners are 'admin' and 'alice'; their passwords are
-    made up anew. For each user and listener there is a file of client
-    properties, which Kafka's own tools take as --command-config. The keys of
-    the S3 server are in clients/s3.env, for a shell to source.
+    The users of secure listeners are 'admin' and 'alice', with generated passwords. For each user and listener there is
+    a file of client properties for the --command-config of Kafka's own tools. The keys of the S3 server are in
+    clients/s3.env, for a shell to source.
     """
     _refuse_if_taken(directory)
     users = {name: secrets.token_urlsafe(12) for name in ("admin", "alice")}
@@ -83,13 +82,13 @@ def up(
 
 @app.command()
 def status(directory: Dir, as_json: JsonFlag = False) -> None:
-    """Say which brokers run, and where."""
+    """Show which brokers run, and where."""
     _show(_attach(directory), as_json=as_json)
 
 
 @app.command()
 def down(directory: Dir, as_json: JsonFlag = False) -> None:
-    """End all brokers and remove what the sandbox made, and nothing else."""
+    """Stop all brokers and remove what the sandbox created, and nothing else."""
     foreign = _attach(directory).dismantle()
     document = {"directory": str(directory), "removed": True, "left": foreign}
     if as_json:
@@ -101,7 +100,7 @@ def down(directory: Dir, as_json: JsonFlag = False) -> None:
 
 @app.command()
 def kill(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
-    """Kill a broker with SIGKILL: it hands nothing over and closes no file."""
+    """Kill a broker with SIGKILL, without a controlled shutdown."""
     cluster = _attach(directory)
     cluster.kill(broker)
     _show(cluster, as_json=as_json)
@@ -109,7 +108,7 @@ def kill(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
 
 @app.command()
 def stop(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
-    """Stop a broker in good order."""
+    """Stop a broker with a controlled shutdown."""
     cluster = _attach(directory)
     cluster.stop(broker)
     _show(cluster, as_json=as_json)
@@ -117,7 +116,7 @@ def stop(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
 
 @app.command()
 def pause(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
-    """Freeze a broker: its connections stay open, and nobody answers."""
+    """Freeze a broker: its connections stay open, and it does not respond."""
     cluster = _attach(directory)
     cluster.suspend(broker)
     _show(cluster, as_json=as_json)
@@ -125,7 +124,7 @@ def pause(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
 
 @app.command(name="continue")
 def continue_(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
-    """Let a paused broker go on."""
+    """Resume a paused broker."""
     cluster = _attach(directory)
     cluster.resume(broker)
     _show(cluster, as_json=as_json)
@@ -136,11 +135,12 @@ def restart(
     directory: Dir,
     broker: Broker,
     config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A new setting, kept from now on; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A new broker setting, which is kept. May be repeated."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Start a broker that is down, or stop and start it."""
+    """Start a stopped broker, or restart a running one."""
     cluster = _attach(directory)
     cluster.restart(broker, config=_pairs(config or ()))
     _show(cluster, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`maxbrod restore --to-logdir`: the archive's logs, straight onto the disks of brokers that are stopped."""
+"""`maxbrod restore --to-logdir`: writes the archive's logs directly to the disks of stopped brokers."""
 
 from __future__ import annotations
 
@@ -26,41 +26,31 @@ from maxbrod.restore.summary import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from maxbrod.config import Config
     from maxbrod.restore.cold.report import ColdReport
+    from maxbrod.restore.options import RestoreOptions
     from maxbrod.restore.plan.request import RestoreRequest
 
-_MEANWHILE: Final = "the directories stay as they were"
+_MEANWHILE: Final = "the directories stay unchanged"
 
 
 def restore_logdirs(
-    settings: Config,
-    request: RestoreRequest,
-    directories: Sequence[Path],
-    *,
-    leader_epochs: str,
-    dry_run: bool,
-    yes: bool,
-    quiet: bool,
-    as_json: bool,
+    settings: Config, request: RestoreRequest, options: RestoreOptions, *, quiet: bool, as_json: bool
 ) -> int:
-    """The exit code."""
+    """Return the exit code."""
     stop = threading.Event()
     with showing_log(quiet=quiet):
         with progress_bar(shown=not quiet) as on_progress:
             work = ColdRestore(
                 settings,
                 request,
-                directories,
-                leader_epochs=parse_leader_epochs(leader_epochs),
+                options.to_logdir,
+                leader_epochs=parse_leader_epochs(options.leader_epochs),
                 on_progress=on_progress,
                 stop=stop,
             )
             plan = work.plan()
-        code = decide(plan, dry_run=dry_run, yes=yes, quiet=quiet, as_json=as_json)
+        code = decide(plan, dry_run=options.dry_run, yes=options.yes, quiet=quiet, as_json=as_json)
         if code is not None:
             return code
         with progress_bar(shown=not quiet) as on_progress, stopping_by_signals(stop, what=_MEANWHILE):
@@ -75,30 +65,30 @@ def _show(report: ColdReport, *, quiet: bool, as_json: bool) -> None:
         print_json(report.as_dict())
         return
     print_failures(report.restore, err if quiet else out)
-    told = report.restore
+    restored = report.restore
     if quiet:
-        print_retention(told.retention, err)
+        print_retention(restored.retention, err)
         return
-    if told.exit_code == EXIT_DONE:
-        print_topics(told)
-    print_gaps(told)
-    took_s = max((told.finished_at_ms - told.started_at_ms) / 1000, 0.001)
-    resumed = ", gone on with what was begun" if told.resumed else ""
+    if restored.exit_code == EXIT_DONE:
+        print_topics(restored)
+    print_gaps(restored)
+    took_s = max((restored.finished_at_ms - restored.started_at_ms) / 1000, 0.001)
+    resumed = ", resumed" if restored.resumed else ""
     print_line(
-        f"{told.records:,} records, {report.segments:,} segments, {human_bytes(report.bytes)} of log, "
-        f"{took_s:,.1f} s; restore {told.restore_id}{resumed}"
+        f"{restored.records:,} records, {report.segments:,} segments, {human_bytes(report.bytes)} of log, "
+        f"{took_s:,.1f} s; restore {restored.restore_id}{resumed}"
     )
     if report.batches_lowered:
-        print_line(f"{report.batches_lowered:,} batches have a lower leader epoch than they had")
-    print_known_from(told.known_from)
-    print_left_out(told.left_out)
-    print_retention(told.retention, out)
+        print_line(f"{report.batches_lowered:,} batches have a lower leader epoch than before")
+    print_known_from(restored.known_from)
+    print_left_out(restored.left_out)
+    print_retention(restored.retention, out)
     out.print(_verdict(report), soft_wrap=True)
 
 
 def _verdict(report: ColdReport) -> Text:
     if report.exit_code != EXIT_DONE:
-        return Text.assemble(("not complete", "bold red"), "; the directories are as they were")
+        return Text.assemble(("not complete", "bold red"), "; the directories are unchanged")
     groups = f"then groups: maxbrod groups apply --restore {report.restore.restore_id}" if report.remembered else ""
     if not report.complete:
         what = f": restored {gaps_in(report.restore)}; start the brokers; {groups}"

@@ -9,9 +9,10 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.config import KafkaConfig, StorageConfig, from_java_properties, parse_seconds
+from maxbrod.config import KafkaConfig, StorageConfig, from_java_properties
 from maxbrod.errors import UsageError
 from maxbrod.model import Codec
+from maxbrod.options import parse_seconds
 from maxbrod.storage.urls import parse_url
 from maxbrod.table.read.options import choice, known_options, storage_of, switch
 

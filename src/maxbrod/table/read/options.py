@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pydantic import ValidationError
 
 from maxbrod.archive.words import parse_partitions, parse_time_ms
-from maxbrod.config import StorageConfig, parse_bytes
+from maxbrod.config import StorageConfig
 from maxbrod.errors import UsageError
+from maxbrod.options import parse_bytes
 from maxbrod.table.read.columns import column_names
 from maxbrod.table.read.scope import Scope, both, decode_scopes
 

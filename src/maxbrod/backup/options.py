@@ -1,0 +1,155 @@
+"""The options of `maxbrod backup`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+from maxbrod.options import (
+    BEHAVIOR,
+    SELECTION,
+    AcceptLoss,
+    Bytes,
+    Codec,
+    Exclude,
+    LayoutOptions,
+    Option,
+    Options,
+    Paths,
+    Reads,
+    Seconds,
+    SegmentRecords,
+    Topics,
+    parse_time,
+    parse_words,
+)
+
+FOLLOWING: Final = "Continuous backup"
+LOGDIR: Final = "Disks of a lost cluster"
+
+
+def parse_starts(value: object) -> object:
+    """Words of the command line; offsets become a mapping of topic to partition to offset, as the file has them."""
+    from maxbrod.backup.plan.starts import AtOffsets, parse_start  # noqa: PLC0415 - not for `--help`
+
+    if isinstance(value, Mapping):
+        return value
+    words: Any = parse_words(parse_time(value))
+    meant = parse_start(words)
+    if not isinstance(meant, AtOffsets):
+        return words[0]
+    offsets: dict[str, dict[int, int]] = {}
+    for where, offset in meant.offsets.items():
+        offsets.setdefault(where.topic, {})[where.partition] = offset
+    return offsets
+
+
+Start = Annotated[
+    str | dict[str, dict[int, int]],
+    Reads(
+        parse=parse_starts,
+        python="str | int | datetime | Iterable[str] | Mapping[str, Mapping[int, int]]",
+        schema={
+            "anyOf": [
+                {"type": ["string", "integer"]},
+                {"type": "array", "items": {"type": "string"}},
+                {
+                    "type": "object",
+                    "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer"}},
+                },
+            ]
+        },
+        repeated=True,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackupOptions(Options):
+    from_logdir: Annotated[
+        Paths,
+        Option(
+            "A log directory of a broker, or a folder with those of several brokers. May be repeated. No broker may be "
+            "running on it.",
+            LOGDIR,
+            "DIR",
+            python=False,
+        ),
+    ] = ()
+    uncommitted_tail: Annotated[
+        bool,
+        Option(
+            "Include records above the recorded high watermark. After a crash these can be acknowledged records.",
+            LOGDIR,
+            python=False,
+        ),
+    ] = False
+    topics: Topics = ()
+    exclude: Exclude = ()
+    internal: Annotated[bool, Option("Back up internal topics as well, such as __consumer_offsets.", SELECTION)] = False
+    start: Annotated[
+        Start,
+        Option(
+            "Where to start in a partition that the archive does not have yet: earliest, latest, a time with its time "
+            "zone, or topic:partition:offset, which may be repeated.",
+            SELECTION,
+            "WHERE",
+        ),
+    ] = "earliest"
+    compression: Annotated[
+        str,
+        Option(
+            "auto (as received, and recompressed where that costs little), source (as received), or zstd (smallest).",
+            BEHAVIOR,
+            "auto|source|zstd[:LEVEL]",
+        ),
+    ] = "auto"
+    segment_bytes: Annotated[
+        Bytes | None,
+        Option(
+            "Write at most about this much log to a segment. 256MiB by default, or the size that another layout has.",
+            BEHAVIOR,
+            "BYTES",
+            low=1,
+        ),
+    ] = None
+    segment_records: SegmentRecords = None
+    exact_timestamps: Annotated[
+        bool,
+        Option(
+            "Read every record for the lowest timestamp of each segment. Queries by time then read fewer segments; the "
+            "backup takes longer.",
+            BEHAVIOR,
+        ),
+    ] = False
+    single_writer: Annotated[
+        bool,
+        Option("No other process writes to this archive. For storage that ignores conditional puts.", BEHAVIOR),
+    ] = False
+    commit_bytes: Annotated[
+        Bytes, Option("Commit a long run each time it has read about this much.", BEHAVIOR, "BYTES", (), low=1)
+    ] = 16 << 30
+    codec: Codec = None
+    layout_options: LayoutOptions = field(default_factory=dict)
+    accept_loss: AcceptLoss = False
+    follow: Annotated[bool, Option("Continue until SIGTERM or Ctrl-C, with one run per interval.", FOLLOWING)] = False
+    every: Annotated[Seconds, Option("The interval, and so the recovery point objective.", FOLLOWING, "TIME")] = 60.0
+    roll_bytes: Annotated[
+        Bytes | None,
+        Option("Read a partition once about this much is waiting in it. Needs --roll-age.", FOLLOWING, "BYTES", low=1),
+    ] = None
+    roll_records: Annotated[
+        int | None,
+        Option("Read a partition once this many records are waiting in it. Needs --roll-age.", FOLLOWING, "N", low=1),
+    ] = None
+    roll_age: Annotated[
+        Seconds,
+        Option("Read a partition once a record has waited this long. 0: at every interval.", FOLLOWING, "TIME"),
+    ] = 0.0
+    metrics_port: Annotated[
+        int | None, Option("Serve Prometheus metrics on this port.", FOLLOWING, "PORT", low=0, high=65535)
+    ] = None
+    metrics_host: Annotated[str, Option("Serve metrics on this address.", FOLLOWING, "ADDRESS")] = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        if not self.roll_age and (self.roll_bytes is not None or self.roll_records is not None):
+            raise ValueError("roll_bytes and roll_records need roll_age, which bounds how long anything waits")

@@ -1,0 +1,22 @@
+"""The options of `maxbrod check`."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from maxbrod.options import Option, Options, TopicWords
+
+DEEP: Final = "Deep check"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(Options):
+    topics: TopicWords = ()
+    deep: Annotated[bool, Option("Read everything in the archive and verify it.", DEEP)] = False
+    sample: Annotated[str | None, Option("Read only a random part: 5%, or 0.05. Implies --deep.", DEEP, "PART")] = None
+    seed: Annotated[int | None, Option("Draw the sample that this number determines.", DEEP, "N", low=0)] = None
+    restart: Annotated[bool, Option("Read everything, including what an interrupted check has already read.", DEEP)] = (
+        False
+    )
+    repair: Annotated[
+        bool, Option("In other layouts: first repair what can be repaired, such as wrong or missing indexes.")
+    ] = False

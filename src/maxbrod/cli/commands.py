@@ -1,0 +1,205 @@
+"""Builds the command of a verb from the declaration of its options, and puts flags over the configuration file.
+
+A flag overrides the file, and the file overrides the default. No flag takes a secret, because every user of a machine
+can list the command lines of its processes: secrets come from the file or from the environment.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar, get_type_hints
+
+import typer
+
+from maxbrod.errors import UsageError, naming
+from maxbrod.options import Declared, Options, declared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pydantic import ValidationError
+
+    from maxbrod.config import Config, KafkaConfig, StorageConfig
+
+O_co = TypeVar("O_co", bound=Options, covariant=True)
+O = TypeVar("O", bound=Options)  # noqa: E741 - of the options
+
+_OFF: Final = "no_"
+_KEY: Final = re.compile(r"[a-z]+_[a-z_]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[O_co]):
+    """One call of a verb: its options, and the whole configuration, with flags over the file."""
+
+    options: O_co
+    config: Config
+    given: Mapping[str, Any]
+    """What flags and arguments say, by the names of options."""
+
+    @property
+    def as_json(self) -> bool:
+        return bool(self.given.get("json"))
+
+    @property
+    def quiet(self) -> bool:
+        return bool(self.given.get("quiet"))
+
+    @property
+    def archive(self) -> str:
+        if self.config.archive is None:
+            raise UsageError(
+                "no archive is named", hint="give --archive URL, or 'archive: URL' in the configuration file"
+            )
+        return self.config.archive
+
+
+def command(
+    section: str,
+    model: type[O],
+    *,
+    before: Iterable[type[Options]] = (),
+    after: Iterable[type[Options]] = (),
+    without: Iterable[str] = (),
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes a function that takes a `Call` a command. Flags: those of `before`, of the verb, and of `after`.
+
+    Parameters of the function besides `call` become parameters of the command.
+    """
+    own = [each for each in declared(model) if each.name not in {*without}]
+    shared = [[option for each in models for option in declared(each)] for models in (before, after)]
+    flags = [*shared[0], *own, *shared[1]]
+
+    def decorate(run: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(run, include_extras=True)
+        extra = {
+            name: each.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+            for name, each in signature(run).parameters.items()
+            if name != "call"
+        }
+
+        def invoke(**words: Any) -> None:  # noqa: ANN401 - of any type
+            others = {name: words.pop(name) for name in extra}
+            given = {name: word for name, word in words.items() if word is not None and word != []}
+            off = [name for name in given if name.startswith(_OFF)]
+            given |= {name.removeprefix(_OFF): False for name in off if given.pop(name)}
+            run(call_of(section, [each.name for each in own], given), **others)
+
+        shown = (each for each in flags if each.flags or each.option.argument)
+        parameters = [*extra.values(), *(parameter for each in shown for parameter in _parameters(each))]
+        invoke.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # where typer looks
+        invoke.__annotations__ = {}
+        invoke.__name__, invoke.__doc__, invoke.__module__ = run.__name__, run.__doc__, run.__module__
+        return invoke
+
+    return decorate
+
+
+def _parameters(each: Declared) -> list[Parameter]:
+    about = each.option
+    kind = each.type if each.type in {bool, int, Path} else str
+    kind = Path if each.repeated and "Path" in str(each.type) else kind
+    # Bounds are checked with the type, alike for flags and the file.
+    shared: dict[str, Any] = {"metavar": about.metavar, "help": each.whole_help, "show_default": False}
+    if about.argument:
+        return [_parameter(each.name, kind, typer.Argument(**shared), repeated=each.repeated)]
+    names = list(each.flags)
+    negative = f"--no-{names[0].removeprefix('--')}" if kind is bool and about.setting is not None else None
+    if negative is not None and each.default is not False:
+        names[0], negative = f"{names[0]}/{negative}", None
+    info = typer.Option(*names, rich_help_panel=about.panel, **shared)
+    found = [_parameter(each.name, kind, info, repeated=each.repeated)]
+    if negative is not None:
+        # What the file turns on, the command line can turn off. The help of every switch need not say so.
+        found.append(_parameter(f"{_OFF}{each.name}", bool, typer.Option(negative, hidden=True)))
+    return found
+
+
+def _parameter(name: str, kind: Any, info: Any, *, repeated: bool = False) -> Parameter:  # noqa: ANN401 - typer's own
+    annotation: Any = list[kind] | None if repeated else kind | None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, info])
+
+
+def call_of(section: str, own: Iterable[str], given: Mapping[str, Any]) -> Call[Any]:
+    """UsageError: a flag or the file is wrong."""
+    from pydantic import ValidationError  # noqa: PLC0415 - not for `--help`
+
+    from maxbrod.config import Config, lay_over, load_config  # noqa: PLC0415
+
+    file = given.get("config")
+    config = Config() if file is None else load_config(file)
+    mine = {name: given[name] for name in own if name in given}
+    try:
+        config = _with_shared(config, given)
+        options = lay_over(getattr(config, section), mine) if mine else getattr(config, section)
+    except ValidationError as error:
+        raise _usage_error(error, section) from None
+    return Call(options=options, config=config.model_copy(update={section: options}), given=given)
+
+
+def _with_shared(config: Config, given: Mapping[str, Any]) -> Config:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - not for `--help`
+
+    from maxbrod.options import Seconds  # noqa: PLC0415
+
+    changed: dict[str, Any] = {name: given[name] for name in ("archive", "layout") if name in given}
+    if "patience" in given:
+        try:
+            changed["patience"] = TypeAdapter(Seconds).validate_python(given["patience"])
+        except ValueError:
+            raise UsageError("--patience is not a time such as 60s, 5m or 1h", hint="see --help") from None
+    if "master" in given:
+        changed["spark"] = config.spark.model_copy(update={"master": given["master"]})
+    s3 = {name.removeprefix("s3_"): value for name, value in given.items() if name.startswith("s3_")}
+    if s3:
+        changed["storage"] = _with_s3(config.storage, s3)
+    if "bootstrap" in given or "command_config" in given:
+        changed["kafka"] = kafka_of(config.kafka, given.get("bootstrap"), given.get("command_config"))
+    return config.model_copy(update=changed)
+
+
+def _with_s3(storage: StorageConfig, given: Mapping[str, Any]) -> StorageConfig:
+    from pydantic import ValidationError  # noqa: PLC0415 - as above
+
+    from maxbrod.config import S3Config, complaints  # noqa: PLC0415
+
+    try:
+        section = S3Config.model_validate({**storage.s3.model_dump(), **given})
+    except ValidationError as error:
+        raise UsageError(f"the S3 options contradict each other: {complaints(error, S3Config)}") from None
+    return storage.model_copy(update={"s3": section})
+
+
+def kafka_of(section: KafkaConfig | None, bootstrap: str | None, properties: Path | None) -> KafkaConfig | None:
+    """The connection of the file with what flags say. Client properties replace it, but for the brokers."""
+    from maxbrod.config import from_java_properties, kafka_config  # noqa: PLC0415 - as above
+    from maxbrod.java_properties import load_properties  # noqa: PLC0415
+
+    if properties is None:
+        return kafka_config(section, None, bootstrap)
+    loaded = load_properties(properties)
+    known = bootstrap or (section.bootstrap if section is not None else None)
+    with naming(str(properties)):
+        return from_java_properties({**loaded, **({} if known is None else {"bootstrap.servers": known})})
+
+
+def _usage_error(error: ValidationError, section: str) -> UsageError:
+    from maxbrod.config import Config  # noqa: PLC0415 - as above
+
+    flags = {each.name: _flag(each) for each in declared(type(Config.model_fields[section].default))}
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    message = first["msg"].removeprefix("Value error, ")
+    message = f"{message[:1].lower()}{message[1:]}"
+    if first["loc"]:
+        message = f"{flags.get(str(first['loc'][0]), first['loc'][0])} {message}"
+    else:
+        # About several options, which the message names as the file does.
+        message = _KEY.sub(lambda found: flags.get(found[0], found[0]), message)
+    return UsageError(message, hint=f"see 'maxbrod {section} --help'")
+
+
+def _flag(each: Declared) -> str:
+    return each.flags[0] if each.flags else (each.option.metavar or each.name)
