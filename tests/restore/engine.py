@@ -83,7 +83,7 @@ class Command:
     def __init__(
         self, cluster: Cluster, archive: object, capsys: pytest.CaptureFixture[str], *, user: str | None = None
     ) -> None:
-        """`user`: who logs in by SASL; without one it is whoever may do everything."""
+        """`user`: logs in by SASL; None: a user with all rights."""
         self.place = ["--bootstrap", cluster.bootstrap, "--archive", str(archive)]
         if user is not None:
             properties = cluster.directory / CLIENTS_DIR / f"sasl_plaintext-{user}.properties"
@@ -122,7 +122,7 @@ def read_all(cluster: Cluster, topic: str, partition: int = 0, **config: object)
 
 
 def stand(cluster: Cluster, group_id: str) -> dict[tuple[str, int], int]:
-    """Where a group stands, as Kafka tells another client."""
+    """The offsets of a group, as another client reads them."""
     with cluster.admin() as admin:
         told = admin.list_group_offsets([group_id])[group_id]
     return {(where.topic, where.partition): each.offset for where, each in told.items()}
@@ -147,7 +147,7 @@ def configs_of(cluster: Cluster, topic: str) -> dict[str, str | None] | None:
 
 @contextmanager
 def joined(cluster: Cluster, group_id: str, topic: str) -> Iterator[None]:
-    """A consumer that is a member of its group meanwhile.
+    """A consumer that is a member of its group during the `with`.
 
     The broker is asked: kafka-python may join before it knows the topic's partitions, and is then given none of them.
     """
@@ -169,7 +169,7 @@ def joined(cluster: Cluster, group_id: str, topic: str) -> Iterator[None]:
 
 @contextmanager
 def joined_by_the_newer_protocol(cluster: Cluster, group_id: str, topic: str) -> Iterator[None]:
-    """Kafka's own console consumer, a member of its group meanwhile."""
+    """Kafka's own console consumer, a member of its group during the `with`."""
     release = kafka_release()
     words = ("--bootstrap-server", cluster.bootstrap, "--topic", topic, "--group", group_id)
     command = java_command(

@@ -1,4 +1,4 @@
-"""What the tests of a restore's faults share: a topic in an archive, a restore in which something happens meanwhile."""
+"""Shared by the tests of faults: a topic in an archive, and a restore during which something happens."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def archive(
 
 @contextmanager
 def when_acknowledged(count: int, act: Callable[[], object]) -> Iterator[None]:
-    """Something happens in the middle: when so many batches and holes have been acknowledged."""
+    """Something happens in the middle: after that many acknowledged batches and holes."""
     left = [count]
 
     def watched(*arguments: Any, **options: Any) -> Iterator[Any]:
@@ -82,7 +82,7 @@ def when_acknowledged(count: int, act: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def lost_answers(apis: Mapping[str, int]) -> Iterator[None]:
-    """So many answers to requests of each API never come, and the broker has done what it was asked for."""
+    """That many answers of each API are lost, although the broker has carried out the request."""
     left, asked = dict(apis), dict[tuple[Connection, int], str]()
     send_really, receive_really = Connection._send, Connection.receive
 

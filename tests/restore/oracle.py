@@ -21,7 +21,7 @@ def log_of(cluster: Cluster, topic: str, partition: int = 0, *, broker: int | No
     folder = cluster.log_dir(cluster.broker_ids[0] if broker is None else broker) / f"{topic}-{partition}"
 
     def segments() -> list[bytes] | None:
-        # The cleaner and retention may take a file away meanwhile, and put another one in its place.
+        # The cleaner and retention may replace a file at this moment.
         with suppress(FileNotFoundError):
             return [b"", *(path.read_bytes() for path in sorted(folder.glob("*.log")))]
         return None

@@ -54,7 +54,7 @@ HARMLESS = {
 }
 """Requests that change nothing which anybody could see. All others are points where a crash could matter."""
 REPEATED = {"AddPartitionsToTxn", "EndTxn"}
-"""Asked again while the transaction before is being completed, nobody knows how often: only the first few count."""
+"""Repeated while the transaction before is being completed, any number of times: only the first few count."""
 REPEATED_MAX = 3
 
 
@@ -63,7 +63,7 @@ def say(out: int, **what: Any) -> None:
 
 
 def requests_in(pieces: Any) -> Iterator[tuple[int, int]]:
-    """Of every request that is sent at once, what it is and its number. A piece may begin one."""
+    """The API key and the number of every request that is sent at once. A piece may begin one."""
     position = begins = 0
     for piece in (memoryview(each) for each in pieces):
         if position == begins:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Row = tuple[int, bytes | None]
-"""Offset and key of a record; its value tells where it came from."""
+"""Offset and key of a record; its value names its source."""
 Came = tuple[int, int]
 """Source partition and offset."""
 Choice = tuple[str, int]
-"""That a partition is asked for more, or acknowledges what it was sent."""
+"""A partition is asked for its next batch, or acknowledges one."""
 
 BASE = 100
 IN_FLIGHT_MAX = 5
@@ -65,7 +65,7 @@ class Logs:
         mine: Iterable[int] | None = None,
         batch_bytes_max: int = 1_000_000,
     ) -> None:
-        """`there` is what stands last in each partition, `lengths` how many records it has."""
+        """`there` are the last records of each partition, `lengths` how many it has."""
         self.targets = [
             SharedTarget(
                 TopicPartition(topic="t", partition=each), BASE, (lengths or {}).get(each, 0), (there or {}).get(each)

@@ -148,7 +148,7 @@ def remove_quota(client: KafkaClient, user: str) -> None:
 
 
 def test_no_record_stands_in_a_topic_before_its_rules_do(client: KafkaClient, topic: str, command: Command) -> None:
-    """And whoever goes on after a crash there does it once more, without harm."""
+    """And a resumed restore does it again, without harm."""
     request = ("restore", "--suffix", "-new", "--with-acls", "--with-quotas")
     with patch.object(engine, "run_restore_job", side_effect=UnavailableError("the lights went out")):
         command(*request, exits=1)

@@ -1,4 +1,4 @@
-"""Objects of the archive are missing, cut or damaged: it is told which and where, and other partitions are whole."""
+"""Objects of the archive are missing, cut or damaged: the report names them, and other partitions are complete."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_damage_that_only_reading_finds_ends_with_4_and_the_same_command_complet
     assert archived.victim.name in failure["object_name"]
     assert f"offsets {failure['offset']} to {archived.end} cannot be read" in failure["message"]
     assert report.partitions[1].failure is None
-    # Half done, and its topics are held: the same command goes on without what is lost.
+    # Half done, with temporary settings on its topics: the same command resumes without what is lost.
     report = restore(archived.config, renamed(mode, accept_gaps=True))
     assert (report.exit_code, report.complete, report.resumed) == (0, False, True)
     (lost,) = report.accepted_gaps
@@ -182,7 +182,7 @@ def test_damage_in_the_archive_costs_no_other_partition_and_mended_the_same_comm
     failure = failure_of(broken)
     assert victim.name in failure["object_name"]
     assert failure["offset"] >= first_offset
-    # What stands before the damage is there, and the report says so.
+    # What comes before the damage is restored, and the report says so.
     before = {at: each for at, each in wanted[0].items() if at < first_offset}
     there = log_of(cluster, f"new-{topic}")
     assert list(there.values())[: len(before)] == list(before.values())
@@ -192,7 +192,7 @@ def test_damage_in_the_archive_costs_no_other_partition_and_mended_the_same_comm
     assert_restored(cluster, f"new-{topic}", wanted[1], partition=1, base=base)
     held = configs_of(cluster, f"new-{topic}")
     assert held != configs_of(cluster, topic), "nothing may delete what is there before all is"
-    # Mended, the same command goes on.
+    # Once it is repaired, the same command resumes.
     victim.write_bytes(sound)
     assert restore(config, renamed(mode)).exit_code == 0
     for partition, records in enumerate(wanted):

@@ -94,7 +94,7 @@ def test_too_few_replicas_are_waited_for(cluster3: Cluster, topic: str, tmp_path
 def test_answers_that_get_lost_when_all_was_done_cost_nothing(
     cluster: Cluster, topic: str, tmp_path: Path, mode: str
 ) -> None:
-    """Of every request that changes something."""
+    """One answer of every kind of request that changes something."""
     create_topic(cluster, topic, config=KEEP)
     ledger = Ledger()
     ledger.write(cluster, topic, 60, batch=20)

@@ -115,7 +115,7 @@ def test_what_compaction_has_left_stands_at_its_own_offsets(cluster: Cluster, to
 
 
 def crash_after(answers: int) -> Any:
-    """The worker dies when so many batches have been acknowledged; what is under way then gets lost or not."""
+    """The worker dies after that many acknowledgements; requests in flight may or may not arrive."""
 
     def dying(*arguments: Any, **options: Any) -> Iterator[Any]:
         for number, acknowledged in enumerate(produce_all(*arguments, **options)):

@@ -1,4 +1,4 @@
-"""Groups go on at exactly the record that they would have read next, and can be put back."""
+"""Groups continue at exactly the record that they would have read next, and can be put back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 of the driver wherever it has just changed something: the same command goes on, nothing is there twice."""
+"""kill -9 of the driver after each change that it makes: the same command resumes, and nothing is there twice."""
 
 from __future__ import annotations
 

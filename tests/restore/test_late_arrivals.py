@@ -29,7 +29,7 @@ def test_a_batch_of_a_killed_restore_that_arrives_late_is_never_there_twice(
     first = Wire("Produce", crash_at=batch)
     with first.watched(), pytest.raises(CrashError):
         restore(config, renamed(mode))
-    # The next one has looked where the log ends, and is about to go on there.
+    # The next attempt has read the log end, and is about to continue there.
     with Wire("Produce", before_first=first.arrive).watched():
         report = restore(config, renamed(mode))
     assert (report.exit_code, report.resumed) == (0, True), report.partitions

@@ -49,7 +49,7 @@ def test_of_a_whole_archive_nothing_is_lost(tree: Path) -> None:
 @pytest.mark.parametrize("tree", ["kafka", "kbak", "kbs"], indirect=True)
 @pytest.mark.parametrize("how", ["missing", "cut"])
 def test_objects_that_are_gone_or_too_short_are_found_by_listing(tree: Path, how: str) -> None:
-    """Of layouts whose catalog or manifest names objects; what others lack is found when they are surveyed."""
+    """In layouts whose catalog or manifest names objects; in others a survey finds what is missing."""
     rows = open_archive(str(tree)).catalog.rows().to_pylist()
     row = rows[3] if how == "missing" else rows[-1]
     victim = tree / row["path"]

@@ -1,4 +1,4 @@
-"""Whoever watches a restore sees it move while a task runs."""
+"""The progress of a restore moves while a task runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_progress_moves_while_no_task_is_done(
     assert 0 < half.bytes_done < half.bytes_total == plan.bytes
     assert (half.records_done, half.tasks_done) == (40, 0)
     assert (all_of_it.bytes_done, all_of_it.records_done) == (plan.bytes, 80)
-    # Gone on with later, it begins where the target is.
+    # A resumed restore starts with the progress of the target.
     with RestoreMeter(KafkaConfig(bootstrap=cluster.bootstrap), plan, steps.append, tasks=2):
         pass
     assert steps[-1].bytes_done == plan.bytes

@@ -118,7 +118,7 @@ def test_every_key_goes_where_java_sends_it_and_keeps_its_order(
 
 
 def crash_after(answers: int) -> Any:
-    """The worker dies when so many batches have been acknowledged; what is under way then gets lost or not."""
+    """The worker dies after that many acknowledgements; requests in flight may or may not arrive."""
 
     def dying(*arguments: Any, **options: Any) -> Iterator[Any]:
         for number, acknowledged in enumerate(produce_all(*arguments, **options)):

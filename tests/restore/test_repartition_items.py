@@ -1,4 +1,4 @@
-"""What tasks are told of topics that get other partitions: all targets once, and where groups stood."""
+"""The items of repartitioned topics: each target belongs to one task, and groups leave marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rights that docs/operations.md asks for are enough for a restore, and each that is missing is told before.
+"""The rights in docs/operations.md are enough for a restore, and each missing one is reported beforehand.
 
 Alice has no right on the cluster, so she closes holes by empty transactions. Carol may write markers.
 """

@@ -1,4 +1,4 @@
-"""Signals end a restore in mid-job, and it goes on exactly there. Each in a process of its own, as users have it."""
+"""Signals stop a restore during its job, and it resumes exactly there. Each in a process of its own, as for users."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BATCHES = 60
 
 @pytest.fixture
 def archive(cluster: Cluster, topic: str, tmp_path: Path) -> Path:
-    """Of a topic in many small batches."""
+    """The archive of a topic with many small batches."""
     create_topic(cluster, topic)
     produce(cluster, topic, numbered(BATCHES * 4), batch_size=1, max_in_flight_requests_per_connection=1)
     assert back_up(config_of(cluster, tmp_path / "archive", topic)).complete

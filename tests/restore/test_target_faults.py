@@ -1,4 +1,4 @@
-"""Others write to the target, delete it, slow it down; two restores meet: nothing is mixed, what is refused is told."""
+"""Others write to the target, delete it, slow it down; two restores meet: records never mix, refusals are reported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def crash(config: Config, mode: str, *, batch: int) -> None:
 
 
 def assert_refused(config: Config, mode: str, cluster: Cluster, target: str) -> str:
-    """It is told for the partition, and nothing is written any more; returns the message."""
+    """The partition reports it, and nothing more is written. Returns the message."""
     before = log_of(cluster, target)
     report = restore(config, renamed(mode))
     assert report.exit_code == EXIT_REFUSED

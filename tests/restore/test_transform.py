@@ -67,7 +67,7 @@ def staged_in(config: Config) -> list[Path]:
 
 
 def visible(cluster: Cluster, topic: str, partition: int) -> dict[int, Record]:
-    """What stands below a log's start, to fill it, is still on the disk."""
+    """Fillers below the start of a log are still on the disk."""
     start = offsets(cluster, topic, partition)[0]
     return {at: each for at, each in log_of(cluster, topic, partition).items() if at >= start}
 

@@ -26,7 +26,7 @@ STAGE = staging.Staging.run
 
 
 def with_expressions(topic: str) -> RestoreRequest:
-    """Values that are others each time that they are asked for."""
+    """A request whose values differ each time they are computed."""
     return RestoreRequest(
         topics=(topic,),
         rename=parse_rename(prefix="new-"),

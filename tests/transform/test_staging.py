@@ -158,7 +158,7 @@ def test_damage_names_the_object_and_nothing_is_staged(tmp_path: Path, spark: An
 
 
 def test_what_is_staged_is_never_transformed_again(tmp_path: Path, spark: Any) -> None:
-    """Else a second attempt would mix its own random numbers with those of the first."""
+    """Otherwise a second attempt would mix its own random numbers with those of the first."""
     for number in range(3):
         write(tmp_path / "archive", [data_batch(5 * number, 5)], run_id=f"run-{number}")
     staging = staging_of(tmp_path / "archive", tmp_path / "staged", select="uuid() as value")
@@ -167,7 +167,7 @@ def test_what_is_staged_is_never_transformed_again(tmp_path: Path, spark: Any) -
     def dying(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
-            # Its objects are written; nobody has committed them.
+            # Its objects are written and not committed.
             really(*arguments, **options)
             raise KeyboardInterrupt
         return really(*arguments, **options)

@@ -154,7 +154,7 @@ class Restore:
         self._resumed = begun is not None
         if begun is not None:
             return self._plan_rest(begun, archived)
-        return self._plan_anew(request, command, archived, target, staged)
+        return self._plan_new(request, command, archived, target, staged)
 
     def _plan_rest(self, begun: RestorePlan, archived: ArchivedState) -> RestorePlan:
         """The stored plan, with what the archive has lost since."""
@@ -165,7 +165,7 @@ class Restore:
         lost = listed_losses(self._archive, archived.chosen.topics.keys(), revisions_of(sources_of(begun)))
         return without_lost(begun, unknown_losses(begun, lost), accepted=self._request.accept_gaps)
 
-    def _plan_anew(
+    def _plan_new(
         self,
         request: RestoreRequest,
         command: str,

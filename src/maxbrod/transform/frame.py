@@ -89,9 +89,9 @@ def _judged(records: DataFrame, transform: Transform) -> tuple[DataFrame, dict[s
     from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
 
     named = records.select("*", *(sql.expr(TABLE[name].made).alias(name) for name in mentioned(transform.text)))
-    wanted = sql.lit(True) if transform.where is None else sql.expr(transform.where)
+    condition = sql.lit(True) if transform.where is None else sql.expr(transform.where)
     # Null counts as false, as in any WHERE.
-    keep = sql.coalesce(sql.when(sql.col(f"{PREFIX}kind") == RECORD, wanted), sql.lit(False))
+    keep = sql.coalesce(sql.when(sql.col(f"{PREFIX}kind") == RECORD, condition), sql.lit(False))
     judged = named.withColumn(f"{PREFIX}keep", keep)
     if transform.select is None:
         return judged, {}
@@ -204,16 +204,16 @@ def _unknown(name: str) -> str:
 
 def _check_kind(name: str, kind: Any) -> None:  # noqa: ANN401 - of Spark, which is not typed
     if name in {"key", "value"}:
-        fits, wanted = _is_bytes(kind), "binary or string"
+        fits, expected = _is_bytes(kind), "binary or string"
     elif name == "timestamp":
-        fits, wanted = kind.typeName() == "timestamp", "timestamp"
+        fits, expected = kind.typeName() == "timestamp", "timestamp"
     elif name == _MS:
-        fits, wanted = kind.typeName() in {"long", "integer"}, "bigint"
+        fits, expected = kind.typeName() in {"long", "integer"}, "bigint"
     else:
-        fits, wanted = _is_headers(kind), "array<struct<key:string,value:binary>>"
+        fits, expected = _is_headers(kind), "array<struct<key:string,value:binary>>"
     if not fits:
         raise UsageError(
-            f"--select: the expression for {name} is {kind.simpleString()}, not {wanted}",
+            f"--select: the expression for {name} is {kind.simpleString()}, not {expected}",
             operation="transform",
             hint="cast it, or use to_json, date_format and the like",
         )

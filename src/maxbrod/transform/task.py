@@ -115,9 +115,9 @@ def _records(settings: TransformSettings, storage: Storage, item: TransferItem) 
     for stored in item.slices:
         for records in read_records(storage, stored, columns=columns):
             kept = cut.keeps(number_column(records.column("offset")), number_column(records.column("timestamp_ms")))
-            wanted = records if kept.all() else records.filter(number_array(kept))
-            if wanted.num_rows:
-                yield wanted
+            chosen = records if kept.all() else records.filter(number_array(kept))
+            if chosen.num_rows:
+                yield chosen
 
 
 class _Rows:

@@ -1,4 +1,4 @@
-"""Log directories are complete or as they were, and nothing else in them is ever touched."""
+"""Log directories are complete or unchanged, and nothing else in them is ever touched."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_stopped_it_leaves_the_directories_as_they_were(source: Path, disk: Path
 
 
 def killed_after(steps: int, source: Path, *directories: Path) -> bool:
-    """A restore that is killed before it syncs or renames once more. Whether it came so far."""
+    """A restore that is killed before its next sync or rename. Returns whether it got that far."""
     left = [steps]
 
     def counted(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -274,7 +274,7 @@ def killed_after(steps: int, source: Path, *directories: Path) -> bool:
 
 
 def killed_while_placing(source: Path, disk: Path) -> bool:
-    """Written aside, told to the journal, and not yet in place."""
+    """Staged and in the journal, and not yet in place."""
     with patch("maxbrod.restore.cold.placing.finish", side_effect=KilledError), suppress(KilledError):
         restore(source, disk)
     return (disk / JOURNAL).exists()
@@ -308,7 +308,7 @@ def test_killed_at_any_instant_each_partition_is_whole_or_as_it_was_and_a_rerun_
         meanwhile(disk)
         for name in LOGS:
             folder = disk / name
-            # Between two renames it is away, and a broker makes it anew.
+            # Between two renames it does not exist, and a broker creates it again.
             assert not folder.exists() or is_whole(folder) or log_of(folder) == b""
         if contents(disk) == wanted:
             break

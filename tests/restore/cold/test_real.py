@@ -1,4 +1,4 @@
-"""Stopped brokers' empty topics are filled from an archive, and they go on as if they had never been away."""
+"""Empty topics of stopped brokers are filled from an archive, and the brokers continue as if nothing had happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs is what was agreed to: an archive may grow meanwhile, and nothing else may change."""
+"""A restore runs the plan that was agreed to: the archive may grow in the meantime, and nothing else may change."""
 
 from __future__ import annotations
 

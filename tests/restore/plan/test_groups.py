@@ -1,4 +1,4 @@
-"""Groups go on at exactly the first record that they have not processed; where that cannot be, never after it."""
+"""Groups continue at exactly the first record that they have not processed; if that is impossible, before it."""
 
 from __future__ import annotations
 

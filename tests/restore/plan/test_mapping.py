@@ -20,7 +20,7 @@ bases = st.sampled_from([0, 7, 10**12])
 
 
 def map_of(offsets: list[int], base: int) -> OffsetMap:
-    """Of single records, as if each were a batch."""
+    """The map of single records, as if each were a batch."""
     return build_map(offsets, [1] * len(offsets), range(base, base + len(offsets)), base=base)
 
 

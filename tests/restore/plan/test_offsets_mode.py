@@ -1,4 +1,4 @@
-"""Exact where that is possible and cheap, append elsewhere, and the reason is told."""
+"""Offsets are exact if that is possible and cheap, else append; the plan gives the reason."""
 
 from __future__ import annotations
 

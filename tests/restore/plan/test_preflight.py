@@ -1,4 +1,4 @@
-"""Everything that stands in the way is told, all at once, and what is fatal is never only a warning."""
+"""All obstacles are reported at once, and a fatal one is never only a warning."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_the_same_command_has_the_same_digest_and_another_one_another() -> None:
 
 
 def test_digests_stay_those_of_earlier_releases() -> None:
-    """Else a restore that an earlier release began would not be found, and begun a second time."""
+    """Otherwise a restore that an earlier release started would not be found, and started a second time."""
     everything = RestoreRequest(
         topics=("b", "a"),
         exclude=("x",),

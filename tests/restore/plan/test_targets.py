@@ -1,4 +1,4 @@
-"""Target topics: what is held comes off again, completely, and nothing that a target cannot have is asked of it."""
+"""Target topics: temporary settings are removed completely, and settings that a target cannot have are not set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions are part of the command and of its plan; and where nobody follows them, they are refused."""
+"""Expressions are part of the command and of its plan, and are refused where nothing would apply them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_plan_with_expressions_comes_back_as_it_was() -> None:
 
 @pytest.mark.parametrize("asked", [WHERE, RestoreRequest(select="'x' as value")])
 def test_expressions_that_would_not_be_followed_are_refused(asked: RestoreRequest) -> None:
-    """Else records that were to be left out or masked would slip in."""
+    """Otherwise records that were to be left out or masked would be restored."""
     with pytest.raises(UsageError, match="--to-logdir") as refused:
         check_cold(asked)
     assert "convert" in str(refused.value.hint)

@@ -69,7 +69,7 @@ def _clusters(target: ColdTarget) -> Iterator[Obstacle]:
         yield Obstacle(kind=ObstacleKind.BROKERS, where=None, what=what, hint=hint, fatal=True)
 
 
-def _wanted(topic: TopicPlan) -> list[TopicPartition]:
+def _targets(topic: TopicPlan) -> list[TopicPartition]:
     return [TopicPartition(topic=topic.target.name, partition=each.source.partition) for each in topic.partitions]
 
 
@@ -86,7 +86,7 @@ def _partitions(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
             hint="restore under another name, or delete the topic and create it with as many as it had",
             fatal=True,
         )
-    missing = [where for where in _wanted(topic) if not target.folders(where)]
+    missing = [where for where in _targets(topic) if not target.folders(where)]
     if missing:
         yield Obstacle(
             kind=ObstacleKind.PARTITION_COUNT,
@@ -100,7 +100,7 @@ def _partitions(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
 
 def _replicas(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
     """A replica that stays empty may become the leader, and then followers truncate what was restored."""
-    name, held = topic.target.name, {where: target.folders(where) for where in _wanted(topic)}
+    name, held = topic.target.name, {where: target.folders(where) for where in _targets(topic)}
     what: str | None = None
     if target.assignments is None:
         if len({len(each) for each in held.values()} - {0}) > 1:
@@ -127,7 +127,7 @@ def _some(partitions: Sequence[TopicPartition]) -> str:
 
 def _identity(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
     name = topic.target.name
-    ids = {folder.topic_id for where in _wanted(topic) for _, folder in target.folders(where)}
+    ids = {folder.topic_id for where in _targets(topic) for _, folder in target.folders(where)}
     known = None if target.assignments is None else target.assignments.ids.get(name)
     if known is not None:
         ids.add(known)
@@ -173,8 +173,8 @@ def _space(plan: RestorePlan, target: ColdTarget) -> Iterator[Obstacle]:
                     size = each.source.raw_bytes
                     needed[directory.device] = needed.get(directory.device, 0) + size + size // _INDEX_SHARE
     for directory in {each.device: each for each in target.directories}.values():
-        wanted, free = needed.get(directory.device, 0), directory.free_bytes
-        if wanted > free:
-            what = f"{wanted} bytes are needed, and {free} are free"
+        size, free = needed.get(directory.device, 0), directory.free_bytes
+        if size > free:
+            what = f"{size} bytes are needed, and {free} are free"
             hint = "make room, or restore fewer topics at a time"
             yield Obstacle(kind=ObstacleKind.SPACE, where=str(directory.path), what=what, hint=hint, fatal=True)

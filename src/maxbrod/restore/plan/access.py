@@ -97,19 +97,19 @@ def plan_acls(
     names becomes one rule for each.
     """
     names = {_TOPIC: topics, _GROUP: {group: group for group in groups}}
-    wanted: set[Acl] = set()
+    chosen: set[Acl] = set()
     narrowed: set[Acl] = set()
     left_out: set[Acl] = set()
     for acl in archived:
         rules = [acl] if whole else list(_narrowed(acl, names.get(acl.resource_type, {})))
-        wanted.update(rules)
+        chosen.update(rules)
         if not rules:
             left_out.add(acl)
         elif not whole and (acl.pattern_type == PREFIXED or acl.resource_name == ALL):
             narrowed.add(acl)
-    there = wanted & set(present)
+    there = chosen & set(present)
     return AclPlan(
-        create=tuple(sorted(wanted - there)),
+        create=tuple(sorted(chosen - there)),
         present=tuple(sorted(there)),
         narrowed=tuple(sorted(narrowed)),
         left_out=tuple(sorted(left_out)),
@@ -118,11 +118,11 @@ def plan_acls(
 
 def plan_quotas(archived: Iterable[Quota], present: Iterable[Quota]) -> QuotaPlan:
     known = {quota.entities: quota for quota in present}
-    wanted = list(archived)
-    there = [each for each in wanted if each.entities in known]
+    quotas = list(archived)
+    there = [each for each in quotas if each.entities in known]
     same = [each for each in there if dict(known[each.entities].values) == dict(each.values)]
     return QuotaPlan(
-        set=tuple(each for each in wanted if each.entities not in known),
+        set=tuple(each for each in quotas if each.entities not in known),
         present=tuple(same),
         kept=tuple(known[each.entities] for each in there if each not in same),
     )

@@ -86,11 +86,11 @@ def plan_new_configs(
     None, or a topic without configs, if the archive does not know it.
     """
     archived = {} if source is None else source.configs or {}
-    wanted = {name: value for name, value in archived.items() if name not in PLACED and value is not None}
-    left_out = sorted(name for name in archived if name not in wanted and name not in overrides)
-    wanted |= overrides
-    dropped = sorted(name for name in wanted if known is not None and name not in known and name not in overrides)
-    final = {name: value for name, value in wanted.items() if name not in dropped}
+    configs = {name: value for name, value in archived.items() if name not in PLACED and value is not None}
+    left_out = sorted(name for name in archived if name not in configs and name not in overrides)
+    configs |= overrides
+    dropped = sorted(name for name in configs if known is not None and name not in known and name not in overrides)
+    final = {name: value for name, value in configs.items() if name not in dropped}
     effective = {**({} if source is None else source.effective or {}), **final}
     if _as_int(effective.get(MIN_INSYNC_REPLICAS), 1) > replication_factor > 0:
         final[MIN_INSYNC_REPLICAS] = str(replication_factor)

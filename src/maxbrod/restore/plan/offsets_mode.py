@@ -49,7 +49,7 @@ class OffsetsPlan:
 
 
 def plan_offsets(
-    wanted: OffsetsMode,
+    requested: OffsetsMode,
     source: Source,
     extent: LogExtent | None,
     *,
@@ -60,9 +60,9 @@ def plan_offsets(
     """`extent` is the log of the target partition; None if the restore creates the topic."""
     cost = estimate_fill(source, 0 if extent is None else extent.end, markers_allowed=markers_allowed)
     impossible = _impossible(source, extent, repartitioned=repartitioned)
-    if wanted is OffsetsMode.APPEND:
+    if requested is OffsetsMode.APPEND:
         return OffsetsPlan(mode=OffsetsMode.APPEND, why="as requested", cost=cost)
-    if wanted is OffsetsMode.EXACT:
+    if requested is OffsetsMode.EXACT:
         return OffsetsPlan(mode=OffsetsMode.EXACT, why="as requested", cost=cost, obstacle=impossible)
     if impossible is not None:
         return OffsetsPlan(mode=OffsetsMode.APPEND, why=impossible, cost=cost)

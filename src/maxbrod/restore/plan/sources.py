@@ -129,7 +129,7 @@ def measure_sources(
     asked = {}
     for each in known:
         topic = chosen.topics.get(each.topic_id)
-        if topic is None or not _is_wanted(request, topic, each.partition):
+        if topic is None or not _is_requested(request, topic, each.partition):
             continue
         extent = columns.extent(each)
         end = ends[each] if extent is None or as_of else extent[1]
@@ -186,7 +186,7 @@ def _covered_twice(overlap: Overlap) -> CorruptDataError:
     )
 
 
-def _is_wanted(request: RestoreRequest, topic: str, partition: int) -> bool:
+def _is_requested(request: RestoreRequest, topic: str, partition: int) -> bool:
     ranged = {each.where.partition for each in request.ranges if each.where.topic == topic}
     return (not ranged or partition in ranged) and (not request.partitions or partition in request.partitions)
 
@@ -244,8 +244,8 @@ def _measure(
     span = columns.spans.get(partition, slice(0, 0))
     base, end = columns.base[span], columns.end[span]
     kept = _kept(columns, span, asked, request)
-    wanted = set(end[_asked(columns, span, asked, request)].tolist()) if lost else set()
-    lost = [each for each in lost if each.end in wanted]
+    requested_ends = set(end[_asked(columns, span, asked, request)].tolist()) if lost else set()
+    lost = [each for each in lost if each.end in requested_ends]
     # A row that begins before its unreadable range still holds records.
     gone = np.isin(end, [each.end for each in lost if each.first <= base[np.searchsorted(end, each.end)]])
     kept &= ~gone
