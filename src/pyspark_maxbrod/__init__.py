@@ -1,8 +1,8 @@
 """Lets Spark find the format `maxbrod` by itself.
 
-When a session meets the first format that it does not know, Spark imports every top-level module whose name begins with
-`pyspark_` and registers its `DefaultSource`. It does so for whatever format is asked for, so that this module loads
-nothing, and cannot fail: the source itself is imported when an archive is opened.
+When a session meets a format that it does not know for the first time, Spark imports every top-level module whose name
+begins with `pyspark_` and registers its `DefaultSource`. It does so for any unknown format, so this module imports
+nothing that could fail or take time: the source itself is imported when an archive is opened.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
-    """Makes a `maxbrod.table.source.ArchiveSource`."""
+    """Creates a `maxbrod.table.source.ArchiveSource`."""
 
     def __new__(cls, options: MutableMapping[str, str]) -> Any:  # noqa: ANN401 - the source, not one of this class
         from maxbrod.table.source import ArchiveSource  # noqa: PLC0415 - Arrow, storage, catalog

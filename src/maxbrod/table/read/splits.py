@@ -40,9 +40,12 @@ def find_slices(archive: Archive, options: TableOptions) -> list[SliceRead]:
     moment = find_moment(archive.storage, archive.catalog.runs(), options.as_of)
     topics = _topics(archive.catalog, options, moment)
     found = [_find_rows(archive.catalog, scope, moment, topics) for scope in options.scopes]
-    # Scopes may overlap: each row once, in the catalog's order.
-    rows = {(row.topic_id, row.partition, row.base_offset): row for each in found for row in each}
-    return [slice_read(rows[place], moment.ends) for place in (rows if len(found) == 1 else sorted(rows))]
+    rows = found[0]
+    if len(found) > 1:
+        # Scopes may overlap: each row once, in the catalog's order.
+        by_place = {(row.topic_id, row.partition, row.base_offset): row for each in found for row in each}
+        rows = [by_place[place] for place in sorted(by_place)]
+    return [slice_read(row, moment.ends) for row in rows]
 
 
 def slice_read(row: Segment, ends: Mapping[PartitionId, int] | None = None) -> SliceRead:
