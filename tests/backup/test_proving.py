@@ -86,7 +86,7 @@ def test_an_error_of_the_store_is_reported_once_and_its_partitions_are_not_read_
     proved = prove(failed, run.plans, {PARTITION: HELD}, run_id=run.run_id)
     run = run.with_proved(proved).with_proved(proved)
     assert [each.kind for each in run.notices].count("storage") == 1
-    assert (proved.stopped, proved.again, proved.rows) == ({PARTITION}, set(), ())
+    assert (proved.stopped, proved.again, proved.rows) == (frozenset({PARTITION}), frozenset(), ())
     assert still_to_read((Task(items=(item(15, 20),)),), {PARTITION: HELD}, proved.stopped) == []
 
 
@@ -95,7 +95,7 @@ def test_a_log_that_was_cut_while_it_was_read_is_planned_again() -> None:
     failure = Failure(kind=FailureKind.TRUNCATED, message="the log was truncated")
     failed = replace(outcome(10, 20, part(10, 14), reached=14), failure=failure)
     proved = prove([failed], run.plans, {PARTITION: HELD}, run_id=run.run_id)
-    assert (proved.again, proved.held[PARTITION].end_offset) == ({TOPIC}, 14)
+    assert (proved.again, proved.held[PARTITION].end_offset) == (frozenset({TOPIC}), 14)
 
 
 def test_a_wave_goes_on_behind_a_batch_that_reached_into_it() -> None:
