@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,24 @@ settings.load_profile("maxbrod")
 
 _OWN_SETTINGS = "_hypothesis_internal_use_settings"
 _STARTS_A_JVM = frozenset({"cluster", "cluster3", "fenced", "java", "spark"})
+# The files that take longest, each more than 40 s. They are handed out first: by default xdist begins with the files of
+# most tests, so that one of two workers would be left alone with these at the end.
+_LONGEST = (
+    "restore/test_kill_sweep.py",
+    "batch/test_provenance.py",
+    "test_bench.py",
+    "table/test_kafka_sink_kill.py",
+    "backup/test_spark_faults.py",
+    "backup/test_kill_sweep.py",
+    "restore/test_spark_faults.py",
+    "restore/test_transform.py",
+    "table/test_stream_spark.py",
+    "restore/cold/test_real.py",
+    "table/test_spark_connect.py",
+    "backup/test_signals.py",
+    "convert/test_logdir.py",
+    "test_demo.py",
+)
 
 pytest_plugins = ["support.archives", "support.clusters", "support.s3", "support.spark", "support.storages"]
 
@@ -25,6 +44,8 @@ pytest_plugins = ["support.archives", "support.clusters", "support.s3", "support
 def pytest_configure(config: pytest.Config) -> None:
     # kafka-python loads its schemas with functions that Python 3.11 and 3.12 call deprecated, 3.13 no longer.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,3 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             setattr(test, _OWN_SETTINGS, settings(own, max_examples=min(own.max_examples, _QUICK_EXAMPLES)))
         if _STARTS_A_JVM.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("full")
+    full = {item.path for item in items if item.get_closest_marker("full") is not None}
+    # The longest files, then those that start a JVM, then the rest, which fill the last seconds of both workers.
+    items.sort(key=lambda item: (_turn(item.path), item.path not in full))
+
+
+def _turn(path: Path) -> int:
+    name = path.relative_to(Path(__file__).parent).as_posix()
+    return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)

@@ -145,7 +145,7 @@ def test_a_file_says_all_that_flags_say_and_flags_win(
 def test_a_broker_that_is_away_is_waited_for_aloud_and_then_given_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maxbrod.kafka.wire.client._TELL_FIRST_S", 0.0)
+    monkeypatch.setattr("maxbrod.kafka.wire.client._WARN_FIRST_S", 0.0)
     (port,) = free_ports(1)
     arguments = ["--bootstrap", f"127.0.0.1:{port}", "--archive", str(tmp_path / "archive"), "--patience", "1s"]
     assert run(["backup", *arguments]) == 1

@@ -80,7 +80,7 @@ def test_indexes_that_are_gone_are_made_anew(tree: Path, capsys: pytest.CaptureF
 
 
 def test_what_makes_no_sense_in_a_layout_is_refused(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "only its own tool knows" in told(capsys, "gc", "-a", str(tree), exits=5)
+    assert "only the layout's own tool knows" in told(capsys, "gc", "-a", str(tree), exits=5)
     assert "as a whole" in told(capsys, "check", "orders", "-a", str(tree), exits=2)
     assert "no layout 'zip'" in told(capsys, "ls", "-a", str(tree), "--layout", "zip", exits=2)
 

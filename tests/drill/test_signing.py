@@ -193,7 +193,7 @@ def test_no_public_key_of_any_form_is_taken_for_a_secret() -> None:
         b'{"kty": "OKP", "crv": "Ed25519", "x": "AAAAAAAAAAAAAAAAAAAAAAAA"}',
     ]
     for data in forms:
-        with pytest.raises(UsageError, match="no key to sign with"):
+        with pytest.raises(UsageError, match="not a signing key"):
             parse_key(data, name="test")
 
 

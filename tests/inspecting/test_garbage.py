@@ -115,7 +115,7 @@ def test_a_commit_before_the_last_deletion_stops_it(local_place: Place, monkeypa
             other.catalog.commit([segment(0, 7, partition=5, path=ORPHANS[2]), run("late")])
 
     monkeypatch.setattr(archive.storage, "delete", delete_then_commit)
-    with pytest.raises(RefusedError, match="2 objects are gone"):
+    with pytest.raises(RefusedError, match="2 objects are deleted"):
         collect_garbage(archive, delete=True)
     assert set(ORPHANS[2:]) <= paths_of(local_place.open())
 

@@ -127,7 +127,9 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path, monkeypatch
     with socket.create_server(("127.0.0.1", 0)) as thief:
         stolen = [thief.getsockname()[1], *free_ports(1)]
         answers = iter([stolen])
-        monkeypatch.setattr("maxbrod.sandbox.node.free_ports", lambda count: next(answers, None) or free_ports(count))
+        monkeypatch.setattr(
+            "maxbrod.sandbox.assembly.free_ports", lambda count: next(answers, None) or free_ports(count)
+        )
         with Cluster.start(tmp_path / "c") as cluster:
             assert port_of(cluster, 1) not in stolen
             assert known_brokers(port_of(cluster, 1)) == {1}

@@ -89,10 +89,7 @@ def measure(
     if warm:
         on_stage("starting a cluster and Spark")
         with _stage(scale, batch_bytes, rounds) as stage:
-            for group in warm:
-                on_stage(f"racing over {group}")
-                found += _RACES[group](stage)
-            found.append(worker_memory(peak_bytes_below("pyspark.daemon")))
+            found += measure_on(stage, warm, on_stage)
     if Group.COLD in chosen:
         on_stage("starting from nothing")
         found += _measure_cold(rounds=rounds)
@@ -100,6 +97,15 @@ def measure(
         on_stage("planning for 100,000 partitions")
         found += measure_planning()
     return found
+
+
+def measure_on(stage: Stage, groups: Collection[Group], on_stage: Callable[[str], None]) -> list[Figure]:
+    """The groups that need a cluster and a warm session."""
+    found: list[Figure] = []
+    for group in groups:
+        on_stage(f"racing over {group}")
+        found += _RACES[group](stage)
+    return [*found, worker_memory(peak_bytes_below("pyspark.daemon"))]
 
 
 @contextmanager

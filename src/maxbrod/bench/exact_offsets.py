@@ -1,4 +1,4 @@
-"""What exact offsets cost: a filled start, closed holes; and how large the map is where offsets could not be kept."""
+"""The cost of exact offsets: a filled start, closed holes; and the size of the map if offsets cannot be kept."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TIMEOUT_S: Final = 60.0
 
 
 def measure_offsets(*, scale: float) -> list[Figure]:
-    """On a sandbox of its own. A scale below 1 makes less of everything but the map."""
+    """Measure on a new sandbox. A scale below 1 reduces everything but the map."""
     small = min(scale, 1.0)
     with (
         tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder,
@@ -86,7 +86,7 @@ def measure_offsets(*, scale: float) -> list[Figure]:
 
 
 def map_figure(records: int = MAP_RECORDS) -> Figure:
-    """Of a partition without a hole that was appended to something else, batch by batch."""
+    """The map of a partition without holes that was appended to other records, batch by batch."""
     source = np.arange(0, records, _BATCH_RECORDS, dtype=np.int64)
     counts = np.minimum(records - source, _BATCH_RECORDS)
     document = json.dumps(encode_map(build_map(source, counts, source + 12_345, base=12_345)))
@@ -100,7 +100,7 @@ def map_figure(records: int = MAP_RECORDS) -> Figure:
 
 
 def _fill_start(client: KafkaClient, partition: int, offsets: int) -> float:
-    """Seconds until the log begins there."""
+    """The seconds until the log begins at this offset."""
     where = _place(partition)
     began = time.perf_counter()
     _append(client, {where: fillers(offsets, new_producer_id(client))})
@@ -136,7 +136,7 @@ def _close_single_holes(client: KafkaClient, holes: int) -> float:
 
 
 def _alternating(holes: int, identity: ProducerIdentity) -> list[Append]:
-    """As committed transactions of one record each are archived. A list: making it is not what is timed."""
+    """Appends as archived transactions of one record each have them. A list, because making it is not timed."""
     data = encode(letters(holes, size=100), starts=np.arange(holes))
     batches = stamped(data, walk(data, check_crc=False), identity, first_sequence=0)
     return [each for batch in batches for each in (batch, Hole(count=1, source_offset=batch.source_offset))]

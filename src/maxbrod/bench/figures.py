@@ -1,4 +1,4 @@
-"""What a benchmark found, as values: ratios between contenders of one race, and plain figures."""
+"""The results of a benchmark: ratios between contenders of one race, and plain figures."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """`value` is of the best laps. A ratio has the laps of both sides with it."""
+    """`value` is that of the best laps. A ratio includes the laps of both sides."""
 
     name: str
     value: float
     unit: Literal["times", "seconds", "bytes", "per second", "objects"] = "times"
     wanted: float | None = None
     at_most: bool = False
-    """Whether `wanted` is the most; else it is the least."""
+    """Whether `wanted` is a maximum; otherwise it is a minimum."""
     median: float | None = None
     cpu: float | None = None
-    """The processor time that ours took over that of the peer."""
+    """Our processor time divided by the peer's."""
     ours: Laps | None = None
     peer: Laps | None = None
     note: str = ""

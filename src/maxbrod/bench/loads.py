@@ -1,4 +1,4 @@
-"""The topics that are backed up and restored, written into a sandbox fast: batches encoded once, sent many times."""
+"""Writes the topics of the benchmarks into a sandbox fast: batches are encoded once and sent many times."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
 BATCH_BYTES: Final = 16_384
-"""Of a batch before compression: the default of Java's producer."""
+"""The size of a batch before compression: the default of Java's producer."""
 PARTITIONS: Final = 4
 TOPIC_CONFIG: Final = {"retention.ms": "-1", "file.delete.delay.ms": "1000"}
-"""A topic that is deleted gives its room back before the next round needs it."""
+"""A deleted topic frees its disk space before the next round."""
 _BLOCK_RECORDS: Final = 125_000
 _IN_FLIGHT: Final = 8
 _TIMEOUT_S: Final = 60.0
@@ -49,7 +49,7 @@ class Load:
     partitions: int
     records: int
     bytes: int
-    """As they are on the wire."""
+    """Their size on the wire."""
 
 
 def letters(count: int, *, size: int = 1024) -> pa.RecordBatch:
@@ -79,10 +79,10 @@ def write_load(
     create_topic(cluster, topic, partitions=partitions, config=TOPIC_CONFIG)
     each = records // partitions
     block = min(_BLOCK_RECORDS, each)
-    # Random bytes in headers would be all that compression has to fight with.
+    # Random bytes in headers would dominate the cost of compression.
     columns = orders(block).drop_columns(["headers"]) if json else letters(block)
     data = encode(columns, codec=Codec.LZ4 if json else Codec.NONE, batch_bytes_max=batch_bytes)
-    # A broker numbers what clients send, and takes a batch only if it says 0.
+    # A broker assigns offsets itself, and accepts only batches with base offset 0.
     headers = patch(data, walk(data, check_crc=False), base_offset=0)
     batches = list(_batches(data, headers.position.tolist(), headers.size.tolist()))
     blocks = max(1, each // block)
@@ -102,10 +102,10 @@ def _batches(data: NDArray[np.uint8], positions: list[int], sizes: list[int]) ->
 
 
 def _produce(client: KafkaClient, topic: str, partitions: int, batches: list[bytes]) -> None:
-    """Every batch to every partition, some requests ahead of their answers."""
+    """Send every batch to every partition, with several requests in flight."""
     deadline = Deadline.after(_TIMEOUT_S)
     places = [TopicPartition(topic=topic, partition=number) for number in range(partitions)]
-    # Asked until it is answered: for a moment, a new leader does not know yet that it leads.
+    # Retries until it is answered: a new leader may not know yet that it leads.
     list_offsets(client, dict.fromkeys(places, LATEST), deadline=deadline)
     leader = client.leader(places[0], deadline=deadline)
     connection = client.connection(leader.node_id, deadline=deadline)

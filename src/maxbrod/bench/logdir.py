@@ -1,4 +1,4 @@
-"""A broker's log directory backed up, beside processes that do nothing but read or copy its files, two at a time."""
+"""A backup of a broker's log directory beside processes that only read or copy its files, two at a time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from maxbrod.engine.session import Session
 
 _READERS: Final = 2
-"""As many as this benchmark's machine has cores."""
+"""The number of cores of this benchmark's machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectory:
-    """Of a broker that has stopped; only one topic is taken."""
+    """The log directory of a stopped broker; only one topic is read."""
 
     path: Path
     topic: str
@@ -45,14 +45,14 @@ class LogDirectory:
 
 
 def race_logdir(session: Session, source: LogDirectory, disk: Path, *, rounds: int) -> list[Figure]:
-    """The files are in the page cache for everybody alike: the first round does not count."""
+    """The files are in the page cache for all contenders alike: the first round does not count."""
     logs = source.logs
     contenders: dict[str, Callable[[], object]] = {
         "maxbrod": partial(_back_up, session, source, disk / "archive-logdir"),
         "cache": partial(_read, logs),
         "copying": partial(_copy, logs, disk),
     }
-    # Some file systems, such as those in memory, have no disk to go to.
+    # Some file systems, such as those in memory, have no disk to read from.
     if _dd(logs[0]):
         contenders["disk"] = partial(_read_direct, logs)
     laps = race_laps(contenders, rounds=rounds)
@@ -79,7 +79,7 @@ def _back_up(session: Session, source: LogDirectory, target: Path) -> None:
 
 
 def _read_direct(logs: Sequence[str]) -> None:
-    """From the disk itself, whatever the page cache has."""
+    """Read from the disk itself, past the page cache."""
     with ThreadPoolExecutor(_READERS) as pool:
         if not all(pool.map(_dd, logs)):
             raise MaxbrodError("dd failed", operation="bench")

@@ -1,4 +1,4 @@
-"""What backups and restores are measured against: programs that anyone has, reading or writing the same."""
+"""The peers of backups and restores: common programs that read or write the same data."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def read_with_kcat(bootstrap: str, load: Load) -> None:
-    """All partitions to their end, to nowhere. An empty format is the cheapest: no record is printed at all."""
+    """Read all partitions to their end. The empty format is the cheapest: it prints no record."""
     if shutil.which("kcat") is None:
-        raise EnvironmentMissingError("kcat, a peer of this benchmark, is not there", hint="apt-get install kcat")
+        raise EnvironmentMissingError("kcat, a peer of this benchmark, is not installed", hint="apt-get install kcat")
     command = ["kcat", "-b", bootstrap, "-C", "-t", load.topic, "-e", "-q", "-o", "beginning", "-f", ""]
     _run(command)
 
 
 def read_with_consumer_performance(bootstrap: str, load: Load) -> float:
-    """Seconds that Kafka's own tool spent fetching: without the start of its JVM, and without joining its group."""
+    """The seconds that Kafka's own tool spent fetching, without the start of its JVM and joining its group."""
     printed = run_tool(
         CONSUMER_PERFORMANCE,
         *("--bootstrap-server", bootstrap, "--topic", load.topic, "--num-records", str(load.records)),
@@ -46,9 +46,9 @@ def read_with_consumer_performance(bootstrap: str, load: Load) -> float:
 def produce_with_producer_performance(
     bootstrap: str, topic: str, records: int, *, payloads: Sequence[str], properties: Sequence[str], processes: int
 ) -> float:
-    """Seconds that the slowest of so many processes of Kafka's own tool took, each with its share of the records.
+    """The seconds of the slowest of several processes of Kafka's own tool, each with its share of the records.
 
-    By their own clocks: without the start of the JVM, but with all that it has to learn, as of every JVM.
+    By their own clocks: without the start of the JVM, but with its warm-up.
     """
     share = -(-records // processes)
     arguments = (
@@ -72,7 +72,7 @@ def _produced_s(printed: str, records: int) -> float:
 
 
 def write_with_cat(sources: Sequence[Path], target: Path, *, synced: bool) -> None:
-    """The bytes of the sources into one new file, and with `synced` down to the disk."""
+    """Write the sources into one new file, with `synced` down to the disk."""
     target.unlink(missing_ok=True)
     with target.open("wb") as file:
         subprocess.run(["cat", *map(str, sources)], stdout=file, check=True)

@@ -1,4 +1,4 @@
-"""Times contenders against each other in turns, so that a noisy machine is noisy for all of them alike."""
+"""Times contenders in turns, so that a noisy machine disturbs all of them alike."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def race(contenders: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
-    """Best seconds of each over `rounds` rounds, after one that does not count. The best is the least disturbed."""
+    """The best seconds of each over `rounds` rounds, after a warm-up. The best lap is the least disturbed."""
     return {name: laps.best for name, laps in race_laps(contenders, rounds=rounds).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lap:
-    """`cpu_seconds` is processor time of this process and all below it."""
+    """`cpu_seconds` is the processor time of this process and its descendants."""
 
     seconds: float
     cpu_seconds: float
@@ -29,7 +29,7 @@ class Lap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laps:
-    """Every time that a contender ran and counted."""
+    """All counted laps of a contender."""
 
     seconds: tuple[float, ...]
     cpu_seconds: tuple[float, ...]
@@ -48,7 +48,7 @@ class Laps:
 
 
 def race_laps(contenders: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: bool = True) -> dict[str, Laps]:
-    """All laps of each, after a round that does not count. A contender that returns a `Lap` has timed itself."""
+    """All laps of each, after a warm-up round. A contender that returns a `Lap` has timed itself."""
     laps: dict[str, list[Lap]] = {name: [] for name in contenders}
     first = 0 if warm_up else 1
     for round_number in range(first, rounds + 1):
@@ -63,7 +63,7 @@ def race_laps(contenders: Mapping[str, Callable[[], object]], *, rounds: int, wa
 
 
 def time_lap(contender: Callable[[], object], *, uncounted: frozenset[int] = frozenset()) -> Lap:
-    """The processor time of the processes `uncounted`, and of those below them, is nobody's."""
+    """Time a contender without the processor time of `uncounted` processes and their descendants."""
     gc.collect()
     used, started = cpu_seconds(uncounted), time.perf_counter()
     own = contender()

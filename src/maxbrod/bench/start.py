@@ -1,4 +1,4 @@
-"""`maxbrod bench start`: how long until Spark does its first work, beside PySpark's own way of starting."""
+"""`maxbrod bench start`: the time until Spark's first work, beside PySpark's own way of starting."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Start:
 
 def measure(*, rounds: int) -> list[Start]:
     """Each way in a fresh process, in turns."""
-    # PySpark takes whatever `java` and `python3` are on PATH, which may be none that can do it.
+    # PySpark uses whatever `java` and `python3` are on PATH, which may be missing or too old.
     java = {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as empty:

@@ -1,4 +1,4 @@
-"""What happens in the demo between its first record and its verdict: topics filled, read, lost, and looked at."""
+"""The steps of the demo between its first record and its verdict: topics are filled, read, lost and inspected."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _TRANSACTION_RECORDS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """A topic as the archive holds it, beside what producers and brokers know of it."""
+    """A topic in the archive, beside the counts of producers and brokers."""
 
     inventory: TopicInventory
     acknowledged: int
     stored_bytes: int
     identical: bool
-    """Every byte of every partition is what the broker has on its disk."""
+    """Whether every byte of every partition equals the broker's log."""
 
     @property
     def complete(self) -> bool:
@@ -44,24 +44,24 @@ class Archived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What a group has read of a topic before it was lost, and after it was restored."""
+    """What a group read of a topic before its loss, and after its restore."""
 
     topic: str
     before: int
     after: int
     stood_at: int
-    """The offset after the last record that it had read."""
+    """The offset after the last record that the group had read."""
     went_on_at: int
     acknowledged: int
 
     @property
     def exact(self) -> bool:
-        """Nothing twice, nothing left out, from the very next record on."""
+        """Whether the group read every record once, from the next record on."""
         return self.went_on_at >= self.stood_at and self.before + self.after == self.acknowledged
 
 
 def fill(cluster: Cluster, records: int) -> dict[str, int]:
-    """Fill the topics; returns how many committed records of each the brokers have acknowledged."""
+    """Fill the topics; returns the number of committed records that the brokers acknowledged, by topic."""
     from maxbrod.model import Codec  # noqa: PLC0415
     from maxbrod.sandbox import events  # noqa: PLC0415
     from maxbrod.sandbox.bulk import produce_records  # noqa: PLC0415
@@ -70,7 +70,7 @@ def fill(cluster: Cluster, records: int) -> dict[str, int]:
     for topic, partitions in PARTITIONS.items():
         policy = "compact" if topic == "customers" else "delete"
         create_topic(cluster, topic, partitions=partitions, config={"cleanup.policy": policy})
-    # Up to now, as a broker would soon delete what is older than its retention.
+    # Timestamps up to now, because a broker soon deletes records older than its retention.
     first_ms = int(time.time() * 1000) - records * events.INTERVAL_MS
     made = {
         "orders": (events.orders(records * 6 // 10, first_timestamp_ms=first_ms), Codec.LZ4),
@@ -88,7 +88,7 @@ def fill(cluster: Cluster, records: int) -> dict[str, int]:
 
 
 def _pay(cluster: Cluster) -> int:
-    """Transactions, every fourth of them aborted; returns how many records were committed."""
+    """Produce transactions and abort every fourth; returns the number of committed records."""
     from maxbrod.sandbox.traffic import Message, produce_transaction  # noqa: PLC0415
 
     committed = 0
@@ -104,14 +104,14 @@ def _pay(cluster: Cluster) -> int:
 
 
 def read_a_part(cluster: Cluster, acknowledged: Mapping[str, int]) -> dict[str, list[int]]:
-    """A group reads about half of its topics; the offsets that it has read of each."""
+    """A group reads about half of its topics; returns the offsets read by topic."""
     from maxbrod.sandbox.traffic import read_as_group  # noqa: PLC0415
 
     return read_as_group(cluster, GROUP, {topic: acknowledged[topic] // 2 for topic in _GROUP_TOPICS})
 
 
 def read_on(cluster: Cluster, before: Mapping[str, list[int]], acknowledged: Mapping[str, int]) -> list[Resumed]:
-    """The same group reads the restored topics to their ends, from where it stands."""
+    """The same group reads the restored topics to their ends, from its committed offsets on."""
     from maxbrod.sandbox.traffic import read_as_group  # noqa: PLC0415
 
     after = read_as_group(cluster, GROUP, dict.fromkeys(_GROUP_TOPICS))
@@ -129,7 +129,7 @@ def read_on(cluster: Cluster, before: Mapping[str, list[int]], acknowledged: Map
 
 
 def look(cluster: Cluster, archive: Path, acknowledged: Mapping[str, int]) -> list[Archived]:
-    """What the archive has, beside the brokers' own logs."""
+    """The content of the archive, beside the brokers' own logs."""
     from maxbrod.archive.opening import open_archive  # noqa: PLC0415
     from maxbrod.sandbox.inventory import broker_logs, take_inventory  # noqa: PLC0415
 
@@ -149,7 +149,7 @@ def look(cluster: Cluster, archive: Path, acknowledged: Mapping[str, int]) -> li
 
 
 def _archived_logs(archive: Archive, topic: str, partitions: int) -> tuple[int, list[bytes]]:
-    """How many bytes they take, and the log of each partition."""
+    """The stored size of a topic, and the log of each partition."""
     from maxbrod.catalog.rows import Segment, decode_rows  # noqa: PLC0415
     from maxbrod.layouts.kafka.reading import read_log  # noqa: PLC0415
 
@@ -162,7 +162,7 @@ def _archived_logs(archive: Archive, topic: str, partitions: int) -> tuple[int, 
 
 
 def restore(cluster: Cluster, archive: Path, session: Session) -> None:
-    """Every topic at its own offsets, and the group where it stood."""
+    """Restore every topic at its own offsets, and the offsets of the group."""
     from maxbrod.config import Config  # noqa: PLC0415
     from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest  # noqa: PLC0415
     from maxbrod.restore.run import Restore  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""A drill's report as one page: the verdict on top, nothing loaded from elsewhere, fit to print, all text escaped."""
+"""A drill's report as one HTML page: verdict first, no external resources, printable, all text escaped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ footer { margin-top: 2rem; color: #555; font-size: .85rem }
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """Of a signed document, as `drill_report` makes it."""
+    """The page of a signed document, as `report.sign_report` makes it."""
     report, signature = document["report"], document["signature"]
     verdict = str(report["verdict"])
     good = report["exit_code"] == EXIT_DONE
@@ -65,12 +65,12 @@ def render(document: Mapping[str, Any]) -> str:
 
 def _words(report: Mapping[str, Any]) -> str:
     verdict = str(report["verdict"])
-    told = _WORDS.get(verdict, verdict)
+    words = _WORDS.get(verdict, verdict)
     if report["lacking"] and verdict == "proven":
-        told += f", but for {report['lacking']:,} ranges of offsets that the archive lacks"
+        words += f", but for {report['lacking']:,} ranges of offsets that the archive lacks"
     if report["remains"]:
-        told += "; topics of the drill could not be removed"
-    return told
+        words += "; topics of the drill could not be removed"
+    return words
 
 
 def _summary(report: Mapping[str, Any]) -> str:
@@ -208,7 +208,7 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]
         f"<tr>{''.join(_cell(each, kind) for kind, each in zip(classes, row, strict=True))}</tr>\n"
         for row in rows[:_ROWS_MAX]
     )
-    more = f"<p>and {len(rows) - _ROWS_MAX:,} more, all of them in the JSON file</p>" if len(rows) > _ROWS_MAX else ""
+    more = f"<p>and {len(rows) - _ROWS_MAX:,} more; the JSON file has all</p>" if len(rows) > _ROWS_MAX else ""
     return f"<h2>{_text(title)}</h2><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>{more}"
 
 
@@ -230,5 +230,5 @@ def _time(timestamp_ms: int) -> str:
 
 
 def _text(value: object) -> str:
-    """Nothing of it is markup, and nothing of it is a control character."""
+    """Escaped text, with a replacement for each control character."""
     return escape("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in str(value)))

@@ -1,4 +1,4 @@
-"""What a drill restores: all, or partitions drawn by chance; and under which names, so that nobody mistakes them."""
+"""What a drill restores: all partitions or a random sample, into topics with names of their own. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 PREFIX: Final = "maxbrod-drill-"
 _NAME_LETTERS_MAX: Final = 249
 _DIGEST_LETTERS: Final = 16
-# What is restored must stay there until it has been compared, however old it is.
+# Restored records must stay until they have been compared, however old they are.
 _CONFIGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """`part` of the partitions, or so many of them; both None: all."""
+    """A fraction (`part`) or a number (`count`) of the partitions; both None: all."""
 
     part: float | None = None
     count: int | None = None
@@ -39,14 +39,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillRequest:
-    """Which topics to draw from (topics, exclude, as_of of `selection`), and how much."""
+    """The topics to sample from (topics, exclude, as_of of `selection`), and the size of the sample."""
 
     selection: RestoreRequest
     sample: Sample = field(default_factory=Sample)
     seed: int | None = None
     accept_gaps: bool = False
     sandbox: bool = False
-    """The cluster was started for this drill, and dies with it."""
+    """Whether the cluster was started for this drill and ends with it."""
 
 
 def parse_sample(word: str) -> Sample:
@@ -58,26 +58,26 @@ def parse_sample(word: str) -> Sample:
         return Sample(part=float(match[1]) / 100)
     if re.fullmatch(r"\d{1,9}", word, re.ASCII) and int(word):
         return Sample(count=int(word))
-    raise UsageError(f"--sample {word!r} is no sample", hint="give a part such as 5%, a number of partitions, or all")
+    raise UsageError(f"--sample {word!r} is not valid", hint="give a part such as 5%, a number of partitions, or all")
 
 
 def draw(partitions: Sequence[TopicPartition], sample: Sample, seed: int) -> list[TopicPartition]:
-    """At least one, where there is one. The same seed draws the same of the same."""
+    """At least one partition, if there is any. The same seed draws the same sample from the same partitions."""
     known = sorted(partitions)
     if sample.part is None and sample.count is None:
         return known
-    wanted = sample.count if sample.part is None else round(len(known) * sample.part)
-    count = min(len(known), max(1, wanted or 0))
+    size = sample.count if sample.part is None else round(len(known) * sample.part)
+    count = min(len(known), max(1, size or 0))
     return sorted(random.Random(seed).sample(known, count))  # noqa: S311 - no secret
 
 
 def prefix_of(drill_id: str) -> str:
-    """Nobody else's topics begin with this: the id is drawn at random, and known to the archive."""
+    """The prefix of a drill's topics. No other topic has it: the id is random, and recorded in the archive."""
     return f"{PREFIX}{drill_id}-"
 
 
 def scratch_name(drill_id: str, topic: str) -> str:
-    """What a topic is called while it is drilled; shortened where Kafka would not have it."""
+    """The name of a topic during a drill; shortened if Kafka would refuse its length."""
     name = prefix_of(drill_id) + topic
     if len(name) <= _NAME_LETTERS_MAX:
         return name
@@ -93,7 +93,7 @@ def drill_request(
     accept_gaps: bool,
     as_of: str | None,
 ) -> RestoreRequest:
-    """What to restore: these partitions whole, of these incarnations, into topics of the drill's own."""
+    """The restore of these partitions of these incarnations, whole, into the drill's own topics."""
     chosen = sorted(partitions)
     topics = sorted({each.topic for each in chosen})
     return RestoreRequest(

@@ -1,4 +1,4 @@
-"""What a drill tells in the end, as a value, as a document, and as files."""
+"""The report of a drill: as a value, as a signed document, and as files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOT_COMPARED: Final = "not compared"
 
 class DrillVerdict(StrEnum):
     PROVEN = "proven"
-    """Every record that was drawn came back, and equals the archive's."""
+    """Every sampled record was restored and equals the archive's."""
     DIFFERS = "differs"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -43,7 +43,7 @@ class DrillVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covered:
-    """A partition that was drawn: what the archive answers for, and what it lacks."""
+    """A sampled partition: the offsets that the archive covers, and those that it lacks."""
 
     topic: str
     partition: int
@@ -52,9 +52,9 @@ class Covered:
     gaps: Mapping[str, int]
     """Offsets without data, by reason."""
     lacking: int
-    """How many ranges of offsets the catalog knows to be damaged, or neither archived nor explained."""
+    """The number of ranges that the catalog knows to be damaged, or neither archived nor explained."""
     outcome: str = NOT_COMPARED
-    """What became of it: equal, differs, failed, or not compared."""
+    """The outcome: equal, differs, failed, or not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,28 +63,28 @@ class DrillReport:
     verdict: DrillVerdict
     archive: str
     run_id: str | None
-    """The backup that the archive was taken as of."""
+    """The backup as of which the archive was read."""
     cluster: str
-    """Its brokers, or `sandbox`."""
+    """The bootstrap servers, or `sandbox`."""
     cluster_id: str
     started_at_ms: int
     finished_at_ms: int
     sample: str
     seed: int | None
-    """Draws the same partitions again; None where all were taken."""
+    """Draws the same partitions again; None if all were drawn."""
     partitions_known: int
-    """With records."""
+    """The number of partitions with records."""
     covered: tuple[Covered, ...]
     durations_s: Mapping[str, float]
     versions: Mapping[str, str]
     restore: Mapping[str, Any] | None = None
     comparison: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
-    """What ended it; of several failures the gravest."""
+    """The error that ended it; of several failures the gravest."""
     failures: tuple[Mapping[str, Any], ...] = ()
-    """Everything that failed, by where: the topic or partition, the offset, the object, the error."""
+    """All failures, with topic or partition, offset, object and error."""
     leftovers: tuple[str, ...] = ()
-    """Topics of earlier drills that were killed, which were removed."""
+    """Topics of earlier, killed drills, which this drill removed."""
     remains: tuple[str, ...] = field(default=())
     """Topics of this drill that could not be removed."""
 
@@ -98,7 +98,7 @@ class DrillReport:
 
     @property
     def lacking(self) -> int:
-        """Ranges of offsets that the archive is known to lack, of what was drawn."""
+        """The number of ranges that the archive is known to lack in the sample."""
         return sum(each.lacking for each in self.covered)
 
     @property
@@ -121,7 +121,7 @@ def covered_of(source: Source) -> Covered:
 
 
 def write_report(report: DrillReport, folder: Path, key: Key | None) -> tuple[Path, Path]:
-    """As JSON with its signature, and as a page for people. Both names carry time and id, so none is replaced."""
+    """Write signed JSON and an HTML page. Both names contain time and id, so no file is ever replaced."""
     time = datetime.fromtimestamp(report.started_at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     document = sign_report(report, key)
     data, page = (folder / f"drill-{time}-{report.drill_id}.{kind}" for kind in ("json", "html"))
@@ -141,21 +141,21 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def sign_report(report: DrillReport, key: Key | None) -> dict[str, Any]:
-    # Through JSON once, so that what is signed is what a reader will see.
+    # Through JSON once, so that the signed values are those that a reader gets.
     values = json.loads(json.dumps(report.as_dict(), allow_nan=False))
     return signed({VERSION_FIELD: VERSION, "report": values}, key)
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """The document of a report, whose signature nobody has looked at yet."""
+    """The document of a report. Its signature is not verified yet."""
     try:
         document = strict_json.parse(path.read_bytes(), unique=True)
     except OSError as error:
         raise UsageError(f"the report cannot be read: {error.strerror}", object_name=str(path)) from error
     except ValueError as error:
-        raise CorruptDataError(f"this is no report of a drill: {error}", object_name=str(path)) from error
+        raise CorruptDataError(f"this is not a report of a drill: {error}", object_name=str(path)) from error
     if not isinstance(document, dict) or not isinstance(document.get("report"), dict):
-        raise CorruptDataError("this is no report of a drill", object_name=str(path))
+        raise CorruptDataError("this is not a report of a drill", object_name=str(path))
     if document.get(VERSION_FIELD) != VERSION:
         raise UnsupportedFormatError(
             f"a report of version {document.get(VERSION_FIELD)!r}", object_name=str(path), hint="use a newer release"

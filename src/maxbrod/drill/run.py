@@ -1,7 +1,7 @@
-"""A drill: a sample of an archive is restored into scratch topics, compared with it, and removed again.
+"""A drill: restores a sample of an archive into scratch topics, compares it with the archive, and removes it again.
 
-It proves that the archive can be restored, by restoring it. Whatever happens, what it created goes away: at once, or
-where the process is killed, by the next drill.
+It proves that the archive can be restored, by restoring it. It always removes what it created: itself, or if its
+process is killed, the next drill does.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _PACKAGES: Final = ("maxbrod", "pyspark", "pyarrow", "kafka-python", "numba")
 
 
 @dataclass(slots=True)
-class _Found:
-    """A drill under way: what will be reported."""
+class _DrillState:
+    """The state of a running drill, which becomes its report."""
 
     drill_id: str
     started_at_ms: int
@@ -69,9 +69,9 @@ class _Found:
     leftovers: tuple[str, ...] = ()
     remains: tuple[str, ...] = ()
 
-    def fail(self, told: Iterable[tuple[str, int, Mapping[str, Any] | None]]) -> None:
-        """By failures of partitions, if there are any; the gravest is the drill's error."""
-        for topic, partition, failure in told:
+    def add_failures(self, partitions: Iterable[tuple[str, int, Mapping[str, Any] | None]]) -> None:
+        """Record the failures of partitions; the gravest becomes the drill's error."""
+        for topic, partition, failure in partitions:
             if failure is not None:
                 # A topic that was compared as a whole has no partition.
                 where = topic if partition < 0 else f"{topic}-{partition}"
@@ -111,9 +111,9 @@ class Drill:
         stop: threading.Event | None = None,
     ) -> None:
         if config.kafka is None:
-            raise UsageError("no cluster is named to drill in", hint="give --bootstrap, or --sandbox")
+            raise UsageError("no cluster is given for the drill", hint="give --bootstrap, or --sandbox")
         if config.archive is None:
-            raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
+            raise UsageError("no archive is given", hint="give --archive, or archive in the configuration")
         self._config, self._request, self._session = config, request, session
         self._kafka: KafkaConfig = config.kafka
         self._archive = open_archive(config.archive, config.storage, layout=config.layout)
@@ -122,45 +122,45 @@ class Drill:
         self.stop = stop or threading.Event()
 
     def run(self) -> DrillReport:
-        """Whatever goes wrong is in the report, and nothing of the drill is left in the cluster if that can be had."""
-        found = _Found(drill_id=uuid.uuid4().hex[:16], started_at_ms=now_ms())
+        """Run the drill. Errors are in the report. The drill's topics are removed, if the cluster allows it."""
+        state = _DrillState(drill_id=uuid.uuid4().hex[:16], started_at_ms=now_ms())
         try:
-            self._prepare(found)
-            self._drill(found)
+            self._prepare(state)
+            self._drill(state)
         except MaxbrodError as error:
-            found.error = error.as_dict()
+            state.error = error.as_dict()
         finally:
-            # Also when something else ends it: nothing of a drill may outlive it.
+            # Also after any other exception: no topic of a drill may outlive it.
             self._on_progress(Progress(phase="cleaning up"))
-            with found.timed("clean up"):
-                self._clean_up(found)
-        return self._report(found)
+            with state.timed("clean up"):
+                self._clean_up(state)
+        return self._report(state)
 
-    def _prepare(self, found: _Found) -> None:
+    def _prepare(self, state: _DrillState) -> None:
         with KafkaClient(self._kafka, stop=self.stop) as client:
-            found.cluster_id = client.metadata([], deadline=Deadline.after(self._patience_s)).cluster_id or ""
+            state.cluster_id = client.metadata([], deadline=Deadline.after(self._patience_s)).cluster_id or ""
         storage = self._archive.storage
-        found.leftovers = tuple(sweep(storage, self._kafka, found.cluster_id, patience_s=self._patience_s))
-        remember(storage, own_drill(found.drill_id, found.cluster_id, sandbox=self._request.sandbox))
+        state.leftovers = tuple(sweep(storage, self._kafka, state.cluster_id, patience_s=self._patience_s))
+        remember(storage, own_drill(state.drill_id, state.cluster_id, sandbox=self._request.sandbox))
 
-    def _drill(self, found: _Found) -> None:
-        request = self._chosen(found)
+    def _drill(self, state: _DrillState) -> None:
+        request = self._chosen(state)
         self._on_progress(Progress(phase="starting Spark"))
         with (
             open_configured(self._config.spark, self._session) as session,
             cancelled_by(session, self.stop),
         ):
-            with found.timed("restore"):
-                found.restored = self._restore(session, request, found)
-            if found.restored.exit_code != EXIT_DONE:
-                found.fail((each.source, each.partition, each.failure) for each in found.restored.partitions)
+            with state.timed("restore"):
+                state.restored = self._restore(session, request, state)
+            if state.restored.exit_code != EXIT_DONE:
+                state.add_failures((each.source, each.partition, each.failure) for each in state.restored.partitions)
                 return
             self._refuse_if_stopped()
-            with found.timed("compare"):
-                found.compared = self._compare(session, found.restored.restore_id)
-        found.fail((each.source_topic, each.partition, each.failure) for each in found.compared.partitions)
+            with state.timed("compare"):
+                state.compared = self._compare(session, state.restored.restore_id)
+        state.add_failures((each.source_topic, each.partition, each.failure) for each in state.compared.partitions)
 
-    def _chosen(self, found: _Found) -> RestoreRequest:
+    def _chosen(self, state: _DrillState) -> RestoreRequest:
         sources = [
             source
             for group, _ in measure_topics(self._archive, self._request.selection)
@@ -169,31 +169,31 @@ class Drill:
         ]
         by_place = {TopicPartition(topic=each.topic, partition=each.partition): each for each in sources}
         if not by_place:
-            raise UsageError("the archive has no records to drill with", hint="see 'maxbrod ls'")
+            raise UsageError("the archive has no records to restore", hint="see 'maxbrod ls'")
         everything = self._request.sample == Sample()
         seed = random.randrange(_SEEDS) if self._request.seed is None else self._request.seed  # noqa: S311 - no secret
         drawn = draw(list(by_place), self._request.sample, seed)
-        found.known, found.seed = len(by_place), None if everything else seed
-        found.covered = tuple(covered_of(by_place[where]) for where in drawn)
+        state.known, state.seed = len(by_place), None if everything else seed
+        state.covered = tuple(covered_of(by_place[where]) for where in drawn)
         return drill_request(
-            found.drill_id,
+            state.drill_id,
             drawn,
             {by_place[where].topic_id for where in drawn},
             accept_gaps=self._request.accept_gaps,
             as_of=self._request.selection.as_of,
         )
 
-    def _restore(self, session: Session, request: RestoreRequest, found: _Found) -> RestoreReport:
+    def _restore(self, session: Session, request: RestoreRequest, state: _DrillState) -> RestoreReport:
         with Restore(self._config, request, session=session, on_progress=self._on_progress, stop=self.stop) as work:
             plan = work.plan()
-            found.run_id = plan.archive.run_id
-            found.warnings = tuple(_warnings(plan))
+            state.run_id = plan.archive.run_id
+            state.warnings = tuple(_warnings(plan))
             refused = refusal(plan.obstacles)
             if refused is not None:
-                found.failures += [_refused(each) for each in plan.obstacles if each.fatal]
+                state.failures += [_refused(each) for each in plan.obstacles if each.fatal]
                 raise refused
             if any(topic.target.exists for topic in plan.topics):
-                raise RefusedError("a scratch topic is there already", hint="run the drill again")
+                raise RefusedError("a scratch topic already exists", hint="run the drill again")
             self._refuse_if_stopped()
             return work.run(plan)
 
@@ -204,61 +204,61 @@ class Drill:
 
     def _refuse_if_stopped(self) -> None:
         if self.stop.is_set():
-            raise UnavailableError("it was asked to stop", operation="drill", hint="run it again")
+            raise UnavailableError("the drill was stopped on request", operation="drill", hint="run it again")
 
-    def _clean_up(self, found: _Found) -> None:
-        """With connections of its own, which no stop cuts short."""
+    def _clean_up(self, state: _DrillState) -> None:
+        """Remove topics and records of the drill, over new connections, which a stop does not interrupt."""
         left: list[str] = []
         try:
-            if found.cluster_id:
-                _, left = delete_scratch(self._kafka, found.drill_id, patience_s=self._patience_s)
+            if state.cluster_id:
+                _, left = delete_scratch(self._kafka, state.drill_id, patience_s=self._patience_s)
             if not left:
-                forget(self._archive.storage, found.drill_id)
+                forget(self._archive.storage, state.drill_id)
         except MaxbrodError as error:
-            # The next drill finds what is left by the object in the archive.
-            found.error = found.error or error.as_dict()
-        found.remains = tuple(left)
+            # The object in the archive lets the next drill find and remove the rest.
+            state.error = state.error or error.as_dict()
+        state.remains = tuple(left)
 
-    def _report(self, found: _Found) -> DrillReport:
-        restored = found.restored
+    def _report(self, state: _DrillState) -> DrillReport:
+        restored = state.restored
         return DrillReport(
-            drill_id=found.drill_id,
-            verdict=self._verdict(found),
+            drill_id=state.drill_id,
+            verdict=self._verdict(state),
             archive=self._archive.url,
-            run_id=found.run_id,
+            run_id=state.run_id,
             cluster="sandbox" if self._request.sandbox else self._kafka.bootstrap,
-            cluster_id=found.cluster_id,
-            started_at_ms=found.started_at_ms,
+            cluster_id=state.cluster_id,
+            started_at_ms=state.started_at_ms,
             finished_at_ms=now_ms(),
             sample=str(self._request.sample),
-            seed=found.seed,
-            partitions_known=found.known,
-            covered=tuple(replace(each, outcome=found.outcome_of(each)) for each in found.covered),
-            durations_s=found.durations_s,
+            seed=state.seed,
+            partitions_known=state.known,
+            covered=tuple(replace(each, outcome=state.outcome_of(each)) for each in state.covered),
+            durations_s=state.durations_s,
             versions={**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
             restore=None
             if restored is None
-            else {"records": restored.records, "warnings": found.warnings, "exit_code": restored.exit_code},
-            comparison=None if found.compared is None else found.compared.as_dict(),
-            error=found.error,
-            failures=tuple(found.failures),
-            leftovers=found.leftovers,
-            remains=found.remains,
+            else {"records": restored.records, "warnings": state.warnings, "exit_code": restored.exit_code},
+            comparison=None if state.compared is None else state.compared.as_dict(),
+            error=state.error,
+            failures=tuple(state.failures),
+            leftovers=state.leftovers,
+            remains=state.remains,
         )
 
-    def _verdict(self, found: _Found) -> DrillVerdict:
-        if found.compared is not None and found.error is None:
-            return DrillVerdict.PROVEN if found.compared.equal else DrillVerdict.DIFFERS
+    def _verdict(self, state: _DrillState) -> DrillVerdict:
+        if state.compared is not None and state.error is None:
+            return DrillVerdict.PROVEN if state.compared.equal else DrillVerdict.DIFFERS
         return DrillVerdict.STOPPED if self.stop.is_set() else DrillVerdict.FAILED
 
 
 def _refused(obstacle: Obstacle) -> dict[str, Any]:
-    told = {"where": obstacle.where, "error": str(obstacle.kind), "message": obstacle.what}
-    return {**told, "offset": obstacle.offset, "hint": obstacle.hint}
+    error = {"where": obstacle.where, "error": str(obstacle.kind), "message": obstacle.what}
+    return {**error, "offset": obstacle.offset, "hint": obstacle.hint}
 
 
 def _warnings(plan: RestorePlan) -> Iterator[str]:
-    """Rights of which nobody knows are none: the restore shows whether they were needed."""
+    """The warnings of a plan. Unknown rights are none: the restore shows whether they were needed."""
     for each in plan.obstacles:
         if each.kind is not ObstacleKind.RIGHT_UNKNOWN:
             yield each.what if each.where is None else f"{each.where}: {each.what}"

@@ -1,7 +1,7 @@
-"""Signs documents, so that whoever reads one later knows that it is as it was written, and by whom.
+"""Signs documents, so that a later reader can verify the content and the author.
 
 With a secret (any file of 16 bytes or more): HMAC-SHA256. With an Ed25519 key in PEM form: a signature that the public
-key alone verifies. Without a key: SHA-256, which shows damage and proves nothing about the author.
+key verifies. Without a key: SHA-256, which detects damage and proves nothing about the author.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HINT: Final = "give a file with 16 bytes or more of secret, or an Ed25519 key i
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Either a secret, or one half of an Ed25519 key. Never shown."""
+    """Either a secret, or one half of an Ed25519 key. Its repr never shows the key."""
 
     secret: bytes | None = None
     private: Ed25519PrivateKey | None = None
@@ -55,14 +55,14 @@ class Key:
 
     @property
     def name(self) -> str:
-        """Tells keys apart, and nothing else."""
+        """Identifies a key without revealing it."""
         if self.public is not None:
             return hashlib.sha256(self.public.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
         return hashlib.sha256(b"maxbrod key " + (self.secret or b"")).hexdigest()[:16]
 
 
 def read_key(path: Path) -> Key:
-    """A line end behind a secret is not a part of it."""
+    """Read a key. A line end after a secret is not part of it."""
     try:
         with path.open("rb") as file:
             data, found = file.read(), os.fstat(file.fileno())
@@ -88,11 +88,11 @@ def parse_key(data: bytes, *, name: str) -> Key:
             return Key(secret=data.rstrip(b"\r\n"))
     except (ValueError, TypeError, UnsupportedAlgorithm):
         pass
-    raise UsageError("this is no key to sign with", object_name=name, hint=_HINT)
+    raise UsageError("this is not a signing key", object_name=name, hint=_HINT)
 
 
 def _is_public(data: bytes) -> bool:
-    """Whether it is a key or a certificate of some form, which others may know: no secret to sign with."""
+    """Whether the data is some public key or certificate, which others may know and so is no secret."""
     text = data.lstrip()
     if text.startswith((b"-----BEGIN", b"---- BEGIN", b"ssh-", b"ecdsa-", b"sk-ssh-", b"{")):
         return True
@@ -104,7 +104,7 @@ def _is_public(data: bytes) -> bool:
 
 
 def signed(document: Mapping[str, Any], key: Key | None) -> dict[str, Any]:
-    """The document with its signature. It must hold nothing but what JSON has."""
+    """The document with its signature. It must consist of JSON values only."""
     text = canonical(document)
     if key is None:
         made = {"algorithm": UNSIGNED, "key": None, "value": hashlib.sha256(text).hexdigest()}
@@ -114,20 +114,20 @@ def signed(document: Mapping[str, Any], key: Key | None) -> dict[str, Any]:
     elif key.private is not None:
         made = {"algorithm": _ED25519, "key": key.name, "value": key.private.sign(text).hex()}
     else:
-        raise UsageError("a public key signs nothing", hint="give the private one")
+        raise UsageError("a public key cannot sign", hint="give the private key")
     return {**document, "signature": made}
 
 
 def verify(document: Mapping[str, Any], key: Key | None, *, object_name: str) -> str:
-    """The algorithm that it was signed with. CorruptDataError: it is not what was signed, or not by this key."""
+    """The algorithm of the signature. CorruptDataError: the document was changed, or signed with another key."""
     rest = {name: value for name, value in document.items() if name != "signature"}
     text, found = canonical(rest), document.get("signature")
     if not isinstance(found, dict) or not isinstance(found.get("value"), str):
         raise CorruptDataError("it has no signature", operation="verify", object_name=object_name)
-    # A signature does not sign itself, so that nothing may stand in it that is not compared with what must be there.
+    # A signature does not cover itself, so it must contain nothing that is not compared with the expected value.
     if set(found) != _FIELDS:
         raise CorruptDataError(
-            "its signature has other fields than a signature has",
+            "its signature has unknown or missing fields",
             operation="verify",
             object_name=object_name,
             hint=f"a signature has {', '.join(sorted(_FIELDS))} and nothing else",
@@ -135,9 +135,9 @@ def verify(document: Mapping[str, Any], key: Key | None, *, object_name: str) ->
     algorithm = str(found.get("algorithm"))
     if key is None and algorithm in {_HMAC, _ED25519}:
         raise UsageError(
-            f"it is signed ({algorithm}), and no key is given", object_name=object_name, hint="give --key-file"
+            f"it is signed ({algorithm}), but no key is given", object_name=object_name, hint="give --key-file"
         )
-    # A key that is given must have signed it: otherwise a forger would leave the signature out.
+    # If a key is given it must have signed the document: otherwise a forger could leave the signature out.
     expected, name = (UNSIGNED, None) if key is None else (key.algorithm, key.name)
     if algorithm != expected or found["key"] != name or not _holds(text, found["value"], key):
         what = "it is not signed" if algorithm == UNSIGNED and key is not None else "it is not what was signed"
@@ -147,7 +147,7 @@ def verify(document: Mapping[str, Any], key: Key | None, *, object_name: str) ->
 
 
 def canonical(document: Mapping[str, Any]) -> bytes:
-    """The one form that is signed: keys sorted, no spaces, non-ASCII escaped."""
+    """The canonical form that is signed: sorted keys, no spaces, non-ASCII escaped."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 

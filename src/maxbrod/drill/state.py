@@ -1,8 +1,8 @@
-"""What an archive remembers of drills under way, and how the leftovers of one that was killed are removed.
+"""Running drills as the archive records them, and the removal of what a killed drill has left.
 
-A drill writes a small object, `drills/<id>.json`, before it creates anything, and removes it when all is clean. A topic
-belongs to a drill if its name begins with the drill's prefix and the archive knows that id, which was drawn at random:
-no other topic is ever touched. A drill whose process is gone is dead; one on another machine is dead after a day.
+A drill writes a small object, `drills/<id>.json`, before it creates anything, and deletes it when all is removed. A
+topic belongs to a drill if its name begins with the drill's prefix and the archive has that id, which is random: no
+other topic is ever deleted. A drill whose process has ended is dead; one on another machine is dead after a day.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 DEAD_AFTER_MS: Final = 24 * 3600 * 1000
-"""On another machine, of which nobody here can know whether its process lives."""
+"""For drills on another machine, whose processes cannot be seen from here."""
 _FOLDER: Final = "drills"
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillOwner:
-    """Who drills: enough to tell whether that process still lives."""
+    """The process of a drill, in enough detail to know whether it still runs."""
 
     drill_id: str
     cluster_id: str
     sandbox: bool
-    """Its cluster dies with it."""
+    """Its cluster ends with it."""
     machine: str
     pid: int
     born: str
@@ -51,7 +51,7 @@ class DrillOwner:
 
 
 def own_drill(drill_id: str, cluster_id: str, *, sandbox: bool) -> DrillOwner:
-    """This very process."""
+    """The record of a drill by this process."""
     return DrillOwner(
         drill_id=drill_id,
         cluster_id=cluster_id,
@@ -68,14 +68,14 @@ def remember(storage: Storage, owner: DrillOwner) -> None:
 
 
 def forget(storage: Storage, drill_id: str) -> None:
-    """Also what its restore left in the archive."""
+    """Delete the record of a drill, and what its restore left in the archive."""
     for restore_id in restores_into(storage, prefix_of(drill_id)):
         delete_restore(storage, restore_id)
     storage.delete([_path(drill_id)])
 
 
 def delete_scratch(kafka: KafkaConfig, drill_id: str, *, patience_s: float) -> tuple[list[str], list[str]]:
-    """Delete a drill's topics; which are gone, and which could not be deleted."""
+    """Delete a drill's topics; returns the deleted ones, and those that could not be deleted."""
     prefix = prefix_of(drill_id)
     with KafkaClient(kafka) as client:
         topics = client.metadata(deadline=Deadline.after(patience_s)).topics
@@ -86,7 +86,7 @@ def delete_scratch(kafka: KafkaConfig, drill_id: str, *, patience_s: float) -> t
 
 
 def sweep(storage: Storage, kafka: KafkaConfig, cluster_id: str, *, patience_s: float) -> list[str]:
-    """Remove what dead drills have left in this cluster; which topics those were."""
+    """Remove what dead drills have left in this cluster; returns the deleted topics."""
     removed = []
     for owner in list(_known(storage)):
         if not _is_dead(owner) or not (owner.sandbox or owner.cluster_id == cluster_id):
@@ -101,7 +101,7 @@ def sweep(storage: Storage, kafka: KafkaConfig, cluster_id: str, *, patience_s: 
 
 
 def _known(storage: Storage) -> Iterator[DrillOwner]:
-    """What cannot be read is no proof of anything, and left alone."""
+    """The recorded drills. An unreadable object proves nothing and is left alone."""
     for each in list(storage.list(_FOLDER)):
         with suppress(ValueError, TypeError, ObjectNotFoundError):
             owner = DrillOwner(**json.loads(bytes(storage.get(each.path))))
@@ -120,7 +120,7 @@ def _path(drill_id: str) -> str:
 
 
 def _machine() -> str:
-    """Two processes that see the same numbers of processes say the same."""
+    """The host, its boot and the pid namespace: equal for two processes that see the same pids."""
     parts = [socket.gethostname()]
     for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         path = Path(name)
@@ -130,9 +130,9 @@ def _machine() -> str:
 
 
 def _born(pid: int) -> str:
-    """When the process with this number began, in the machine's own counting; empty if there is none."""
+    """The start time of a process, as the kernel counts it; empty if there is no such process."""
     try:
-        # After the name, which is in brackets and may hold anything; the 22nd field of all.
+        # The 22nd field of all, counted after the name, which is in parentheses and may contain anything.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         pass

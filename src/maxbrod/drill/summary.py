@@ -1,4 +1,4 @@
-"""What a drill has found, for a person. All of it is in its reports."""
+"""Prints the result of a drill. Its report files have all of it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _SHOWN_MAX: Final = 10
 _WORDS: Final = {
-    "proven": "every record that was drawn came back, and equals the archive's",
-    "differs": "what was restored is not what is archived",
-    "failed": "it could not be carried out",
-    "stopped": "it was stopped, and proves nothing",
+    "proven": "every sampled record was restored and equals the archive's",
+    "differs": "the restored records differ from the archive",
+    "failed": "the drill could not be carried out",
+    "stopped": "the drill was stopped and proves nothing",
 }
 
 
@@ -33,7 +33,7 @@ def print_drill(report: DrillReport, files: Sequence[Path], *, signed: bool) -> 
     )
     print_line(", ".join(f"{name} {took_s:,.1f} s" for name, took_s in report.durations_s.items()))
     if report.leftovers:
-        print_line(f"removed what an earlier drill had left: {', '.join(report.leftovers[:_SHOWN_MAX])}")
+        print_line(f"removed topics of an earlier drill: {', '.join(report.leftovers[:_SHOWN_MAX])}")
     print_trouble(report, out)
     print_line(f"{'signed' if signed else 'unsigned'} report: {', '.join(map(str, files))}")
     good = report.exit_code == 0
@@ -52,7 +52,7 @@ def print_trouble(report: DrillReport, console: Console) -> None:
     for each in others[:_SHOWN_MAX]:
         console.print(Text.assemble(("failed: ", "bold red"), _said(each)), soft_wrap=True)
     if len(others) > _SHOWN_MAX:
-        console.print(Text(f"and {len(others) - _SHOWN_MAX:,} more, all of them in the report"), soft_wrap=True)
+        console.print(Text(f"and {len(others) - _SHOWN_MAX:,} more; the report has all"), soft_wrap=True)
     for each in () if report.comparison is None else report.comparison["differences"][:_SHOWN_MAX]:
         where = f"{each['source_topic']}-{each['partition']} offset {each['source_offset']}: {each['field']}"
         console.print(Text.assemble((where, "bold red"), f" is {each['target']} instead of {each['source']}"))

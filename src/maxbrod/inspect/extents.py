@@ -1,4 +1,4 @@
-"""What the rows of one partition say together: which offsets are data, which are gaps and why, sums. Pure."""
+"""The rows of one partition summed up: data, gaps with their reasons, counts. Pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 DATA: Final = "data"
 HOLE: Final = "hole"
-"""What no row covers, which must not be."""
+"""Offsets that no row covers, which must not happen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Offsets [first, end) that are covered alike: `cover` is data, hole, or the reason of a gap."""
+    """Offsets [first, end) with the same cover: data, hole, or the reason of a gap."""
 
     first_offset: int
     end_offset: int
@@ -30,9 +30,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionExtent:
-    """What is archived of one partition. `exact` is false where the last slice reaches beyond the end asked for.
+    """What is archived of one partition. `exact` is false if the last slice reaches beyond the requested end.
 
-    Records and bytes are those of whole slices then, so they are the most that it can be.
+    Records and bytes are then those of whole slices, and so upper bounds.
     """
 
     partition: int
@@ -50,13 +50,13 @@ class PartitionExtent:
     spans: tuple[Span, ...]
     aborted: tuple[AbortedTransaction, ...]
     log_start: int | None = None
-    """Where the log began at the run whose snapshot was read; None where that does not say."""
+    """Where the log began at the run whose snapshot was read; None if the snapshot does not have it."""
 
 
 def measure_partitions(
     partitions: Mapping[PartitionId, Sequence[Segment | Gap]], ends: Mapping[PartitionId, int]
 ) -> tuple[PartitionExtent, ...]:
-    """Of each partition, whose rows are in the order of offsets, up to its end in `ends`, where it has one there."""
+    """Measure each partition, whose rows are in order of offsets, up to its end in `ends`, if it has one."""
     return tuple(_measure(each.partition, rows, ends.get(each)) for each, rows in partitions.items())
 
 
@@ -83,7 +83,7 @@ def _measure(partition: int, rows: Sequence[Segment | Gap], end: int | None) -> 
 
 
 def _spans(rows: Iterable[Segment | Gap], end: int) -> tuple[Span, ...]:
-    """Neighbours that are covered alike become one, and what no row covers shows as a hole."""
+    """Neighbours with the same cover become one span; offsets without a row become a hole."""
     spans: list[Span] = []
 
     def add(first: int, last: int, cover: str) -> None:
@@ -102,7 +102,7 @@ def _spans(rows: Iterable[Segment | Gap], end: int) -> tuple[Span, ...]:
 
 
 def _aborted(data: Iterable[Segment]) -> tuple[AbortedTransaction, ...]:
-    """Each once: a transaction is named by every slice that it touches, and ends in the last of them."""
+    """Each transaction once: every slice that it touches names it, and it ends in the last of them."""
     found: dict[tuple[int, int], AbortedTransaction] = {}
     for row in data:
         for each in row.aborted:

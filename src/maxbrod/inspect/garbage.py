@@ -1,12 +1,12 @@
-"""Finds and deletes objects that no row of the catalog names: the work of `maxbrod gc`.
+"""Finds and deletes objects that no row of the catalog names: `maxbrod gc`.
 
-A run writes its objects first and names them in one commit at the end, so garbage looks like the objects of a run
-under way. Only age tells them apart. What keeps a run's objects safe, in this order: objects are listed before the
-catalog is read, so that whatever was committed by then is named; nothing younger than the grace time is touched; ages
-are measured with the clock of the store that stamped the objects or with our own, whichever makes them younger; and
-the catalog must stand still from when it was read until the last object is gone. Objects that a commit has put out of
-use stay for the grace time as well: somebody may be reading them. What a truncated log has lost is still named, by rows
-that were replaced, and is no garbage.
+A run writes its objects first and names them in one commit at the end, so garbage looks like the objects of a running
+backup. Only age tells them apart. Four rules keep the objects of a run safe, in this order: objects are listed before
+the catalog is read, so that everything committed by then is named; nothing younger than the grace time is deleted; ages
+are measured with the clock of the store that stamped the objects or with our own, whichever makes them younger; and the
+catalog must not change from when it was read until the last object is deleted. Objects that a commit has put out of use
+stay for the grace time too, because someone may be reading them. Rows that were replaced after a truncation still name
+their objects, which are no garbage.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 FOLDERS: Final = ("packs", "probes", "segments", "snapshots")
-"""Where a killed run leaves objects. The catalog's own folder is swept by its commits."""
+"""Where a killed run leaves objects. Commits clean up the catalog's own folder."""
 GRACE_S: Final = 24 * 3600
 GRACE_S_MIN: Final = 3600
 _DELETED_AT_ONCE: Final = 1000
-"""S3 takes as many in one request; before each the catalog is looked at again."""
+"""S3 deletes up to this many in one request; before each the catalog is read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageReport:
     archive: str
     version: int
-    """Of the catalog that was compared with."""
+    """The version of the catalog that was read."""
     grace_s: int
     objects: tuple[ObjectInfo, ...]
     bytes: int
     deleted: bool
     young_objects: int
-    """Named by no row either, but written or still named within the grace time."""
+    """Objects without a row that were written, or lost their row, within the grace time."""
     young_bytes: int
     named_objects: int
 
 
 def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = False) -> GarbageReport:
-    """What is garbage, and with `delete` nothing of it afterwards.
+    """Find garbage, and with `delete` delete it.
 
-    `grace_s` must be longer than any run takes from its first object to its commit. RefusedError: somebody committed
-    meanwhile; some of the garbage may be gone, nothing else is.
+    `grace_s` must be longer than any run takes from its first object to its commit. RefusedError: a run committed
+    meanwhile; some of the garbage may be deleted, and nothing else is.
     """
     if archive.survey is not None:
         raise RefusedError(
-            f"what is garbage in the layout {archive.survey.layout}, only its own tool knows",
+            f"only the layout's own tool knows what is garbage in the layout {archive.survey.layout}",
             operation="gc",
             object_name=archive.url,
         )
@@ -97,10 +97,10 @@ def _delete(archive: Archive, paths: Sequence[str]) -> None:
         archive.catalog.refresh()
         if archive.catalog.version != version:
             raise RefusedError(
-                f"somebody committed to the archive meanwhile; {start} objects are gone, the other garbage stays",
+                f"a run committed to the archive meanwhile; {start} objects are deleted, the other garbage stays",
                 operation="gc",
                 object_name=archive.url,
-                hint="try again when no run is under way",
+                hint="try again when no run is active",
             )
         archive.storage.delete(paths[start : start + _DELETED_AT_ONCE])
 
@@ -110,7 +110,7 @@ def _own_clock_ms() -> int:
 
 
 def _store_clock_ms(storage: Storage) -> int:
-    """When the store says that an object written now was written."""
+    """The time with which the store stamps an object written now."""
     name = f"probes/{uuid.uuid4().hex}"
     try:
         storage.put(name, b"what time is it?")

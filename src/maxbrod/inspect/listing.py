@@ -1,6 +1,6 @@
-"""What an archive holds, topic by topic: the answer of `maxbrod ls`.
+"""The topics of an archive: `maxbrod ls`.
 
-Sums are made by Arrow over all rows at once, so that an archive of a million segments is listed in seconds.
+Arrow sums all rows at once, so that an archive of a million segments is listed in seconds.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSummary:
-    """One incarnation of a topic. Times are milliseconds; None where there is no record."""
+    """One incarnation of a topic. Times are milliseconds; None if there is no record."""
 
     topic: str
     topic_id: str
     newest: bool
-    """Of all that had this name."""
+    """Whether it is the newest topic of this name."""
     partitions: int
     offsets: int
     records: int
@@ -47,16 +47,16 @@ class TopicSummary:
     bytes: int
     raw_bytes: int
     gaps: Mapping[str, int]
-    """Offsets that hold no data, by reason."""
+    """The number of offsets without data, by reason."""
     min_timestamp: int | None
     max_timestamp: int | None
     written_at: int | None
-    """When its last row was written."""
+    """The time of its last row."""
     recovery_point: int | None = None
-    """What was written to it before this can be brought back. None: no backup has archived it to its end, or the
-    cluster has it no more."""
+    """Everything written to it before this can be restored. None: no backup has archived it to its end, or the cluster
+    no longer has it."""
     last_seen: str | None = None
-    """The run that last saw it, where the cluster has it no more."""
+    """The run that last saw it, if the cluster no longer has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +68,16 @@ class Listing:
     runs: int
     last_run: RunSummary | None
     recovery_point: int | None
-    """What was written before this to the listed topics can be brought back, as far as the cluster still has them.
+    """Everything written before this to the listed topics can be restored, as far as the cluster still has them.
 
-    It may be later in truth, because a backup that finds nothing new leaves no trace.
+    The real point may be later, because a backup that finds nothing new leaves no trace.
     """
     behind: int = 0
-    """Partitions of which the last backup could not archive everything."""
+    """The number of partitions that the last backup could not archive completely."""
 
 
 def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> Listing:
-    """Topics by name; empty ones too, if the last backup saw them. UsageError: a pattern that cannot be right."""
+    """Topics by name; also empty ones, if the last backup saw them. UsageError: a pattern matches nothing."""
     runs = archive.catalog.runs()
     moment = find_moment(archive.storage, runs, as_of)
     summaries = _summaries(
@@ -100,7 +100,7 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
 
 
 def _recovery_points(snapshot: Snapshot | None) -> dict[str, int | None]:
-    """By topic id."""
+    """The recovery point of each topic, by id."""
     found: dict[str, list[int | None]] = {}
     for partition, point in ({} if snapshot is None else snapshot.recovery_points).items():
         found.setdefault(partition.topic_id, []).append(point)
@@ -125,7 +125,7 @@ def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:
             topic=total["topic_max"],
             topic_id=topic_id,
             newest=topic_id in newest,
-            # Those without rows are still empty.
+            # Partitions without rows are still empty.
             partitions=max(partitions[topic_id], known.get(topic_id, ("", 0))[1]),
             offsets=offsets[topic_id],
             records=total["records_sum"] or 0,
@@ -162,13 +162,12 @@ def _totals(rows: pa.Table) -> pa.Table:
 
 
 def _extents(rows: pa.Table) -> tuple[dict[str, int], dict[str, int]]:
-    """Of each topic id, how many partitions have rows, and how many offsets lie between their firsts and their ends."""
+    """By topic id: the number of partitions with rows, and of offsets between their first and their end."""
     extents = rows.group_by(["topic_id", "partition"]).aggregate([("base_offset", "min"), ("end_offset", "max")])
     spans = extents.append_column("span", pc.subtract(extents["end_offset_max"], extents["base_offset_min"]))
     sums = spans.group_by("topic_id").aggregate([("span", "sum"), ("span", "count")]).to_pylist()
-    return {each["topic_id"]: each["span_count"] for each in sums}, {
-        each["topic_id"]: each["span_sum"] for each in sums
-    }
+    counts = {each["topic_id"]: each["span_count"] for each in sums}
+    return counts, {each["topic_id"]: each["span_sum"] for each in sums}
 
 
 def _segments(rows: pa.Table) -> dict[str, int]:
@@ -177,7 +176,7 @@ def _segments(rows: pa.Table) -> dict[str, int]:
 
 
 def _known_topics(snapshot: Snapshot | None) -> dict[str, tuple[str, int]]:
-    """The name and the number of partitions of each topic that a backup has looked at, by id."""
+    """The name and the partition count of each topic in the snapshot, by id."""
     if snapshot is None:
         return {}
     counts = Counter(partition.topic_id for partition in snapshot.ends)

@@ -1,4 +1,4 @@
-"""One topic in all detail, now or as of any run: the answers of `maxbrod show`."""
+"""One topic in detail, now or as of any run: `maxbrod show`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import ClusterState
 
 EVERY: Final = "*"
-"""Instead of a topic id: every incarnation."""
+"""Stands in place of a topic id for all incarnations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """Where a group goes on. `lag` counts from there to the archive's end: negative if the archive is behind."""
+    """The committed offset of a group. `lag` counts to the archive's end; it is negative if the archive is behind."""
 
     group_id: str
     type: str
@@ -38,7 +38,7 @@ class GroupOffset:
     lag: int
     metadata: str | None
     last_known: str | None = None
-    """The run that last knew it, where the cluster knows it no more."""
+    """The run that last saw it, if the cluster no longer has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +50,12 @@ class TopicDetails:
     newest: bool
     partitions: tuple[PartitionExtent, ...]
     configs: Mapping[str, str | None] | None
-    """What is set on the topic itself, as the snapshot has it; None where it does not say."""
+    """The settings of the topic itself in the snapshot; None if the snapshot does not have them."""
     groups: tuple[GroupOffset, ...]
     last_seen: str | None = None
-    """The run that last saw the topic, where the cluster has it no more."""
+    """The run that last saw the topic, if the cluster no longer has it."""
     described_by: str | None = None
-    """The run that `configs` are from, if it is not the snapshot's own."""
+    """The run that recorded `configs`, if it is not the snapshot's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,9 @@ class TopicReport:
     archive: str
     as_of: str | None
     snapshot: str | None
-    """The run whose snapshot gave configurations and groups; None where none could be read."""
+    """The run whose snapshot has configurations and groups; None if none could be read."""
     topics: tuple[TopicDetails, ...]
-    """Newest first; more than one only where old incarnations were asked for."""
+    """Newest first; more than one only if old incarnations were requested."""
 
 
 def show_topic(
@@ -76,13 +76,13 @@ def show_topic(
     as_of: str | None = None,
     topic_id: str | None = None,
 ) -> TopicReport:
-    """The newest incarnation of a topic, or that of `topic_id`. UsageError: there is no such thing."""
+    """The newest incarnation of a topic, or that of `topic_id`. UsageError: it does not exist."""
     moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
     snapshot = moment.snapshot
     rows = [
         row
         for row in decode_rows(archive.catalog.rows(topic=topic, as_of=moment.ends, revisions=moment.revisions))
-        if isinstance(row, (Segment, Gap))  # what it returns are no others
+        if isinstance(row, (Segment, Gap))  # it returns no other rows
     ]
     partitions = _by_partition(rows, snapshot, topic)
     if not partitions:
@@ -101,7 +101,7 @@ def show_topic(
 def _by_partition(
     rows: Iterable[Segment | Gap], snapshot: Snapshot | None, topic: str
 ) -> dict[PartitionId, list[Segment | Gap]]:
-    """The rows of each partition, and none for those of the topic that are still empty."""
+    """The rows of each partition; none for partitions of the topic that are still empty."""
     found: dict[PartitionId, list[Segment | Gap]] = {}
     for row in rows:
         found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(row)
@@ -123,14 +123,14 @@ def _newest(
     return newest
 
 
-def _chosen_ids(topic: str, known: set[str], newest: str, wanted: str | None) -> list[str]:
-    if wanted is None:
+def _chosen_ids(topic: str, known: set[str], newest: str, topic_id: str | None) -> list[str]:
+    if topic_id is None:
         return [newest]
-    if wanted == EVERY:
+    if topic_id == EVERY:
         return [newest, *sorted(known - {newest})]
-    if wanted not in known:
-        raise UsageError(f"no topic {topic!r} has the id {wanted}", hint=f"there are {', '.join(sorted(known))}")
-    return [wanted]
+    if topic_id not in known:
+        raise UsageError(f"no topic {topic!r} has the id {topic_id}", hint=f"there are {', '.join(sorted(known))}")
+    return [topic_id]
 
 
 def _details(
@@ -165,7 +165,7 @@ def _with_log_starts(
 
 
 def _ends(mine: Mapping[PartitionId, Sequence[object]], moment: Moment) -> dict[PartitionId, int]:
-    """Where to stop, as of a run; and where partitions stand that have no row yet."""
+    """The ends as of a run, and the ends of partitions without rows."""
     ends = {} if moment.snapshot is None else moment.snapshot.ends
     return {each: ends[each] for each, rows in mine.items() if each in ends and (moment.as_of is not None or not rows)}
 

@@ -1,6 +1,6 @@
 """Writes records into a sandbox fast: whole batches of our own encoding, on a bare connection.
 
-Unlike `traffic` it touches no record on its own, so hundreds of thousands take a second.
+Unlike `traffic` it handles no single records, so hundreds of thousands take a second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def produce_records(
 ) -> int:
     """Append all records to a partition in batches of up to a megabyte, each acknowledged; returns how many."""
     data = encode(records, codec=codec)
-    # A broker numbers what clients send, and takes a batch only if it says 0.
+    # A broker assigns offsets itself, and accepts only batches with base offset 0.
     headers = patch(data, walk(data, check_crc=False), base_offset=0)
     deadline = time.monotonic() + _TIMEOUT_S
     spans = list(zip(headers.position.tolist(), headers.size.tolist(), strict=True))
@@ -61,7 +61,7 @@ def _leader(cluster: Cluster, topic: str, partition: int) -> socket.socket:
 
 
 def _wait_for_another_leader(error: int, object_name: str, deadline: float) -> None:
-    """A broker that was away says so before it writes anything: the batch may be sent again."""
+    """A broker that is not the leader refuses before it writes anything, so the batch can be sent again."""
     if error not in _ELSEWHERE or time.monotonic() > deadline:
         raise MaxbrodError(
             f"the broker refused a batch with error {error}", operation="produce", object_name=object_name
@@ -70,7 +70,7 @@ def _wait_for_another_leader(error: int, object_name: str, deadline: float) -> N
 
 
 def _produce(connection: socket.socket, topic: str, partition: int, batch: bytes) -> int:
-    """Sends one batch; returns the broker's error code."""
+    """Send one batch; returns the broker's error code."""
     topic_class = ProduceRequest.TopicProduceData
     request = ProduceRequest(
         transactional_id=None,

@@ -1,6 +1,6 @@
-"""Makes the sandbox's own certificate authority, and certificates for the brokers and for each user, as PEM.
+"""The sandbox's own certificate authority, and certificates for the brokers and for each user, as PEM.
 
-For loopback and for tests: keys are unencrypted and readable by their owner only.
+For loopback and tests: keys are unencrypted, and only their owner can read them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES: Final = x509.SubjectAlternativeName(
 
 
 def write_certificates(folder: Path, users: Iterable[str]) -> None:
-    """`ca.pem`; `server.pem` and one `<user>.pem`, each a private key with its certificate."""
+    """Write `ca.pem`; and `server.pem` and a `user-<name>.pem` for each user, which hold a key and its certificate."""
     folder.mkdir(mode=0o700)
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca = _authority(ca_key)

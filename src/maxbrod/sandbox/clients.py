@@ -1,4 +1,4 @@
-"""Says how a client logs in: the same listener and user in kafka-python's words and in Java's."""
+"""How a client logs in: the properties of a listener and user for kafka-python and for Java."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKEN_LIFE_S: Final = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Who goes in by which door."""
+    """A user on a listener."""
 
     bootstrap: str
     listener: str
@@ -82,7 +82,7 @@ def java_properties(login: Login) -> dict[str, str]:
 
 
 class UnsecuredToken(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is untyped
-    """A bearer token that nobody signed (RFC 7515, appendix A.5): whoever claims to be a user is."""
+    """An unsigned bearer token (RFC 7515, appendix A.5): the broker believes every claim."""
 
     def __init__(self, user: str) -> None:
         super().__init__()

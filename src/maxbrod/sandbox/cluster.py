@@ -13,19 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.sandbox.assembly import choose_nodes, listener_names, start_nodes, wait_until_knows
 from maxbrod.sandbox.certificates import write_certificates
 from maxbrod.sandbox.clients import Login, java_properties, kafka_python_properties
 from maxbrod.sandbox.jars import kafka_release, new_uuid
-from maxbrod.sandbox.node import (
-    NodeHome,
-    PortTakenError,
-    choose_nodes,
-    claim,
-    listener_names,
-    start_nodes,
-    wait_until_knows,
-    write_private,
-)
+from maxbrod.sandbox.node import NodeHome, PortTakenError, claim, write_private
 from maxbrod.sandbox.process import CLOSING
 from maxbrod.sandbox.reaper import Reaper, reap
 from maxbrod.sandbox.spec import (

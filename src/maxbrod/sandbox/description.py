@@ -1,4 +1,4 @@
-"""Tells people and programs about a cluster: what runs where, and how to log in. Nothing it returns is a secret."""
+"""Describes a cluster to people and programs: processes, ports, and client files. Returns no secret."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def describe(cluster: Cluster) -> dict[str, Any]:
 
 
 def attached_s3(cluster: Cluster) -> S3Server | None:
-    """The S3 server that was started beside the cluster, if there is one."""
+    """The S3 server of the sandbox, if it has one."""
     folder = cluster.directory / S3_DIR
     return S3Server.attach(folder) if folder.is_dir() else None
 
@@ -52,7 +52,7 @@ def _describe_node(home: NodeHome) -> dict[str, Any]:
 
 
 def write_client_files(cluster: Cluster) -> None:
-    """What clients need to log in, in files that only their owner may read.
+    """Write what clients need to log in, into files that only their owner can read.
 
     Java client properties for each secure listener and user; the variables of the AWS tools for the S3 server.
     """

@@ -1,6 +1,6 @@
 """Realistic records for the demo and the benchmarks, made column by column: hundreds of thousands take a second.
 
-Everything follows from the seed, so that two runs give the same bytes.
+The seed determines everything, so that two runs give the same bytes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def clicks(count: int, *, seed: int = 2, first_timestamp_ms: int = FIRST_TIMESTA
 
 
 def customers(count: int, *, seed: int = 3, first_timestamp_ms: int = FIRST_TIMESTAMP_MS) -> pa.RecordBatch:
-    """Changes of customers, for a compacted topic: a key comes again and again, and one in twenty is a tombstone."""
+    """Changes of customers, for a compacted topic: keys repeat, and one record in twenty is a tombstone."""
     rng = np.random.default_rng(seed)
     customer = rng.integers(0, max(1, count // 10), count)
     value = _joined(
@@ -67,7 +67,7 @@ def customers(count: int, *, seed: int = 3, first_timestamp_ms: int = FIRST_TIME
 
 
 def split(records: pa.RecordBatch, partitions: int) -> list[pa.RecordBatch]:
-    """Dealt out over partitions, each with offsets from 0: a key always to the same one, records without in turn."""
+    """Distribute records over partitions, each with offsets from 0: by key, or in turn without a key."""
     codes = pc.dictionary_encode(records.column("key")).indices
     turn = np.arange(records.num_rows)
     row = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)

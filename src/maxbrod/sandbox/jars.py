@@ -1,7 +1,7 @@
-"""Gets Apache Kafka: its jars from Maven Central into the cache, once, and a formatted storage to copy.
+"""Downloads the jars of Apache Kafka from Maven Central into the cache, once, with a formatted storage to copy.
 
-Names no host. PySpark ships Ivy, which knows Maven Central; `mvn` is the fallback and reads the user's
-own settings. MAXBROD_IVY_SETTINGS names an Ivy settings file for those who have a mirror.
+Names no host. PySpark ships Ivy, which knows Maven Central; `mvn` is the fallback and reads the user's own settings.
+MAXBROD_IVY_SETTINGS names an Ivy settings file for users with a mirror.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A Kafka that is known to run: all of its jars are there and its StorageTool has worked."""
+    """A Kafka that is known to run: all its jars exist and its StorageTool has worked."""
 
     version: str
     home: Path
@@ -57,7 +57,7 @@ class Release:
         return tuple(sorted((self.home / "jars").glob("*.jar")))
 
     def format(self, data_dir: Path, *, cluster_id: str, node_id: int) -> None:
-        """Make the storage of a node, as StorageTool does: it takes 2 to 4 s, and only these lines differ."""
+        """Format the storage of a node as StorageTool does, which takes 2 to 4 s; only these lines differ."""
         data_dir.mkdir()
         shutil.copy(self.home / _CHECKPOINT, data_dir)
         lines = ("version=1", f"cluster.id={cluster_id}", f"node.id={node_id}", f"directory.id={new_uuid()}")
@@ -65,7 +65,7 @@ class Release:
 
 
 def new_uuid() -> str:
-    """A random id in Kafka's own spelling, which may not begin with a dash."""
+    """A random id in Kafka's base64 form, which must not begin with a dash."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
         pass
     return text
@@ -77,7 +77,7 @@ def kafka_release() -> Release:
 
 
 def _build(home: Path) -> None:
-    find_java()  # Its own error is the clearer one.
+    find_java()  # Its error is clearer than that of a failed download.
     _resolve(home / "jars")
     _format(home)
 
@@ -101,7 +101,7 @@ def _resolve(folder: Path) -> None:
 
 
 class _ResolveError(Exception):
-    """One way to get the jars did not work; the next may."""
+    """One way to download the jars failed; the next may work."""
 
 
 def _resolve_with_ivy(folder: Path, work: Path) -> None:
@@ -188,7 +188,7 @@ log.dirs={log_dir}
 
 
 def _format(home: Path) -> None:
-    """Kafka formats a storage once, here, which also proves that the jars are complete."""
+    """Let Kafka format a storage once, which also proves that the jars are complete."""
     jars = sorted((home / "jars").glob("*.jar"))
     work = home / "work"
     work.mkdir()

@@ -1,4 +1,4 @@
-"""Picks ports that are free now, and likely to be free still when a killed broker comes back to them."""
+"""Picks ports that are free now, and likely still free when a killed broker is restarted on them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Final
 from maxbrod.errors import EnvironmentMissingError
 from maxbrod.sandbox.spec import HOST
 
-# Below the range that Linux (32768) and macOS (49152) give to outgoing connections. Port 0 would pick inside
-# it: any client may then hold the port of a broker that is down, and a client that retries can even connect
-# to itself, so that the broker never gets its port back.
+# Below the range that Linux (32768) and macOS (49152) use for outgoing connections. Port 0 would pick inside it: any
+# client could then hold the port of a broker that is down, and a client that retries can even connect to itself, so
+# that the broker never gets its port back.
 _RANGE: Final = range(12_000, 32_000)
 _TRIES: Final = 1000
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports of loopback that nobody listens on."""
+    """Distinct free ports on loopback."""
     generator = random.Random()  # noqa: S311 - no secret; its own state, so that a test's seed is not used up
     with ExitStack() as held:
         ports: list[int] = []
         for port in (generator.choice(_RANGE) for _ in range(_TRIES)):
             if len(ports) == count:
                 return ports
-            # Held until all are picked, so that none is picked twice.
+            # Stays bound until all are picked, so that none is picked twice.
             candidate = held.enter_context(socket.socket())
             try:
                 candidate.bind((HOST, port))

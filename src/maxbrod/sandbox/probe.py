@@ -1,8 +1,7 @@
-"""Asks one broker one question, on a socket of its own: what does it know?
+"""Asks a single broker what it knows, on a new socket.
 
-kafka-python's admin client would answer too, but it retries, asks whichever broker it likes, the dead ones
-too, and leaks a thread or a socket when that one does not answer: all wrong for something that is asked
-every 50 ms while brokers die and start.
+kafka-python's admin client is unfit for requests every 50 ms while brokers die and start: it retries, picks any broker,
+even a dead one, and leaks a thread or a socket if that one does not answer.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ _TIMEOUT_S: Final = 5
 
 
 def known_brokers(port: int) -> frozenset[int]:
-    """Ids of the brokers that the broker on this port has in its metadata; none while it does not answer."""
+    """The ids of the brokers in the metadata of the broker on this port; none if it does not answer."""
     response = _ask(port, MetadataRequest(topics=[], version=12), MetadataResponse)
     return frozenset(broker.node_id for broker in response.brokers) if response else frozenset()
 
 
 def known_topic(port: int, topic: str) -> Any | None:  # noqa: ANN401 - kafka-python is untyped
-    """What the broker on this port says about a topic, in the words of a Metadata response; None without answer."""
-    wanted = MetadataRequest.MetadataRequestTopic(name=topic)
-    response = _ask(port, MetadataRequest(topics=[wanted], version=12), MetadataResponse)
+    """A topic in the Metadata response of the broker on this port; None without an answer."""
+    named = MetadataRequest.MetadataRequestTopic(name=topic)
+    response = _ask(port, MetadataRequest(topics=[named], version=12), MetadataResponse)
     return response.topics[0] if response else None
 
 
 def known_scram_users(port: int) -> frozenset[tuple[str, int]]:
-    """Users and mechanisms (by Kafka's number) of the SCRAM passwords that the broker on this port knows."""
+    """The users and mechanisms (as Kafka numbers them) with SCRAM passwords on the broker on this port."""
     request = DescribeUserScramCredentialsRequest(users=None, version=0)
     response = _ask(port, request, DescribeUserScramCredentialsResponse)
     results = response.results if response else ()

@@ -1,8 +1,7 @@
-"""Starts processes that outlive their starter, and finds them again by a file: by this process or by another.
+"""Starts processes that outlive their starter, and finds them again by a pid file, from this process or another.
 
-A process writes its own pid file before it becomes the program, so that there is no instant in which it
-runs and no file knows of it. The file holds the start time too: a pid that the system gave to someone
-else since is never signalled.
+A process writes its own pid file before it executes the program, so that it never runs without one. The file also has
+the start time: a pid that the system has given to another process since is never signalled.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 CLOSING: Final = "closing"
-"""The name of the file that, in a sandbox's folder, forbids that anything more is started there."""
+"""The file in a sandbox's folder that forbids further starts."""
 
 _LINUX: Final = sys.platform == "linux"
 _STAMP: Final = "sed 's/.*) //' /proc/$$/stat | cut -d ' ' -f 20" if _LINUX else "ps -o lstart= -p $$"
-# First the pid file, then the look at `closing`. The reaper does the reverse, so that it either sees
-# the pid or the process sees that it must not go on.
+# The launcher writes the pid file first and then checks for `closing`. The reaper does the reverse, so either the
+# reaper sees the pid, or the process sees that it must not continue.
 _LAUNCHER: Final = (
     f'printf "%s %s\\n" $$ "$({_STAMP})" >"$1.new" && mv "$1.new" "$1" && [ ! -e "$2" ] || exit 1; shift 2; exec "$@"'
 )
 
 _KILL_TIMEOUT_S: Final = 30
 
-# A child stays a zombie until its parent has asked for its exit status.
+# A child stays a zombie until its parent has waited for it.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process known by its pid file. It may not have started yet, or be dead."""
+    """A process with a pid file. It may not have started yet, or be dead."""
 
     pid_file: Path
 
     @property
     def pid(self) -> int | None:
-        """The pid, if the very process that wrote the file still runs (or is suspended)."""
+        """The pid, if the process that wrote the file still exists, running or suspended."""
         try:
             pid_text, _, stamp = self.pid_file.read_text().strip().partition(" ")
             pid = int(pid_text)
@@ -70,16 +69,16 @@ class Process:
         return pid is not None and _look(pid)[0] == "T"
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait for its end."""
         self._end(signal.SIGKILL, timeout_s=_KILL_TIMEOUT_S)
 
     def stop(self, *, timeout_s: float) -> None:
-        """SIGTERM, and wait until it is gone. Wakes it first, as a suspended process would never hear it."""
+        """SIGTERM, and wait for its end. Resumes it first, because a suspended process does not handle signals."""
         self._signal(signal.SIGCONT)
         self._end(signal.SIGTERM, timeout_s=timeout_s)
 
     def suspend(self) -> None:
-        """SIGSTOP, and wait until it stands still: the signal is delivered at some later instant."""
+        """SIGSTOP, and wait until it is suspended: the signal is delivered asynchronously."""
         self._signal(signal.SIGSTOP)
         self._wait("suspension", lambda: self.suspended or not self.alive, _KILL_TIMEOUT_S)
 
@@ -141,19 +140,19 @@ def _bury(pid: int) -> None:
 @atexit.register
 def _leave_children() -> None:
     for child in _children.values():
-        # Those that still run are meant to outlive us, and Popen would complain that nobody waited for them.
+        # Those that still run are meant to outlive us; Popen would warn that nobody waited for them.
         child.returncode = 0
 
 
 def _look(pid: int) -> tuple[str, str]:
-    """The state of a process (Z is a zombie, T suspended) and when it started, in the words of this platform."""
+    """The state of a process (Z: zombie, T: suspended) and its start time, as this platform gives them."""
     if not _LINUX:
         return _look_by_ps(pid)
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return "", ""
-    # The name of the program stands in brackets, and may hold spaces and brackets itself.
+    # The name of the program is in parentheses, and may contain spaces and parentheses itself.
     fields = stat.rpartition(") ")[2].split()
     return fields[0], fields[19]
 

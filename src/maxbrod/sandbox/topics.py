@@ -1,4 +1,4 @@
-"""Topics of a sandbox: creates, describes, configures, deletes them, and waits until every broker agrees."""
+"""Topics of a sandbox: creates, describes, configures and deletes them, and waits until every broker agrees."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """Who holds a partition. `leader` is None while nobody leads it."""
+    """The brokers that hold a partition. `leader` is None while it has none."""
 
     leader: int | None
     replicas: tuple[int, ...]
@@ -42,14 +42,14 @@ def create_topic(
     config: Mapping[str, str] | None = None,
 ) -> UUID:
     """Create a topic, wait until every partition has a leader, and return the topic's id."""
-    wanted: dict[str, Any] = {"configs": dict(config or {})}
+    details: dict[str, Any] = {"configs": dict(config or {})}
     if assignments:
-        wanted["assignments"] = {partition: list(brokers) for partition, brokers in assignments.items()}
+        details["assignments"] = {partition: list(brokers) for partition, brokers in assignments.items()}
     else:
-        wanted |= {"num_partitions": partitions, "replication_factor": replication_factor}
+        details |= {"num_partitions": partitions, "replication_factor": replication_factor}
     with cluster.admin() as admin:
-        admin.create_topics({topic: wanted}, wait_for_metadata=True)
-    # That was one broker; another may hear of the topic a moment later, and say until then that there is none.
+        admin.create_topics({topic: details}, wait_for_metadata=True)
+    # That asked one broker; others may learn of the topic later, and until then answer that it does not exist.
     wait_until_known(cluster, topic)
     return topic_id(cluster, topic)
 
@@ -60,7 +60,7 @@ def topic_id(cluster: Cluster, topic: str) -> UUID:
 
 
 def delete_topic(cluster: Cluster, topic: str) -> None:
-    """Delete a topic and wait until no broker that runs has a folder of it."""
+    """Delete a topic and wait until no running broker has a folder of it."""
     with cluster.admin() as admin:
         admin.delete_topics([topic])
     wait_for(f"deletion of {topic}", lambda: not _folders(cluster, topic), timeout_s=_TIMEOUT_S)
@@ -83,7 +83,7 @@ def set_topic_config(cluster: Cluster, topic: str, config: Mapping[str, str]) ->
 
 
 def offsets(cluster: Cluster, topic: str, partition: int = 0) -> tuple[int, int]:
-    """The log start offset of a partition and the offset that its next record will have."""
+    """The log start offset and the log end offset of a partition."""
     where = TopicPartition(topic, partition)
     with cluster.admin() as admin:
         start = admin.list_partition_offsets({where: OffsetSpec.EARLIEST})[where]
@@ -103,7 +103,7 @@ def replicas(cluster: Cluster, topic: str, partition: int = 0) -> Replicas:
 
 
 def wait_for_in_sync(cluster: Cluster, topic: str, brokers: Collection[int], *, partition: int = 0) -> None:
-    """Until exactly these brokers are in sync."""
+    """Wait until exactly these brokers are in sync."""
     wait_for(
         f"{sorted(brokers)} in sync for {topic}-{partition}",
         lambda: replicas(cluster, topic, partition).in_sync == frozenset(brokers),
@@ -112,7 +112,7 @@ def wait_for_in_sync(cluster: Cluster, topic: str, brokers: Collection[int], *, 
 
 
 def wait_until_known(cluster: Cluster, topic: str) -> None:
-    """Until every broker that runs has heard of a topic that somebody has made."""
+    """Wait until every running broker knows a new topic."""
     wait_for(f"every broker to know {topic}", lambda: _known_to_all(cluster, topic), timeout_s=_TIMEOUT_S)
 
 
@@ -132,6 +132,6 @@ def _describe(cluster: Cluster, topic: str) -> Any:  # noqa: ANN401 - kafka-pyth
 
 
 def _folders(cluster: Cluster, topic: str) -> list[str]:
-    # A deleted partition is first renamed, to <topic>-<partition>.<uuid>-delete, and gone a moment later.
+    # A deleted partition is first renamed to <topic>-<partition>.<uuid>-delete, and removed later.
     names = (folder.name for broker in cluster.running for folder in cluster.log_dir(broker).iterdir())
     return [name for name in names if name.partition(".")[0].rpartition("-")[0] == topic]

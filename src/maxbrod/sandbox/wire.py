@@ -1,4 +1,4 @@
-"""One request and its answer on a connection: the wire protocol without a client around it."""
+"""One request and its response on a connection, without a client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def ask(connection: socket.socket, request: Any, response_class: Any) -> Any:  # noqa: ANN401 - kafka-python is untyped
-    """Send one request of kafka-python's and wait for its answer. OSError or struct.error where none comes."""
+    """Send a kafka-python request and wait for its response. OSError or struct.error: there is none."""
     request.with_header(correlation_id=1, client_id="maxbrod-sandbox")
     connection.sendall(request.encode(header=True, framed=True))
     with connection.makefile("rb") as stream:

@@ -1,8 +1,8 @@
-"""Keeps book of the faults of one proxy: which are armed, which request is hit by which, how often each fired.
+"""The faults of one proxy: which are armed, which request each hits, how often each fired.
 
 A request *claims* its faults when it is recognised, so that `times=1` hits one of two simultaneous requests.
-A claim counts as fired only when the fault takes effect. A claim that turned out impossible (a flip beyond
-the end of a short body) is given back and hits a later request.
+A claim counts as fired only when the fault takes effect. A claim that turns out impossible (a flip beyond the end of a
+short body) is returned and hits a later request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Half: TypeAlias = Literal["request", "answer"]
 
 
 class Claim(Generic[F]):
-    """One fault that is to hit one request."""
+    """One fault for one request."""
 
     def __init__(self, fault: F, book: FaultBook) -> None:
         self.fault = fault
@@ -33,14 +33,14 @@ class Claim(Generic[F]):
         self._book = book
 
     def fire(self) -> None:
-        """The fault takes effect now. Call it before the client can notice, so that a test sees the count."""
+        """Count the fault. Call it before the client can notice the effect, so that a test sees the count."""
         if not self.fired:
             self.fired = True
             self._book.count(self.fault)
 
 
 class Claims:
-    """The faults that are to hit one request and its answer."""
+    """The faults for one request and its answer."""
 
     def __init__(self, claims: list[Claim[Fault]], book: FaultBook) -> None:
         self._claims = claims
@@ -55,9 +55,9 @@ class Claims:
         return next(self.of(kind), None)
 
     def finish(self, half: Half) -> None:
-        """The request is through, or the answer is; after both, what did not fire is given back.
+        """Mark the request or the answer as passed; after both, return the claims that did not fire.
 
-        Call it before the last byte goes out: the next request may follow at once, and wants what was given back.
+        Call it before the last byte is sent: the next request may follow at once and claim what was returned.
         """
         with self._lock:
             self._unfinished.discard(half)
@@ -66,7 +66,7 @@ class Claims:
             self.release()
 
     def release(self) -> None:
-        """Give back what did not fire, and will not."""
+        """Return the claims that did not fire."""
         claims, self._claims = self._claims, []
         self._book.give_back([claim.fault for claim in claims if not claim.fired])
 
@@ -99,7 +99,7 @@ class FaultBook:
             if fault in self._armed:
                 raise UsageError(f"{fault!r} is already there")
             self._armed[fault] = _Tally()
-            # A fault is a value: the same one added again is a new one, and starts at none.
+            # A fault is a value: an equal one that is added again starts at zero.
             self._fired.pop(fault, None)
 
     def disarm(self, fault: Fault) -> None:
@@ -112,7 +112,7 @@ class FaultBook:
             return [fault for fault in self._armed if isinstance(fault, kind)]
 
     def claim(self, request: Request) -> Claims:
-        """Count the request and give it the faults that are to hit it."""
+        """Count the request, and claim the faults for it."""
         with self._changed:
             self._requests[request.name] += 1
             claims = [Claim(fault, self) for fault, tally in self._armed.items() if _hits(fault, tally, request)]

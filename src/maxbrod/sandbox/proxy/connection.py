@@ -1,7 +1,7 @@
-"""One connection of a client and the one to upstream that belongs to it: two threads, one for each direction.
+"""One connection of a client and its connection to upstream: two threads, one for each direction.
 
-A subclass says where messages begin and end (`tcp`, `http`, `kafka`); this class owns the sockets. A thread never
-closes a socket that the other one may still use: it shuts it down, and whoever leaves last closes both.
+A subclass finds the bounds of messages (`tcp`, `http`, `kafka`); this class owns the sockets. A thread never closes a
+socket that the other one may still use: it shuts it down, and the last thread closes both.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Surroundings:
     book: FaultBook
     gate: Gate
     report: Callable[[str], None]
-    """Takes what should never happen: bytes that are not the protocol, a mistake of ours."""
+    """Called with what should never happen: bytes that are not the protocol, or a bug of the proxy."""
     leave: Callable[[Connection], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
-    """A request that upstream has got, or is getting, and has not answered."""
+    """A request that upstream receives or has received, and has not answered."""
 
     claims: Claims
     method: str = ""
@@ -64,15 +64,15 @@ class Connection(ABC):
         self._aborted = False
         self._client_done = False
 
-    # What a protocol brings
+    # Implemented by each protocol
 
     @abstractmethod
     def _carry_requests(self) -> None:
-        """Read requests from the client until it is done, and send them on."""
+        """Forward requests of the client until it is done."""
 
     @abstractmethod
     def _carry_answers(self, inlet: Inlet) -> None:
-        """Read answers from upstream until it is done, and send them back."""
+        """Forward answers of upstream until it is done."""
 
     # Life
 
@@ -111,7 +111,7 @@ class Connection(ABC):
             try:
                 self._carry_requests()
             except ReceiverGoneError:
-                # Upstream may have answered early, without reading all of the body: that answer must get through.
+                # Upstream may have answered early, without reading the whole body: forward that answer.
                 self._swallow_client()
             with self._changed:
                 self._client_done = True
@@ -123,7 +123,7 @@ class Connection(ABC):
         with self._tidy():
             self._carry_answers(inlet)
             with self._changed:
-                if not self._aborted:  # else this would send FIN where RST was asked for
+                if not self._aborted:  # or this would send FIN instead of RST
                     _shut(self._client, socket.SHUT_WR)
 
     @contextlib.contextmanager
@@ -134,7 +134,7 @@ class Connection(ABC):
             self.abort(reset=cut.reset)
         except (SenderGoneError, ReceiverGoneError):
             self.abort()
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to; the proxy raises it when closed
+        except Exception as error:  # noqa: BLE001 - a thread cannot raise to the caller; the proxy raises it when closed
             self._around.report(f"{type(self).__name__}: {type(error).__name__}: {error}")
             self.abort()
         finally:
@@ -150,10 +150,10 @@ class Connection(ABC):
                 self._upstream.close()
         self._around.leave(self)
 
-    # What protocols are built from
+    # Used by the protocols
 
     def _connect(self) -> socket.socket:
-        """The socket to upstream, opened with the first request that gets that far."""
+        """The socket to upstream, which the first request opens."""
         if self._upstream is not None:
             return self._upstream
         try:
@@ -191,7 +191,7 @@ class Connection(ABC):
                 raise CutError
 
     def _request_flow(self, claims: Claims) -> Flow:
-        """Where the request goes, with what is to happen to it on the way."""
+        """The way of the request to upstream, with the faults on it."""
         return Flow(
             self._connect(),
             self._around.gate,
@@ -201,7 +201,7 @@ class Connection(ABC):
         )
 
     def _answer_flow(self, claims: Claims | None) -> Flow:
-        """Where the answer goes. Waits out its latency."""
+        """The way of the answer to the client, after its latency."""
         if claims is None:
             return Flow(self._client, self._around.gate)
         self._delay(claims, "answer_s")
@@ -214,7 +214,7 @@ class Connection(ABC):
         )
 
     def _hold_request(self, claims: Claims) -> None:
-        """Wait out the latency of the request; for ever, if it is to be stalled before upstream gets it."""
+        """Wait for the latency of the request; for ever if it is stalled before upstream."""
         self._delay(claims, "request_s")
         for stall in claims.of(Stall):
             if not stall.fault.carried_out:
@@ -224,7 +224,7 @@ class Connection(ABC):
                 raise CutError
 
     def _stall_answer(self, claims: Claims, body: Body) -> None:
-        """Hold the connection if the answer is to be stalled, once upstream has answered in full."""
+        """Hold the connection if the answer is stalled, after upstream has answered in full."""
         for stall in claims.of(Stall):
             if stall.fault.carried_out:
                 body.drain()

@@ -1,4 +1,4 @@
-"""What can be broken, as values. A fault says what, on which requests, how often; it does nothing by itself.
+"""Faults as values: what to break, on which requests, how often. They do nothing by themselves.
 
 Every fault takes
     on      which requests: an `HttpMatch` or a `KafkaMatch`; None matches all
@@ -29,7 +29,7 @@ _MESSAGES: Final[frozenset[str]] = frozenset({"http", "kafka"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the proxy knows of a request when it decides which faults hit it."""
+    """What the proxy knows about a request when it chooses the faults for it."""
 
     protocol: Protocol
     name: str
@@ -107,7 +107,7 @@ class Latency(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttle(Fault):
-    """Lets at most so many bytes a second through, in each direction."""
+    """Limits the bytes per second in each direction."""
 
     request_bytes_per_second: int | None = None
     answer_bytes_per_second: int | None = None
@@ -120,7 +120,7 @@ class Throttle(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest(Fault):
-    """Closes the connection when so many bytes of the request have reached upstream; 0: none has."""
+    """Closes the connection after `after_bytes` bytes of the request have reached upstream."""
 
     after_bytes: int = 0
     reset: bool = False
@@ -129,7 +129,7 @@ class CutRequest(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutAnswer(Fault):
-    """Closes the connection when so many bytes of the answer have reached the client; 0: none has."""
+    """Closes the connection after `after_bytes` bytes of the answer have reached the client."""
 
     after_bytes: int = 0
     reset: bool = False
@@ -137,7 +137,7 @@ class CutAnswer(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseAnswer(Fault):
-    """Upstream carries the request out and answers in full; the client gets nothing but a closed connection."""
+    """Upstream executes the request and answers in full; the client only gets a closed connection."""
 
     reset: bool = False
     protocols: ClassVar[frozenset[str]] = _MESSAGES
@@ -195,7 +195,7 @@ class FlipRequestBit(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall(Fault):
-    """Takes the request and never answers. The connection stays open until the client gives up.
+    """Receives the request and never answers. The connection stays open until the client gives up.
 
     With `carried_out` upstream gets the request and answers; the answer is what never arrives.
     """
@@ -210,7 +210,7 @@ class Refuse(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blackhole(Fault):
-    """No byte passes in either direction until it is removed; then all goes on, as TCP does after a partition.
+    """Holds all bytes in both directions until it is removed; then they pass, as TCP does after a partition.
 
     `fired` counts the sends that were held back.
     """

@@ -72,7 +72,7 @@ class Payload:
             self.body = Body(inlet.pieces(head.length or 0), head.length or 0)
 
     def send(self, flow: Flow, head: Head) -> None:
-        """All of it, after its head."""
+        """Send the head and the whole body."""
         if not self._chunked and self.body.size is not None:
             flow.ends_after(len(head.raw) + self.body.size)
         flow.send(head.raw)
@@ -125,7 +125,7 @@ class HttpConnection(Connection):
             claims.finish("request")
 
     def _answer_error(self, claims: Claims, error: Claim[AnswerError], head: Head, payload: Payload) -> None:
-        """Answer in upstream's place. A client that waits for `100 Continue` will not send its body any more."""
+        """Answer in place of upstream. A client that waits for `100 Continue` will not send its body."""
         expects = head.field("Expect") is not None
         if not expects:
             payload.body.drain()
@@ -197,7 +197,7 @@ def _send_truncated(flow: Flow, head: Head, payload: Payload, keep: int, *, cons
 
 
 def error_answer(fault: AnswerError, method: str, target: str, *, close: bool = False) -> bytes:
-    """An error as S3 words it, head and body."""
+    """An error in S3's format, head and body."""
     request_id = uuid4().hex.upper()[:16]
     body = (
         '<?xml version="1.0" encoding="UTF-8"?>\n'

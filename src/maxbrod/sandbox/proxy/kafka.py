@@ -79,7 +79,7 @@ class KafkaConnection(Connection):
         body.drain()
 
     def _answers_to(self, header: bytearray) -> Exchange | None:
-        """The request that this answer is for. Older ones will get none, so they are done."""
+        """The request of this answer. Older requests will get none, so they are done."""
         if len(header) < _LENGTH.size:
             return None
         (correlation_id,) = _LENGTH.unpack(header)
@@ -94,7 +94,7 @@ class KafkaConnection(Connection):
 
 
 def api_name(api_key: int) -> str:
-    """Kafka's name for the API, or its number if it is newer than we are, or `unknown` without a header."""
+    """Kafka's name of the API; its number if it is unknown here, or `unknown` without a header."""
     try:
         return str(ApiKey(api_key).name)
     except ValueError:

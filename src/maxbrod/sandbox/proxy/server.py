@@ -39,7 +39,7 @@ _RESET_S: Final = 0.5
 
 
 class FaultProxy:
-    """Stands between clients and one server on this machine, and breaks what it is asked to.
+    """Stands between clients and one server on this machine, and injects faults.
 
     Faults may be added and removed at any time, from any thread; they hit requests that begin after that.
     `Refuse` and `Blackhole` hit open connections too. Leaving the context raises if the proxy itself failed,
@@ -233,7 +233,7 @@ class _Door:
         self._thread.start()
 
     def shut(self) -> None:
-        """Stop listening. A socket that is bound and does not listen refuses, and nobody else gets the port."""
+        """Stop listening. A bound socket that does not listen refuses connections and keeps the port."""
         self.close()
         self._sock = _bound(self.port)
 
@@ -248,12 +248,12 @@ class _Door:
 
     def _accept(self, listener: socket.socket, bell: socket.socket) -> None:
         while bell not in select.select([listener, bell], [], [])[0]:
-            with contextlib.suppress(OSError):  # the client was gone before we came
+            with contextlib.suppress(OSError):  # the client has gone already
                 self._welcome(listener.accept()[0])
 
 
 def _bound_to_any() -> socket.socket:
-    """Not port 0, which gives one that outgoing connections use too: see `maxbrod.sandbox.ports`."""
+    """Not port 0, which picks from the range of outgoing connections: see `maxbrod.sandbox.ports`."""
     for port in free_ports(_PORT_TRIES):
         with contextlib.suppress(OSError):
             return _bound(port)
@@ -272,7 +272,7 @@ def _bound(port: int) -> socket.socket:
 
 
 def _loopback(address: tuple[str, int]) -> tuple[str, int]:
-    """The proxy opens what it fronts to every user of this machine, so it fronts nothing but this machine."""
+    """Every user of this machine can reach the proxy, so it accepts only upstreams on this machine."""
     host, port = address
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback

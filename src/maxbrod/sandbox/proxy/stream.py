@@ -1,4 +1,4 @@
-"""Moves bytes between two sockets: reads into one big buffer, writes with a rate and a point of breaking off.
+"""Moves bytes between two sockets: reads into one large buffer, writes with an optional rate and break point.
 
 Knows faults only as numbers and callbacks, and no protocol.
 """
@@ -51,8 +51,8 @@ class Inlet:
         """Wait for a byte; False: the sender is done, in an orderly way or not."""
         return self._start < self._end or self._fill()
 
-    def take(self, bytes_max: int) -> memoryview:
-        """What is there, at least one byte; empty when the sender is done."""
+    def read(self, bytes_max: int) -> memoryview:
+        """The available bytes, at least one; empty when the sender is done."""
         if not self.wait():
             return self._view[:0]
         end = min(self._end, self._start + bytes_max)
@@ -61,16 +61,16 @@ class Inlet:
         return view
 
     def exactly(self, size: int) -> bytearray:
-        taken = bytearray()
-        while len(taken) < size:
-            piece = self.take(size - len(taken))
+        data = bytearray()
+        while len(data) < size:
+            piece = self.read(size - len(data))
             if not piece:
                 raise SenderGoneError
-            taken += piece
-        return taken
+            data += piece
+        return data
 
     def until(self, mark: bytes, bytes_max: int) -> bytearray:
-        """Everything up to and with the mark; more than `bytes_max` without it is a ValueError."""
+        """The bytes up to and including the mark. ValueError: more than `bytes_max` without it."""
         taken = bytearray()
         while True:
             if not self.wait():
@@ -87,10 +87,10 @@ class Inlet:
                 raise ValueError(f"no {mark!r} in {bytes_max} bytes")
 
     def pieces(self, size: int | None = None) -> Iterator[memoryview]:
-        """The next `size` bytes as they come; None: up to the end."""
+        """The next `size` bytes as they arrive; None: all up to the end."""
         left = size
         while left is None or left > 0:
-            piece = self.take(BUFFER_BYTES if left is None else left)
+            piece = self.read(BUFFER_BYTES if left is None else left)
             if not piece:
                 if left is None:
                     return
@@ -109,7 +109,7 @@ class Inlet:
 
 
 class Gate:
-    """Open, until a blackhole closes it: then every send waits here."""
+    """Open until a blackhole closes it; then every send waits here."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -125,7 +125,7 @@ class Gate:
         self._open.set()
 
     def stop(self) -> None:
-        """The proxy ends: wake whoever waits or sleeps, and let nobody through again."""
+        """The proxy ends: wake all waiting threads, and let no send pass again."""
         self._stopped.set()
         self._open.set()
 
@@ -144,7 +144,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """Where a message breaks off."""
+    """Where a message is cut."""
 
     after_bytes: int
     reset: bool
@@ -152,7 +152,7 @@ class Break:
 
 
 class Flow:
-    """One message on its way out. `before_last` is called before its last byte goes, if `ends_after` told which."""
+    """One outgoing message. `before_last` is called before its last byte is sent, if `ends_after` was called."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Flow:
         self._started = time.monotonic()
 
     def ends_after(self, size: int) -> None:
-        """So many bytes are still to come."""
+        """Announce that `size` more bytes end the message."""
         self._end = self._sent + size
 
     def send(self, data: Bytes) -> None:
@@ -208,13 +208,13 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Bytes of a body on their way through; `size` is None where only its end will tell."""
+    """The bytes of a body as they pass; `size` is None if only its end determines it."""
 
     pieces: Iterator[memoryview]
     size: int | None
 
     def measured(self) -> Body:
-        """The same with a size, at the price of holding all of it where it was unknown."""
+        """The same body with a size; one of unknown size is read into memory."""
         if self.size is not None:
             return self
         whole = bytearray()
