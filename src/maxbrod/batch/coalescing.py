@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import Arena, compress
+from maxbrod.batch.compression import Arena, compress, decompress
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import (
     CRC_START,
@@ -55,6 +55,14 @@ class JoinRule:
     """Batches of this size or more stay as they are."""
 
 
+AUTO: Final = JoinRule(
+    target_bytes=1 << 20,
+    small_bytes={Codec.NONE: 256 << 10, Codec.LZ4: 64 << 10, Codec.SNAPPY: 64 << 10, Codec.ZSTD: 32 << 10},
+)
+"""What restores fastest. Compressing gzip again costs more than brokers save."""
+JOIN: Final = JoinRule(target_bytes=1 << 20, small_bytes=dict.fromkeys(Codec, 1 << 20))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
     """Batches of one buffer in the order of their source: without holes inside, with as many offsets as records.
@@ -78,6 +86,19 @@ class Batches:
             source_offset=self.source_offset[rows],
             hole=self.hole[rows],
         )
+
+
+def same_records(tail: NDArray[np.uint8], codec: Codec, batches: Batches) -> bool:
+    """Whether the records of a batch, the bytes after its header, are those of `batches`, however they were joined."""
+    made = batches if len(batches) == 1 else join_groups(batches, np.array([0, len(batches)]), batch_bytes_max=1 << 31)
+    if len(made) != 1 or made.headers.codec_at(0) != codec:
+        return False
+    start = int(made.headers.position[0]) + HEADER_BYTES
+    records = made.data[start : start + int(made.headers.size[0]) - HEADER_BYTES]
+    if np.array_equal(tail, records):
+        return True
+    # Another release may compress the same records to other bytes.
+    return codec != Codec.NONE and np.array_equal(decompress(codec, tail), decompress(codec, records))
 
 
 def concatenate(first: Batches, second: Batches) -> Batches:
