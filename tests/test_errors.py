@@ -50,3 +50,9 @@ def test_the_drawn_tree_is_the_real_one() -> None:
     drawn = errors.__doc__ or ""
 
     assert all(f"{kind.__name__} " in drawn for kind in CLASSES)
+
+
+def test_a_file_name_that_is_not_utf_8_can_be_printed_and_sent() -> None:
+    error = CorruptDataError("damaged", object_name=b"/backups/\xff".decode("utf-8", "surrogateescape"))
+    assert str(error) == r"damaged (in /backups/\udcff)"
+    assert error.as_dict()["object_name"].encode() == rb"/backups/\udcff"

@@ -70,7 +70,7 @@ class MaxbrodError(Exception):
             )
             if value is not None
         ]
-        return self.message if not where else f"{self.message} ({', '.join(where)})"
+        return _encodable(self.message if not where else f"{self.message} ({', '.join(where)})")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own pickling loses keyword-only fields, and Spark pickles the errors of tasks for the driver.
@@ -90,10 +90,10 @@ class MaxbrodError(Exception):
         fields = {name: value for name, value in self._fields().items() if value is not None}
         return {
             "error": type(self).__name__,
-            "message": self.message,
+            "message": _encodable(self.message),
             "exit_code": self.exit_code,
             "retryable": self.retryable,
-            **fields,
+            **{name: _encodable(value) if isinstance(value, str) else value for name, value in fields.items()},
         }
 
 
@@ -105,6 +105,11 @@ def naming(object_name: str | None) -> Iterator[None]:
     except MaxbrodError as error:
         error.object_name = error.object_name or object_name
         raise
+
+
+def _encodable(text: str) -> str:
+    """Text that any output can encode: bytes of a file name that are not UTF-8 arrive here as lone surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _rebuild(cls: type[MaxbrodError], message: str, fields: dict[str, Any]) -> MaxbrodError:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.archive.selection import matches_nothing, select_topics, words_of
+from maxbrod.archive.selection import matches_nothing, select_topics
 from maxbrod.errors import UsageError
 
 NAMES = {
@@ -102,8 +102,3 @@ def test_the_hint_names_what_was_probably_meant(word: str, hint: str) -> None:
     error = matches_nothing(word, NAMES)
     assert error.exit_code == 2
     assert hint in str(error.hint)
-
-
-def test_a_single_word_is_never_taken_letter_by_letter() -> None:
-    assert words_of("orders") == ("orders",)
-    assert words_of(["orders", "payments"]) == ("orders", "payments")

@@ -84,11 +84,6 @@ def select_topics(
     )
 
 
-def words_of(given: str | Iterable[str]) -> tuple[str, ...]:
-    """The words of an argument of the Python API: a string is one word, not its letters."""
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
 def nearest(word: str, known: Iterable[str], *, see: str = "see 'maxbrod ls'") -> str:
     """A hint for a name or pattern that matches none of the known names."""
     names = list(known)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.archive.selection import select_topics, words_of
-from maxbrod.archive.words import INT64_MAX, PARTITIONS_MAX, parse_partitions
+from maxbrod.archive.selection import select_topics
+from maxbrod.archive.words import INT64_MAX, PARTITIONS_MAX
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.rename import Rename, is_topic_name
@@ -228,28 +228,3 @@ def _check_ranges(ranges: Iterable[OffsetRange]) -> None:
 
 def _wrong(message: str, hint: str, where: TopicPartition | None = None) -> UsageError:
     return UsageError(message, operation=_OPERATION, object_name=None if where is None else str(where), hint=hint)
-
-
-_REQUEST_OPTIONS: Final = frozenset(each.name for each in fields(RestoreRequest)) - {
-    *("topics", "exclude", "groups", "offsets", "rename"),
-}
-
-
-def request_options(given: Mapping[str, Any], what: str, taken: Iterable[str] = ()) -> dict[str, Any]:
-    """Fields of a request from keyword options, which may be lists and words instead of sets and values."""
-    known = _REQUEST_OPTIONS - {*taken}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        hint = f"there are {', '.join(sorted(known))}"
-        raise UsageError(f"a {what} has no option {unknown[0]}", operation=what, hint=hint)
-    found = dict(given)
-    if "partitions" in found:
-        numbers = found["partitions"]
-        numbers = [numbers] if isinstance(numbers, int) else numbers
-        found["partitions"] = parse_partitions(numbers) if isinstance(numbers, str) else frozenset(numbers)
-    if "topic_ids" in found:
-        found["topic_ids"] = frozenset(words_of(found["topic_ids"]))
-    if "ranges" in found:
-        ranges = [found["ranges"]] if isinstance(found["ranges"], str | OffsetRange) else found["ranges"]
-        found["ranges"] = tuple(parse_range(each) if isinstance(each, str) else each for each in ranges)
-    return found
