@@ -449,15 +449,17 @@ class _Partition:
             return False
         if self._present < before + count:
             raise self._refused("the log ends within a batch of this restore: somebody else has written to it")
-        if self._tail is not None and self._present - before <= self._tail.count:
+        if self._tail is None:
+            return True
+        if self._present - before <= self._tail.count:
             self._tail_batches.append(batch.data)
-            if self._present == before + count and not self._is_ours(self._tail):
-                raise self._refused("the last batch in the log is not the one that this restore wrote")
+        if self._present == before + count and not self._is_ours(self._tail):
+            raise self._refused("the last batch in the log is not the one that this restore wrote")
         return True
 
     def _is_ours(self, tail: LogTail) -> bool:
         """Whether the last batch in the log has the records of the batches that end there."""
-        if tail.control or tail.producer_id != self._identity.producer_id:
+        if tail.control or tail.producer_id != self._identity.producer_id or not self._tail_batches:
             return False
         data = np.concatenate(self._tail_batches)
         headers = walk(data, check_crc=False)
