@@ -115,5 +115,5 @@ def test_runs_say_what_they_did(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ["run-", "nobody"])
 def test_a_run_that_is_not_one_is_refused(name: str, local_place: Place) -> None:
-    with pytest.raises(UsageError, match="called"):
+    with pytest.raises(UsageError, match="runs of this archive match"):
         show_run(fill(local_place), name)

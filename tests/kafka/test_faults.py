@@ -134,7 +134,7 @@ def test_an_unclean_election_shows_in_the_end_of_its_epoch(cluster3: Cluster, to
                 client, where, (12, 20), topic_id=None, fetch_bytes=SMALL, read_committed=True, patience_s=20
             )
             reader._last_epoch = epoch
-            with pytest.raises(RefusedError, match="truncated: it is what was read only up to offset 5"):
+            with pytest.raises(RefusedError, match="truncated: it matches what was read only up to offset 5"):
                 reader.next_chunk()
             ends = list_offsets(client, {where: LATEST})[where], list_offsets(client, {where: EARLIEST})[where]
             assert [each.offset for each in ends] == [6, 0]
