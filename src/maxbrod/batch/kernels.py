@@ -433,3 +433,47 @@ def lowest_timestamps(buffer, arena, in_arena, starts, ends, base_timestamp, cou
             sound[batch] = False
         else:
             out[batch] = best
+
+
+@njit(cache=True, nogil=True)
+def join_records(data, start, end, count, offset_shift, time_shift, out, at):
+    """Write the records of batches at `start` to `end` of `data` into `out` from `at` on.
+
+    Each record's offset and timestamp delta grows by the shift of its batch. Returns a status, the position after the
+    last record written, and the row of the batch that the status is about. `out` must have 17 bytes more than the
+    records have, for each record: that is how much the three numbers can grow by.
+    """
+    for row in range(len(start)):
+        position = start[row]
+        stop = end[row]
+        for number in range(count[row]):
+            length, body = read_varint(data, position, stop)
+            if body < 0:
+                return BAD_VARINT, at, row
+            # Attributes, two deltas, and the lengths of key, value and headers need a byte each.
+            if length < 6 or length > stop - body:
+                return BAD_LENGTH, at, row
+            last = body + length
+            attributes = data[body]
+            time_delta, position = read_varint(data, body + 1, last)
+            if position < 0:
+                return BAD_VARINT, at, row
+            offset_delta, rest = read_varint(data, position, last)
+            if rest < 0:
+                return BAD_VARINT, at, row
+            # Batches without holes alone are joined: their offsets count up one by one.
+            if offset_delta != number:
+                return BAD_OFFSET_DELTA, at, row
+            time_delta += time_shift[row]
+            offset_delta += offset_shift[row]
+            size = np.int64(1) + varint_bytes(time_delta) + varint_bytes(offset_delta) + (last - rest)
+            at = write_varint(out, at, size)
+            out[at] = attributes
+            at = write_varint(out, at + 1, time_delta)
+            at = write_varint(out, at, offset_delta)
+            copy_bytes(out, at, data, rest, last - rest)
+            at += last - rest
+            position = last
+        if position != stop:
+            return BAD_COUNT, at, row
+    return OK, at, -1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from maxbrod.batch import legacy_kernels
+from maxbrod.batch import kernels, legacy_kernels
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.hashing import digest_records, hash_fields
@@ -38,6 +38,9 @@ def prepare() -> None:
     digest_records(hash_fields(decode(batch)), None)
     lowest_timestamps(batch, walk(batch))
     partition_for(records.column("key"), 1, null_partition=0)
+    count = np.array([1], np.int64)
+    end = np.array([len(batch)], np.int64)
+    kernels.join_records(sealed(batch), count, end, count, count, count, np.empty(100, np.uint8), 0)
     old = np.frombuffer(_OLD_MESSAGE, np.uint8)
     decode(old)
     legacy_kernels.count_inner(sealed(old), 0, old.size, 1, True)

@@ -9,7 +9,13 @@ from maxbrod.archive.words import parse_partitions, parse_time_ms
 from maxbrod.config import Config, config_with
 from maxbrod.engine.progress import silent
 from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import RestoreRequest, parse_offsets, parse_partition_counts, parse_range
+from maxbrod.restore.plan.request import (
+    RestoreRequest,
+    parse_batches,
+    parse_offsets,
+    parse_partition_counts,
+    parse_range,
+)
 from maxbrod.restore.run import Restore
 
 if TYPE_CHECKING:
@@ -76,6 +82,7 @@ def request_of(options: RestoreOptions) -> RestoreRequest:
             "partition_count": everywhere,
             "partition_counts": by_topic,
             "offsets": parse_offsets(options.offsets),
+            "batches": parse_batches(options.batches),
         }
     )
 

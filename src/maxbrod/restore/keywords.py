@@ -32,6 +32,7 @@ class RestoreKeywords(TypedDict, total=False):
     partition_counts: Mapping[str, int]
     configs: Mapping[str, str]
     offsets: str
+    batches: str
     strict: bool
     accept_gaps: bool
     again: bool

@@ -65,6 +65,15 @@ class RestoreOptions(SelectionOptions):
             "auto|exact|append",
         ),
     ] = "auto"
+    batches: Annotated[
+        str,
+        Option(
+            "auto (join small neighbouring batches, which restores faster), keep (batches as archived), or join (all "
+            "neighbouring batches up to the size limit). Records, their order and their offsets are the same.",
+            BEHAVIOR,
+            "auto|keep|join",
+        ),
+    ] = "auto"
     leader_epochs: Annotated[
         str,
         Option(

@@ -299,6 +299,7 @@ class Restore:
             until_ms=plan.until_ms,
             markers=topics.markers_allowed,
             rate_bytes_per_s=None if rate is None else rate / len(tasks),
+            batches=self._request.batches,
             patience_s=self._patience_s,
         )
         with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:

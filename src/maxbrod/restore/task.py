@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maxbrod.batch.coalescing import AUTO, JOIN, Batches, Coalescer, same_records
 from maxbrod.batch.cuts import Cut
-from maxbrod.batch.headers import HEADER_BYTES
+from maxbrod.batch.headers import walk
 from maxbrod.batch.provenance import Provenance  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.batch.replay import replay
 from maxbrod.errors import MaxbrodError, RefusedError
@@ -38,6 +39,7 @@ from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads t
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
 from maxbrod.restore.plan.mapping import build_map, encode_map
+from maxbrod.restore.plan.request import BatchesMode
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ _READ_BYTES: Final = 64 << 20
 """Read at once for all partitions together. Making batches ready takes about three times as much memory."""
 _READERS: Final = 2
 _SETTLING_S: Final = 0.2
+_RULES: Final = {BatchesMode.AUTO: AUTO, BatchesMode.JOIN: JOIN}
 _RUN_BYTES: Final = 8 << 20
 """Batches between two holes that are sent together, where holes are filled by transactions."""
 
@@ -80,6 +83,7 @@ class RestoreSettings:
     """Whether this user may write markers into holes; if not, empty transactions fill them."""
     rate_bytes_per_s: float | None = None
     """The limit for one task."""
+    batches: BatchesMode = BatchesMode.AUTO
     patience_s: float = PATIENCE_S
 
 
@@ -236,6 +240,10 @@ class _Partition:
         self._present = 0
         """How many target offsets from `item.base` on were in the log before."""
         self._tail: LogTail | None = None
+        self._tail_batches: list[NDArray[np.uint8]] = []
+        """Batches of this attempt whose records the last batch in the log has."""
+        rule = _RULES.get(settings.batches)
+        self._coalescer = None if rule is None else Coalescer(rule, batch_bytes_max=item.batch_bytes_max)
         self._source: list[NDArray[np.int64]] = []
         self._count: list[NDArray[np.int64]] = []
         self._failure: MaxbrodError | None = None
@@ -335,8 +343,8 @@ class _Partition:
         With exact offsets, every offset without a record is a hole before a batch or at the end. A broker gives each
         batch the next free offset, so a hole must be filled with markers before the batch behind it is sent.
         """
-        for replayed in self._replayed(storage):
-            for hole, batch in self._stamped(replayed):
+        for batches in self._joined(storage):
+            for hole, batch in self._stamped(batches):
                 if hole:
                     yield from self._rest_of_hole(hole)
                 if not self._already_written(batch):
@@ -347,48 +355,80 @@ class _Partition:
         if self._present > self.next_offset - self.item.base:
             raise self._foreign()
 
-    def _replayed(self, storage: Storage) -> Iterator[Replayed]:
-        """The batches of the source as a broker accepts them, with the holes before them.
+    def _joined(self, storage: Storage) -> Iterator[Batches]:
+        """The batches of the source, small ones joined.
+
+        A joined batch holds whole batches of one slice, so the log of an earlier attempt ends where a batch of the
+        source ends, also if that attempt joined others. Groups begin there again: a batch that was in flight when the
+        earlier attempt died is a batch of this attempt too, and the broker recognizes it.
+        """
+        position = self.item.first_offset
+        for stored in self.item.slices:
+            for replayed in self._replayed(storage, stored, position):
+                position = replayed.position
+                batches = Batches(
+                    data=replayed.data,
+                    headers=replayed.headers,
+                    source_offset=replayed.source_offset,
+                    hole=replayed.hole,
+                )
+                if self._coalescer is None:
+                    yield batches
+                    continue
+                present = self._count_present(batches)
+                yield batches.take(slice(present))
+                yield from self._coalescer.add(batches.take(slice(present, None)))
+            if self._coalescer is not None:
+                yield from self._coalescer.finish()
+
+    def _count_present(self, batches: Batches) -> int:
+        """How many of the batches the target has. They come before all others, so none waits in an open group."""
+        if self._present <= self.next_offset - self.item.base:
+            return 0
+        counts = batches.headers["count"].astype(np.int64)
+        offsets = self.next_offset + np.cumsum(batches.hole + counts) - counts
+        return int((offsets < self.item.base + self._present).sum())
+
+    def _replayed(self, storage: Storage, stored: Slice, position: int) -> Iterator[Replayed]:
+        """The batches of a slice as a broker accepts them, with the holes before them.
 
         Where batches end must depend on the plan and the archive alone, not on how much is read at once: the log of an
         earlier attempt must end where a batch of this one ends.
         """
         item = self.item
-        position = item.first_offset
-        for stored in item.slices:
-            for data, headers in read_logs(storage, stored, request_bytes=self._request_bytes, ahead=self.ahead):
-                replayed = replay(
-                    data,
-                    headers,
-                    stored.aborted,
-                    cut=self._cut,
-                    exact=item.exact,
-                    batch_bytes_max=item.batch_bytes_max,
-                    codec=Codec[stored.codec.upper()],
-                    position=position,
-                    provenance=item.provenance,
-                    object_name=storage.name_of(stored.path),
+        for data, headers in read_logs(storage, stored, request_bytes=self._request_bytes, ahead=self.ahead):
+            replayed = replay(
+                data,
+                headers,
+                stored.aborted,
+                cut=self._cut,
+                exact=item.exact,
+                batch_bytes_max=item.batch_bytes_max,
+                codec=Codec[stored.codec.upper()],
+                position=position,
+                provenance=item.provenance,
+                object_name=storage.name_of(stored.path),
+            )
+            for oversized in replayed.oversized:
+                raise self._refused(
+                    f"a batch of {oversized.bytes} bytes at offset {oversized.offset} is too large for the target"
                 )
-                for oversized in replayed.oversized:
-                    raise self._refused(
-                        f"a batch of {oversized.bytes} bytes at offset {oversized.offset} is too large for the target"
-                    )
-                position = replayed.position
-                self._source.append(replayed.ranges.first_offset)
-                self._count.append(replayed.ranges.count)
-                yield replayed
+            position = replayed.position
+            self._source.append(replayed.ranges.first_offset)
+            self._count.append(replayed.ranges.count)
+            yield replayed
 
-    def _stamped(self, replayed: Replayed) -> Iterable[tuple[int, Batch]]:
+    def _stamped(self, batches: Batches) -> Iterable[tuple[int, Batch]]:
         """Batches with producer id and sequence numbers, each with the number of offsets without a record before it."""
-        counts = replayed.headers["count"].astype(np.int64)
-        offsets = self.next_offset + np.cumsum(replayed.hole + counts) - counts
+        counts = batches.headers["count"].astype(np.int64)
+        offsets = self.next_offset + np.cumsum(batches.hole + counts) - counts
         # `_sequence` belongs to the first record that the target lacks; those before it count backwards from there.
         present = int(counts[offsets < self.item.base + self._present].sum())
-        batches = stamped(
-            replayed.data, replayed.headers, self._identity, first_sequence=sequence_after(self._sequence, -present)
+        made = stamped(
+            batches.data, batches.headers, self._identity, first_sequence=sequence_after(self._sequence, -present)
         )
         self._sequence = sequence_after(self._sequence, int(counts.sum()) - present)
-        return zip(replayed.hole.tolist(), batches, strict=True)
+        return zip(batches.hole.tolist(), made, strict=True)
 
     def _rest_of_hole(self, count: int) -> Iterator[Hole]:
         """The part of a hole that the target's log does not cover yet."""
@@ -402,20 +442,30 @@ class _Partition:
             yield Hole(count=count - present, source_offset=self.next_offset - count + present)
 
     def _already_written(self, batch: Batch) -> bool:
-        """Whether the target has this batch. The last batch in the log is compared byte for byte."""
+        """Whether the target has this batch. The records of the last batch in the log are compared."""
         before, count = self.next_offset - self.item.base, batch.count
         self.next_offset += count
         if self._present <= before:
             return False
         if self._present < before + count:
             raise self._refused("the log ends within a batch of this restore: somebody else has written to it")
-        if self._present == before + count and self._tail is not None and not self._is_ours(self._tail, batch):
+        if self._tail is None:
+            return True
+        if self._present - before <= self._tail.count:
+            self._tail_batches.append(batch.data)
+        if self._present == before + count and not self._is_ours(self._tail):
             raise self._refused("the last batch in the log is not the one that this restore wrote")
         return True
 
-    def _is_ours(self, tail: LogTail, batch: Batch) -> bool:
-        ours = not tail.control and tail.producer_id == self._identity.producer_id
-        return ours and np.array_equal(tail.records, batch.data[HEADER_BYTES:])
+    def _is_ours(self, tail: LogTail) -> bool:
+        """Whether the last batch in the log has the records of the batches that end there."""
+        if tail.control or tail.producer_id != self._identity.producer_id or not self._tail_batches:
+            return False
+        data = np.concatenate(self._tail_batches)
+        headers = walk(data, check_crc=False)
+        zeros = np.zeros(len(headers), np.int64)
+        batches = Batches(data=data, headers=headers, source_offset=zeros, hole=zeros)
+        return int(headers["count"].sum()) == tail.count and same_records(tail.records, Codec(tail.codec), batches)
 
     def _foreign(self) -> RefusedError:
         return self._refused("the log is longer than this restore makes it: somebody else has written to it")

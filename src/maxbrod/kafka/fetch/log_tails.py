@@ -38,6 +38,9 @@ class LogTail:
     """The last batch of a log."""
 
     control: bool
+    codec: int
+    count: int
+    """The number of its records."""
     producer_id: int
     next_sequence: int
     """The next one of its producer. Meaningless for a control batch."""
@@ -54,6 +57,8 @@ def read_tail(client: KafkaClient, where: TopicPartition, end: int, *, topic_id:
             start, size = int(headers.position[-1]), int(headers.size[-1])
             return LogTail(
                 control=bool(headers.control[-1]),
+                codec=int(headers.codec[-1]),
+                count=int(headers["count"][-1]),
                 producer_id=int(headers["producer_id"][-1]),
                 next_sequence=sequence_after(int(headers["base_sequence"][-1]), int(headers["count"][-1])),
                 records=chunk.data[start + HEADER_BYTES : start + size].copy(),

@@ -38,6 +38,14 @@ class OffsetsMode(StrEnum):
     APPEND = "append"
 
 
+class BatchesMode(StrEnum):
+    """Whether neighbouring batches are joined: if they are small, never, or always."""
+
+    AUTO = "auto"
+    KEEP = "keep"
+    JOIN = "join"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
     """Offsets [first, end) of a source partition; None: as far as the archive reaches."""
@@ -70,6 +78,7 @@ class RestoreRequest:
     configs: Mapping[str, str] = field(default_factory=dict)
     """Settings of the topics that are created, instead of the archived ones."""
     offsets: OffsetsMode = OffsetsMode.AUTO
+    batches: BatchesMode = BatchesMode.AUTO
     strict: bool = False
     accept_gaps: bool = False
     """Restore although the archive lacks some of the records."""
@@ -110,6 +119,13 @@ def parse_offsets(word: str) -> OffsetsMode:
         return OffsetsMode(word)
     except ValueError:
         raise _wrong(f"--offsets {word!r} is unknown", "give auto, exact or append") from None
+
+
+def parse_batches(word: str) -> BatchesMode:
+    try:
+        return BatchesMode(word)
+    except ValueError:
+        raise _wrong(f"--batches {word!r} is unknown", "give auto, keep or join") from None
 
 
 def parse_range(word: str) -> OffsetRange:
@@ -160,7 +176,7 @@ def encode_request(request: RestoreRequest) -> dict[str, Any]:
         for each in request.ranges
     )
     # These say how to restore, not what.
-    del fields["rate_bytes_per_s"], fields["force_groups"], fields["staging"], fields["again"]
+    del fields["batches"], fields["rate_bytes_per_s"], fields["force_groups"], fields["staging"], fields["again"]
     # A restore that was stopped by damage is resumed by the same command with --accept-gaps.
     fields["accept_gaps"] = False
     # Options that are not used are left out, so that restores which an earlier release began are still found.
