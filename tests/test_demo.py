@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
+from io import StringIO
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 from maxbrod.backup.report import BackupReport
 from maxbrod.cli.main import run
 from maxbrod.compare.report import CompareReport, PartitionComparison
 from maxbrod.demo import cli as demo
+from maxbrod.demo.recording import Recording
 from maxbrod.demo.story import Archived, Resumed
-from maxbrod.errors import IncompleteError
+from maxbrod.errors import EXIT_USAGE, IncompleteError
 from maxbrod.sandbox.inventory import TopicInventory
 
 if TYPE_CHECKING:
@@ -123,7 +129,35 @@ def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was_or_read_twic
         ],
     )
     with pytest.raises(IncompleteError, match="orders") as caught:
-        demo._report(told, as_json=False)
+        demo._report(told, Recording(), as_json=False)
     assert caught.value.exit_code == 3
     assert "complete" not in capsys.readouterr().out
     assert all(column.header for column in demo._table(told).columns)
+
+
+def test_a_recording_is_one_file_that_plays_lines_in_their_order_and_loads_nothing(tmp_path: Path) -> None:
+    shown, recording = Console(file=StringIO(), width=40), Recording()
+    recording.print(shown, Text("first"))
+    time.sleep(0.05)
+    recording.print(shown, Text("second, <angular>"))
+    recording.save(tmp_path / "demo.svg", title="make demo")
+    drawn = (tmp_path / "demo.svg").read_text()
+    root = ET.fromstring(drawn)
+    lines = [each for each in root.iter() if each.tag.endswith("text") and "later" in each.get("class", "")]
+    delays = [float(each.get("style", "").split()[-1].removesuffix("s")) for each in lines if (each.text or "").strip()]
+    assert [(each.text or "").replace("\xa0", " ") for each in lines if (each.text or "").strip()] == [
+        "first",
+        "second, <angular>",
+    ]
+    assert delays == sorted(delays)
+    assert delays[0] < delays[1]
+    assert "url(http" not in drawn
+    assert "font-face" not in drawn
+    assert "first" in shown.file.getvalue()  # type: ignore[attr-defined] # a StringIO
+
+
+def test_a_recording_into_a_folder_that_is_missing_is_refused_before_the_demo_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["demo", "--record", str(tmp_path / "missing" / "demo.svg")]) == EXIT_USAGE
+    assert "cannot write" in capsys.readouterr().err

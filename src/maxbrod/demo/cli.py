@@ -6,14 +6,17 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from maxbrod.backup.summary import print_notices
-from maxbrod.cli.output import JsonFlag, err, human_bytes, out, print_json, print_line, table
+from maxbrod.cli.output import JsonFlag, err, human_bytes, out, print_json, table
 from maxbrod.demo import story
+from maxbrod.demo.recording import Recording, check_writable
 from maxbrod.errors import IncompleteError
 
 if TYPE_CHECKING:
@@ -58,6 +61,7 @@ class _Findings:
 def demo(
     records: Annotated[int, typer.Option(min=100, help="Approximate number of records to produce.")] = 300_000,
     brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 1,
+    record: Annotated[Path | None, typer.Option(help="Draw what is printed as a moving picture: an SVG file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Start a real Kafka cluster, fill it, back it up, delete every topic, restore them, and account for every record.
@@ -72,45 +76,51 @@ def demo(
     from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release  # noqa: PLC0415
     from maxbrod.sandbox.topics import delete_topic  # noqa: PLC0415
 
+    if record is not None:
+        check_writable(record)
+    screen = Recording()
+    step = partial(_step, screen)
     with tempfile.TemporaryDirectory(prefix="maxbrod-demo-") as folder:
-        with _step(f"get Kafka {KAFKA_VERSION} (the first time it is downloaded)"):
+        with step(f"get Kafka {KAFKA_VERSION} (the first time it is downloaded)"):
             kafka_release()
-        with _step(f"start {brokers} broker{'s'[: brokers > 1]}"):
+        with step(f"start {brokers} broker{'s'[: brokers > 1]}"):
             cluster = Cluster.start(Path(folder) / "cluster", brokers=brokers)
         archive = Path(folder) / "archive"
         with cluster, ExitStack() as undo:
-            with _step("produce"):
+            with step("produce"):
                 acknowledged = story.fill(cluster, records)
-            with _step(f"a consumer group, {story.GROUP}, reads a part of it"):
+            with step(f"a consumer group, {story.GROUP}, reads a part of it"):
                 before = story.read_a_part(cluster, acknowledged)
-            with _step("start Spark"):
+            with step("start Spark"):
                 session = undo.enter_context(open_configured(SparkConfig()))
-            with _step("back up"):
+            with step("back up"):
                 report = backup(bootstrap=cluster.bootstrap, archive=archive, session=session)
-            with _step("read the archive, and the brokers' own logs"):
+            with step("read the archive, and the brokers' own logs"):
                 found = story.look(cluster, archive, acknowledged)
-            with _step("lose every topic, and with them what the group had read"):
+            with step("lose every topic, and with them what the group had read"):
                 for topic in story.PARTITIONS:
                     delete_topic(cluster, topic)
-            with _step("restore topics and group from the archive"):
+            with step("restore topics and group from the archive"):
                 story.restore(cluster, archive, session)
-            with _step("compare every record with the archive"):
+            with step("compare every record with the archive"):
                 compared = story.compare(cluster, archive, session)
-            with _step(f"{story.GROUP} reads on"):
+            with step(f"{story.GROUP} reads on"):
                 resumed = story.read_on(cluster, before, acknowledged)
-    _report(_Findings(archived=found, run=report, compared=compared, resumed=resumed), as_json=as_json)
+    _report(_Findings(archived=found, run=report, compared=compared, resumed=resumed), screen, as_json=as_json)
+    if record is not None:
+        screen.save(record, title="make demo")
 
 
 @contextmanager
-def _step(name: str) -> Iterator[None]:
+def _step(screen: Recording, name: str) -> Iterator[None]:
     """Print the step and its duration to standard error; standard output is for the result."""
     started = time.monotonic()
     with err.status(f"{name} …"):
         yield
-    err.print(f"[green]✓[/green] {name} [dim]{time.monotonic() - started:.1f} s[/dim]", highlight=False, markup=True)
+    screen.print(err, Text.assemble(("✓ ", "green"), f"{name} ", (f"{time.monotonic() - started:.1f} s", "dim")))
 
 
-def _report(findings: _Findings, *, as_json: bool) -> None:
+def _report(findings: _Findings, screen: Recording, *, as_json: bool) -> None:
     if as_json:
         topics = [{**each.as_dict(), "restored": findings.restored(each.inventory.topic)} for each in findings.archived]
         group = [{**asdict(each), "exact": each.exact} for each in findings.resumed]
@@ -124,12 +134,13 @@ def _report(findings: _Findings, *, as_json: bool) -> None:
             }
         )
     else:
-        out.print(_table(findings))
+        screen.print(out, _table(findings))
         for each in findings.resumed:
-            print_line(
+            line = (
                 f"{story.GROUP} had read {each.before:,} of {each.topic}, went on at offset {each.went_on_at:,}, "
                 f"and read {each.after:,} more"
             )
+            screen.print(out, Text(line), soft_wrap=True)
         print_notices(findings.run, out)
     if not findings.complete:
         what = f"records are missing or not as they were: {', '.join(findings.lacking) or 'see the notices'}"
@@ -137,8 +148,8 @@ def _report(findings: _Findings, *, as_json: bool) -> None:
     if not as_json:
         total = sum(each.acknowledged for each in findings.archived)
         text = f": all {total:,} acknowledged records were archived byte for byte, lost, and restored at their offsets"
-        out.print(f"[bold green]complete[/bold green]{text}", highlight=False, markup=True, soft_wrap=True)
-        print_line("equal in every field; the group read each record once")
+        screen.print(out, Text.assemble(("complete", "bold green"), text), soft_wrap=True)
+        screen.print(out, Text("equal in every field; the group read each record once"))
 
 
 def _table(findings: _Findings) -> Table:
