@@ -19,7 +19,7 @@ from maxbrod.cli.main import run
 from maxbrod.cli.reference import generated, json_schema
 from maxbrod.config import Config, config_with, load_config
 from maxbrod.errors import UsageError
-from maxbrod.options import Declared, Options, StorageOptions, declared
+from maxbrod.options import Declared, Options, StorageOptions, declared, parse_seconds
 from maxbrod.query import cli as query_cli
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def values(each: Declared) -> tuple[Any, Any, Any]:
         return (not each.default), each.default, each.default
     if each.type is int:
         return 7, "8", 8
+    if each.reads is not None and each.reads.parse is parse_seconds:
+        return "5m", "6m", 360.0
     if each.repeated:
         path = "Path" in str(each.type)
         return ["one"], ["two"], (Path("two"),) if path else ("two",)

@@ -31,6 +31,7 @@ from maxbrod.options import Options, Seconds, declared
 from maxbrod.prune.options import PruneOptions
 from maxbrod.query.options import QueryOptions
 from maxbrod.restore.options import RestoreOptions
+from maxbrod.status.options import StatusOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -224,6 +225,7 @@ class Config(_Settings):
     groups: GroupsOptions = GroupsOptions()
     compare: CompareOptions = CompareOptions()
     drill: DrillOptions = DrillOptions()
+    status: StatusOptions = StatusOptions()
     ls: LsOptions = LsOptions()
     show: ShowOptions = ShowOptions()
     check: CheckOptions = CheckOptions()

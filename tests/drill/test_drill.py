@@ -13,6 +13,7 @@ from backup.engine import back_up, config_of
 from drill.engine import partitions_of, remembered, scratch_topics, without_spark
 from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.cli.main import run
 from maxbrod.drill.run import Drill
 from maxbrod.drill.state import DEAD_AFTER_MS, DrillOwner, own_drill
 from maxbrod.errors import UnavailableError
@@ -56,7 +57,7 @@ def drilled(command: Command, *words: str, exits: int = 0) -> dict[str, Any]:
 
 
 def test_a_drill_proves_all_that_is_archived_and_leaves_nothing_behind(
-    topic: str, archive: Path, command: Command
+    topic: str, archive: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = drilled(command)
     report = document["report"]
@@ -67,6 +68,13 @@ def test_a_drill_proves_all_that_is_archived_and_leaves_nothing_behind(
     assert all(each["equal"] for each in report["comparison"]["partitions"])
     assert report["restore"]["warnings"] == []
     assert remembered(archive) == []
+    assert run(["status", "--archive", str(archive), "--json"]) == 0
+    (status,) = json.loads(capsys.readouterr().out)["archives"]
+    promises = {each["name"]: each for each in status["promises"]}
+    assert {promises[name]["state"] for name in ("backup", "recovery point", "offsets", "objects", "drill")} == {"OK"}
+    assert "4 of 4 partitions" in promises["drill"]["text"]
+    assert promises["recovery time"]["state"] == "OK"
+    assert promises["deep check"]["state"] == "WARN", "a drill is no check"
     told = command("drill", "--report-dir", "reports")
     assert "proven: every sampled record" in told
     assert "unsigned report" in told

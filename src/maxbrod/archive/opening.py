@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from maxbrod.archive.proofs import PROOFS
 from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.archive.surveyed import SNAPSHOT_PATH, rows_of, snapshot_of
 from maxbrod.catalog.catalog import Catalog
@@ -103,7 +104,7 @@ def _open_foreign(
         storage=OverlaidStorage(
             storage,
             objects={SNAPSHOT_PATH: snapshot},
-            moved=(RESTORES, DRILLS),
+            moved=(RESTORES, DRILLS, PROOFS),
             read_only=layout.name in READ_ONLY,
         ),
         catalog=SurveyedCatalog(storage.url, rows_of(survey)),

@@ -18,6 +18,7 @@ from maxbrod.catalog.log import has_entry, read_log
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.replaced import retire
 from maxbrod.catalog.rows import Run, encode_rows
+from maxbrod.catalog.schema import FORMAT_PROPERTY
 from maxbrod.catalog.table import create_table, keep_short, load_table, no_archive
 from maxbrod.catalog.validity import check_rows
 from maxbrod.errors import MaxbrodError
@@ -72,6 +73,11 @@ class Catalog(Queries):
     def version(self) -> int:
         """The version of the table that this catalog has read or committed."""
         return self._table.log.version
+
+    @property
+    def format_version(self) -> str:
+        """The version of the format in which the archive was created."""
+        return str(self._table.properties[FORMAT_PROPERTY])
 
     def refresh(self) -> None:
         """Read the newest version. Plans made before must be made again."""

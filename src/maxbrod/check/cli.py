@@ -13,6 +13,7 @@ from maxbrod.check.problems import Verdict
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import ending, human_bytes, human_time, print_json, print_line
 from maxbrod.errors import UsageError
+from maxbrod.model import now_ms
 from maxbrod.options import PLACE, JsonOption, SparkOptions
 
 if TYPE_CHECKING:
@@ -64,17 +65,37 @@ def check(call: Call[CheckOptions]) -> None:
     if opened.survey is not None:
         _check_foreign(opened, config, options.topics, deep=deep, as_json=as_json)
         return
+    started_at = now_ms()
     quick = check_archive(opened, options.topics)
     found = _check_deep(opened, config.spark, options, part=part or 1.0, quiet=as_json) if deep else None
     verdict = quick.verdict if found is None else found.verdict_with(quick.problems)
+    unrecorded = None if options.topics or verdict is Verdict.STOPPED else _record(opened, verdict, found, started_at)
     if as_json:
         deep_part = found and {**asdict(found), "verdict": found.verdict}
         print_json({**asdict(quick), "deep": deep_part, "verdict": verdict, "exit_code": verdict.exit_code})
     else:
         _print(quick, found)
         print_line(_words(verdict, quick, found))
+        if unrecorded is not None:
+            print_line(f"not recorded for 'maxbrod status': {unrecorded}")
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
+
+
+def _record(archive: Archive, verdict: Verdict, deep: DeepCheckReport | None, started_at: int) -> str | None:
+    """Keep the outcome for `maxbrod status`. Returns why it could not be kept."""
+    from maxbrod.archive.proofs import Proof, ProofKind, record_proof  # noqa: PLC0415 - as above
+
+    details = {} if deep is None else {"share": deep.chosen / max(deep.slices, 1), "records": deep.records_checked}
+    proof = Proof(
+        kind=ProofKind.QUICK_CHECK if deep is None else ProofKind.DEEP_CHECK,
+        verdict=str(verdict),
+        sound=not verdict.exit_code,
+        started_at_ms=started_at,
+        finished_at_ms=now_ms(),
+        details=details,
+    )
+    return record_proof(archive.storage, proof)
 
 
 def _repair(opened: Archive) -> None:

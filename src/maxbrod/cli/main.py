@@ -27,6 +27,7 @@ from maxbrod.prune import cli as prune
 from maxbrod.query import cli as query
 from maxbrod.restore import cli as restore
 from maxbrod.sandbox import cli as sandbox
+from maxbrod.status import cli as status
 
 _UsageProblem: Final[type[Exception]] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
@@ -46,6 +47,7 @@ app.command(name="restore")(restore.restore)
 app.add_typer(groups.app, name="groups")
 app.command(name="compare")(compare.compare)
 app.add_typer(drill.app, name="drill")
+app.command(name="status")(status.status)
 app.command(name="ls")(ls.ls)
 app.command(name="show")(show.show)
 app.command(name="check")(check.check)

@@ -6,6 +6,7 @@ process is killed, the next drill does.
 
 from __future__ import annotations
 
+import logging
 import platform
 import random
 import threading
@@ -17,6 +18,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.opening import open_archive
+from maxbrod.archive.proofs import Proof, ProofKind, record_proof
 from maxbrod.compare.archived import measure_topics
 from maxbrod.compare.plan.pairs import CompareRequest
 from maxbrod.compare.run import Comparison
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.report import RestoreReport
 
+_LOG: Final = logging.getLogger(__name__)
 _SEEDS: Final = 1 << 32
 _PACKAGES: Final = ("maxbrod", "pyspark", "pyarrow", "kafka-python", "numba")
 
@@ -134,7 +137,32 @@ class Drill:
             self._on_progress(Progress(phase="cleaning up"))
             with state.timed("clean up"):
                 self._clean_up(state)
-        return self._report(state)
+        report = self._report(state)
+        self._record(report)
+        return report
+
+    def _record(self, report: DrillReport) -> None:
+        """Keep the outcome for `maxbrod status`. A drill that was stopped proves nothing."""
+        if report.verdict is DrillVerdict.STOPPED:
+            return
+        details: dict[str, Any] = {
+            "drill_id": report.drill_id,
+            "partitions": len(report.covered),
+            "partitions_known": report.partitions_known,
+        }
+        if report.restore is not None and "restore" in report.durations_s:
+            details |= {"records": report.restore["records"], "restore_s": report.durations_s["restore"]}
+        proof = Proof(
+            kind=ProofKind.DRILL,
+            verdict=str(report.verdict),
+            sound=report.verdict is DrillVerdict.PROVEN,
+            started_at_ms=report.started_at_ms,
+            finished_at_ms=report.finished_at_ms,
+            details=details,
+        )
+        unrecorded = record_proof(self._archive.storage, proof)
+        if unrecorded is not None:
+            _LOG.warning("the drill is not recorded for 'maxbrod status': %s", unrecorded)
 
     def _prepare(self, state: _DrillState) -> None:
         with KafkaClient(self._kafka, stop=self.stop) as client:

@@ -1,0 +1,1 @@
+"""`maxbrod status`: whether an archive keeps its promises, one line each."""

@@ -1,0 +1,296 @@
+"""Judges an archive: facts in, one line for each promise out. Pure.
+
+A promise is OK only if the facts prove it. What nobody has looked at is a warning, never OK.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from maxbrod.archive.proofs import Proof
+
+_GB: Final = 10**9
+_DAY_MS: Final = 86_400_000
+_CLOCK_SLACK_MS: Final = 60_000
+"""Clocks of two machines that both follow a time server differ by far less."""
+GROWTH_DAYS: Final = 30
+"""The days over which growth is averaged."""
+
+
+class State(StrEnum):
+    OK = "OK"
+    WARN = "WARN"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """One line: what was promised, whether it holds, and why."""
+
+    name: str
+    state: State
+    text: str
+    hint: str | None = None
+    exit_code: int = EXIT_DONE
+    """That of the whole command, if nothing is graver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    recovery_point_s: float
+    recovery_time_s: float | None
+    deep_check_s: float
+    drill_s: float
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBackup:
+    run_id: str
+    finished_at_ms: int
+    exit_code: int | None
+    findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Problems of one gravity that a check of the archive found."""
+
+    count: int
+    first: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the archive says about itself."""
+
+    now_ms: int
+    backup: LastBackup | None
+    unfinished: tuple[str, ...]
+    """Runs since the last backup that ended well."""
+    recovery_point_ms: int | None
+    missing: Found | None
+    """Offsets that are neither archived nor explained, or that the last backup could not archive."""
+    damaged: Found | None
+    """Objects that are missing or too short, and rows that contradict each other."""
+    deep_check: Proof | None
+    drill: Proof | None
+    bytes: int
+    records: int
+    partitions: int
+    segments: int
+    grown: Sequence[tuple[int, int]] = field(default=())
+    """The end of each run, and the bytes that it added."""
+    format_version: str
+    release_format: str
+    newest_run_ms: int | None
+    layout: str
+    own_layout: bool = True
+    """Otherwise the archive is another tool's, which records no runs."""
+
+
+def judge(facts: Facts, targets: Targets) -> list[Promise]:
+    """One line for each promise, in a fixed order."""
+    judges = (_backup, _recovery_point) if facts.own_layout else ()
+    return [
+        *(each(facts, targets) for each in judges),
+        _offsets(facts),
+        _objects(facts),
+        _deep_check(facts, targets),
+        _drill(facts, targets),
+        *_recovery_time(facts, targets),
+        _size(facts, targets),
+        _format(facts),
+        *_clock(facts),
+    ]
+
+
+def exit_code_of(promises: Sequence[Promise], *, strict: bool) -> int:
+    """The gravest of the promises that failed; warnings count only if `strict`."""
+    failed = max((each.exit_code for each in promises if each.state is State.FAILED), default=EXIT_DONE)
+    warned = any(each.state is State.WARN for each in promises)
+    return failed or (EXIT_INCOMPLETE if strict and warned else EXIT_DONE)
+
+
+def human_age(milliseconds: float) -> str:
+    seconds = milliseconds / 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _failed(name: str, text: str, hint: str | None = None, exit_code: int = EXIT_INCOMPLETE) -> Promise:
+    return Promise(name=name, state=State.FAILED, text=text, hint=hint, exit_code=exit_code)
+
+
+def _warn(name: str, text: str, hint: str | None = None) -> Promise:
+    return Promise(name=name, state=State.WARN, text=text, hint=hint)
+
+
+def _ok(name: str, text: str) -> Promise:
+    return Promise(name=name, state=State.OK, text=text)
+
+
+def _backup(facts: Facts, _: Targets) -> Promise:
+    last = facts.backup
+    if last is None:
+        return _failed("backup", "no backup of a cluster has ended", "run 'maxbrod backup'")
+    age = f"{last.run_id}, {human_age(facts.now_ms - last.finished_at_ms)} ago"
+    if last.exit_code != EXIT_DONE:
+        because = f": {last.findings[0]}" if last.findings else ""
+        ended = "did not say how it ended" if last.exit_code is None else f"ended with {last.exit_code}"
+        return _failed("backup", f"the last one {ended}{because} ({age})", "run it again, and look at its output")
+    if facts.unfinished:
+        return _warn(
+            "backup",
+            f"run {facts.unfinished[-1]} has not ended: it was killed, or is under way; the last complete one is {age}",
+        )
+    return _ok("backup", f"the last one is complete ({age})")
+
+
+def _recovery_point(facts: Facts, targets: Targets) -> Promise:
+    point = facts.recovery_point_ms
+    if point is None:
+        return _failed(
+            "recovery point",
+            "none: no backup has archived every topic to its end",
+            "run 'maxbrod backup' until it exits with 0",
+        )
+    age_ms = facts.now_ms - point
+    text = f"{human_age(age_ms)} ago, wanted within {human_age(targets.recovery_point_s * 1000)}"
+    if age_ms <= targets.recovery_point_s * 1000:
+        return _ok("recovery point", text)
+    if facts.missing is not None or facts.backup is None or facts.backup.exit_code != EXIT_DONE:
+        return _failed("recovery point", text, "records written since then are lost if the cluster is lost now")
+    return _warn(
+        "recovery point",
+        f"{text}; a backup that finds nothing new leaves no trace, so either none has run, or nothing was written",
+        "look at the schedule of 'maxbrod backup', or at the metrics of --follow",
+    )
+
+
+def _offsets(facts: Facts) -> Promise:
+    if facts.missing is not None:
+        return _failed("offsets", _found(facts.missing), "see 'maxbrod check'")
+    if not facts.partitions:
+        return _failed("offsets", "nothing is archived", "run 'maxbrod backup'")
+    return _ok("offsets", f"every offset of {facts.partitions:,} partitions is archived or explained")
+
+
+def _objects(facts: Facts) -> Promise:
+    if facts.damaged is not None:
+        return _failed("objects", _found(facts.damaged), "see 'maxbrod check'", exit_code=EXIT_CORRUPT)
+    return _ok("objects", f"all objects of {facts.segments:,} segments exist and are long enough; they were not read")
+
+
+def _found(found: Found) -> str:
+    more = f", and {found.count - 1:,} more" if found.count > 1 else ""
+    return f"{found.first}{more}"
+
+
+def _deep_check(facts: Facts, targets: Targets) -> Promise:
+    name, proof = "deep check", facts.deep_check
+    if proof is None:
+        return _warn(name, "none is recorded: nobody has read the objects", "run 'maxbrod check --deep'")
+    age_ms = facts.now_ms - proof.finished_at_ms
+    share = proof.details.get("share")
+    part = f", of a sample of {share:.0%}" if isinstance(share, float) and share < 1 else ""
+    text = f"{proof.verdict} {human_age(age_ms)} ago{part}"
+    if not proof.sound:
+        return _failed(name, text, "run 'maxbrod check --deep' again", exit_code=EXIT_CORRUPT)
+    if age_ms > targets.deep_check_s * 1000:
+        wanted = human_age(targets.deep_check_s * 1000)
+        return _warn(name, f"{text}, wanted within {wanted}", "run 'maxbrod check --deep'")
+    return _ok(name, text)
+
+
+def _drill(facts: Facts, targets: Targets) -> Promise:
+    name, proof = "drill", facts.drill
+    if proof is None:
+        return _warn(name, "none is recorded: nobody has restored from this archive", "run 'maxbrod drill'")
+    age_ms = facts.now_ms - proof.finished_at_ms
+    tried, known = proof.details.get("partitions"), proof.details.get("partitions_known")
+    part = f", {tried:,} of {known:,} partitions" if isinstance(tried, int) and isinstance(known, int) else ""
+    text = f"{proof.verdict} {human_age(age_ms)} ago{part}"
+    if not proof.sound:
+        return _failed(name, text, "look at the report of the drill")
+    if age_ms > targets.drill_s * 1000:
+        return _warn(name, f"{text}, wanted within {human_age(targets.drill_s * 1000)}", "run 'maxbrod drill'")
+    return _ok(name, text)
+
+
+def recovery_time_s(proof: Proof | None, records: int) -> float | None:
+    """How long restoring this many records would take at the speed of the drill; None if it measured none."""
+    if proof is None or not proof.sound:
+        return None
+    took, restored = proof.details.get("restore_s"), proof.details.get("records")
+    if not isinstance(took, int | float) or not isinstance(restored, int) or restored <= 0:
+        return None
+    return took * max(records / restored, 1.0)
+
+
+def _recovery_time(facts: Facts, targets: Targets) -> Iterator[Promise]:
+    estimate, name = recovery_time_s(facts.drill, facts.records), "recovery time"
+    if estimate is None:
+        if targets.recovery_time_s is not None:
+            yield _warn(name, "unknown: no drill has measured it", "run 'maxbrod drill'")
+        return
+    text = f"about {human_age(estimate * 1000)} for everything, at the speed of the last drill, in its cluster"
+    if targets.recovery_time_s is None:
+        yield _ok(name, text)
+    elif estimate <= targets.recovery_time_s:
+        yield _ok(name, f"{text}, wanted within {human_age(targets.recovery_time_s * 1000)}")
+    else:
+        yield _failed(name, f"{text}, wanted within {human_age(targets.recovery_time_s * 1000)}")
+
+
+def _size(facts: Facts, targets: Targets) -> Promise:
+    since = facts.now_ms - GROWTH_DAYS * _DAY_MS
+    recent = [(at, size) for at, size in facts.grown if at >= since]
+    words = [f"{facts.bytes / _GB:,.2f} GB in {facts.segments:,} segments"]
+    if recent:
+        first = min(at for at, _ in facts.grown)
+        days = max((facts.now_ms - max(first, since)) / _DAY_MS, 1.0)
+        words.append(f"{sum(size for _, size in recent) / _GB / days:,.2f} GB a day added lately")
+    if targets.price is not None:
+        words.append(f"about {facts.bytes / _GB * targets.price:,.2f} a month")
+    return _ok("size", ", ".join(words))
+
+
+def _format(facts: Facts) -> Promise:
+    if not facts.own_layout:
+        return _ok("format", f"layout {facts.layout}, of another tool")
+    ours, theirs = _numbers(facts.release_format), _numbers(facts.format_version)
+    if theirs > ours:
+        return _warn(
+            "format",
+            f"{facts.format_version}, written by a newer release; this one knows {facts.release_format}",
+            "use the newer release",
+        )
+    return _ok("format", facts.format_version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+def _clock(facts: Facts) -> Iterator[Promise]:
+    if facts.newest_run_ms is None:
+        return
+    ahead_ms = facts.newest_run_ms - facts.now_ms
+    if ahead_ms > _CLOCK_SLACK_MS:
+        yield _warn(
+            "clock",
+            f"this machine is {human_age(ahead_ms)} behind the newest run: ages on this page are too low",
+            "set the clock of this machine, or of the one that runs backups",
+        )
+    else:
+        yield _ok("clock", "not behind the newest run")

@@ -1,0 +1,171 @@
+"""Gathers the facts about an archive, and judges them. Asks no cluster and starts no JVM.
+
+The facts come from the catalog, the newest snapshot, a listing of the objects, and the proofs that checks and drills
+have left. An archive that cannot be read is itself a finding: the other archives are still looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.proofs import ProofKind, last_proof, read_proofs
+from maxbrod.archive.runs import ending_of
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.schema import FORMAT_VERSION, Kind
+from maxbrod.check.foreign import check_foreign
+from maxbrod.check.run import check_archive
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, MaxbrodError, UsageError
+from maxbrod.layouts.registry import NATIVE
+from maxbrod.model import now_ms
+from maxbrod.status.plan import Facts, Found, LastBackup, Promise, State, Targets, exit_code_of, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.catalog.rows import Run
+    from maxbrod.check.problems import Problem
+    from maxbrod.config import StorageConfig
+    from maxbrod.status.options import StatusOptions
+
+_BACKUP: Final = "backup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveStatus:
+    archive: str
+    promises: tuple[Promise, ...]
+    exit_code: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def targets_of(options: StatusOptions) -> Targets:
+    """UsageError: the price is no number."""
+    try:
+        price = None if options.price is None else float(options.price)
+    except ValueError:
+        raise UsageError(f"{options.price!r} is no price", hint="give a number such as --price 0.023") from None
+    return Targets(
+        recovery_point_s=options.recovery_point,
+        recovery_time_s=options.recovery_time,
+        deep_check_s=options.deep_check_every,
+        drill_s=options.drill_every,
+        price=price,
+    )
+
+
+def status_of(
+    url: str,
+    storage: StorageConfig,
+    targets: Targets,
+    *,
+    layout: str | None = None,
+    strict: bool = False,
+    clock_ms: int | None = None,
+) -> ArchiveStatus:
+    """The promises of one archive. One that cannot be opened or read has a single promise, which has failed."""
+    try:
+        archive = open_archive(url, storage, layout=layout, groups=False)
+        promises = judge(gather(archive, now_ms() if clock_ms is None else clock_ms), targets)
+    except MaxbrodError as error:
+        failed = Promise(
+            name="archive",
+            state=State.FAILED,
+            text=f"it cannot be read: {error.message}",
+            hint=error.hint,
+            exit_code=error.exit_code,
+        )
+        return ArchiveStatus(archive=url, promises=(failed,), exit_code=error.exit_code)
+    return ArchiveStatus(archive=archive.url, promises=tuple(promises), exit_code=exit_code_of(promises, strict=strict))
+
+
+def gather(archive: Archive, clock_ms: int) -> Facts:
+    """The facts about an opened archive."""
+    proofs = read_proofs(archive.storage)
+    rows = archive.catalog.rows(columns=("kind", "bytes", "records"))
+    data = rows.filter(pc.equal(rows["kind"], str(Kind.DATA)))
+    shared: dict[str, Any] = {
+        "now_ms": clock_ms,
+        "deep_check": last_proof(proofs, ProofKind.DEEP_CHECK),
+        "drill": last_proof(proofs, ProofKind.DRILL),
+        "bytes": pc.sum(data["bytes"]).as_py() or 0,
+        "records": pc.sum(data["records"]).as_py() or 0,
+        "segments": data.num_rows,
+        "release_format": FORMAT_VERSION,
+    }
+    if archive.survey is not None:
+        return _foreign(archive, shared)
+    report = check_archive(archive)
+    runs = archive.catalog.runs()
+    backups = [run for run in runs if run.statistics.get("command") == _BACKUP]
+    assert isinstance(archive.catalog, Catalog)  # noqa: S101 - of our own layout
+    return Facts(
+        **shared,
+        backup=_last(backups),
+        unfinished=tuple(each.run_id for each in report.unfinished_runs if each.exit_code is None),
+        recovery_point_ms=report.recovery_point,
+        missing=_first(report.problems, EXIT_INCOMPLETE),
+        damaged=_first(report.problems, EXIT_CORRUPT),
+        partitions=report.partitions,
+        grown=[(run.finished_at, _added(run)) for run in runs],
+        format_version=archive.catalog.format_version,
+        newest_run_ms=max((run.finished_at for run in runs), default=None),
+        layout=NATIVE,
+    )
+
+
+def _foreign(archive: Archive, shared: dict[str, Any]) -> Facts:
+    report = check_foreign(archive)
+    assert archive.survey is not None  # noqa: S101 - the caller has looked
+    fatal = [each for each in report.faults if each.fatal]
+    lost = report.unexplained
+    return Facts(
+        **shared,
+        backup=None,
+        unfinished=(),
+        recovery_point_ms=None,
+        missing=Found(count=len(lost), first=f"{lost[0].where}: offsets from {lost[0].base_offset:,} are missing")
+        if lost
+        else None,
+        damaged=Found(count=len(fatal), first=f"{fatal[0].path}: {fatal[0].message}") if fatal else None,
+        partitions=report.partitions,
+        format_version="",
+        newest_run_ms=None,
+        layout=archive.survey.layout,
+        own_layout=False,
+    )
+
+
+def _last(backups: Sequence[Run]) -> LastBackup | None:
+    if not backups:
+        return None
+    run = backups[-1]
+    findings = run.statistics.get("findings")
+    return LastBackup(
+        run_id=run.run_id,
+        finished_at_ms=run.finished_at,
+        exit_code=ending_of(run),
+        findings=tuple(map(str, findings)) if isinstance(findings, list) else (),
+    )
+
+
+def _added(run: Run) -> int:
+    size = run.statistics.get("bytes")
+    return size if isinstance(size, int) and not isinstance(size, bool) else 0
+
+
+def _first(problems: Iterable[Problem], exit_code: int) -> Found | None:
+    mine = [each for each in problems if each.exit_code == exit_code]
+    if not mine:
+        return None
+    first = mine[0]
+    where = "" if first.partition is None else f" {first.topic or first.topic_id}-{first.partition}"
+    where += "" if first.first_offset is None else f" from offset {first.first_offset:,}"
+    where += "" if first.object_name is None else f" in {first.object_name}"
+    return Found(count=len(mine), first=f"{first.kind}:{where}: {first.message}")

@@ -1,0 +1,129 @@
+"""The judgement of an archive: nothing is OK that the facts do not prove."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from maxbrod.archive.proofs import Proof, ProofKind
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
+from maxbrod.status.plan import Facts, Found, LastBackup, State, Targets, exit_code_of, judge, recovery_time_s
+
+NOW = 1_790_000_000_000
+HOUR = 3_600_000
+DAY = 24 * HOUR
+TARGETS = Targets(recovery_point_s=3600, recovery_time_s=7200, deep_check_s=30 * 86400, drill_s=7 * 86400)
+
+
+def proof(kind: ProofKind, age_ms: int = HOUR, *, sound: bool = True, **details: object) -> Proof:
+    return Proof(
+        kind=kind,
+        verdict="sound" if sound else "damaged",
+        sound=sound,
+        started_at_ms=NOW - age_ms - 1,
+        finished_at_ms=NOW - age_ms,
+        details=dict(details),
+    )
+
+
+GOOD = Facts(
+    now_ms=NOW,
+    backup=LastBackup(run_id="run-1", finished_at_ms=NOW - 60_000, exit_code=EXIT_DONE),
+    unfinished=(),
+    recovery_point_ms=NOW - 120_000,
+    missing=None,
+    damaged=None,
+    deep_check=proof(ProofKind.DEEP_CHECK, share=1.0),
+    drill=proof(ProofKind.DRILL, restore_s=10.0, records=1_000, partitions=2, partitions_known=8),
+    bytes=5 * 10**9,
+    records=100_000,
+    partitions=8,
+    segments=20,
+    grown=[(NOW - 2 * DAY, 10**9), (NOW - DAY, 3 * 10**9)],
+    format_version="1.1",
+    release_format="1.1",
+    newest_run_ms=NOW - 60_000,
+    layout="kafka",
+)
+
+
+def states(facts: Facts, targets: Targets = TARGETS) -> dict[str, State]:
+    return {each.name: each.state for each in judge(facts, targets)}
+
+
+def test_an_archive_that_keeps_every_promise_is_ok_in_every_line() -> None:
+    assert set(states(GOOD).values()) == {State.OK}
+    assert exit_code_of(judge(GOOD, TARGETS), strict=True) == EXIT_DONE
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "state", "code"),
+    [
+        ({"backup": None}, "backup", State.FAILED, EXIT_INCOMPLETE),
+        (
+            {"backup": LastBackup(run_id="r", finished_at_ms=NOW, exit_code=EXIT_FAILED)},
+            "backup",
+            State.FAILED,
+            EXIT_INCOMPLETE,
+        ),
+        (
+            {"backup": LastBackup(run_id="r", finished_at_ms=NOW, exit_code=None)},
+            "backup",
+            State.FAILED,
+            EXIT_INCOMPLETE,
+        ),
+        ({"unfinished": ("run-2",)}, "backup", State.WARN, EXIT_DONE),
+        ({"recovery_point_ms": None}, "recovery point", State.FAILED, EXIT_INCOMPLETE),
+        ({"recovery_point_ms": NOW - 2 * HOUR}, "recovery point", State.WARN, EXIT_DONE),
+        (
+            {"recovery_point_ms": NOW - 2 * HOUR, "missing": Found(count=2, first="not archived")},
+            "recovery point",
+            State.FAILED,
+            EXIT_INCOMPLETE,
+        ),
+        ({"missing": Found(count=1, first="hole")}, "offsets", State.FAILED, EXIT_INCOMPLETE),
+        ({"partitions": 0}, "offsets", State.FAILED, EXIT_INCOMPLETE),
+        ({"damaged": Found(count=1, first="missing")}, "objects", State.FAILED, EXIT_CORRUPT),
+        ({"deep_check": None}, "deep check", State.WARN, EXIT_DONE),
+        ({"deep_check": proof(ProofKind.DEEP_CHECK, 31 * DAY)}, "deep check", State.WARN, EXIT_DONE),
+        ({"deep_check": proof(ProofKind.DEEP_CHECK, sound=False)}, "deep check", State.FAILED, EXIT_CORRUPT),
+        ({"drill": None}, "drill", State.WARN, EXIT_DONE),
+        ({"drill": proof(ProofKind.DRILL, 8 * DAY)}, "drill", State.WARN, EXIT_DONE),
+        ({"drill": proof(ProofKind.DRILL, sound=False)}, "drill", State.FAILED, EXIT_INCOMPLETE),
+        ({"drill": None}, "recovery time", State.WARN, EXIT_DONE),
+        ({"records": 1_000_000}, "recovery time", State.FAILED, EXIT_INCOMPLETE),
+        ({"format_version": "1.10"}, "format", State.WARN, EXIT_DONE),
+        ({"newest_run_ms": NOW + HOUR}, "clock", State.WARN, EXIT_DONE),
+    ],
+)
+def test_a_fact_that_breaks_a_promise_changes_its_line(
+    change: dict[str, object], name: str, state: State, code: int
+) -> None:
+    promises = judge(replace(GOOD, **change), TARGETS)  # type: ignore[arg-type] # fields of several types
+    assert {each.name: each.state for each in promises}[name] is state
+    assert exit_code_of(promises, strict=False) == code
+    assert exit_code_of(promises, strict=True) == (code or EXIT_INCOMPLETE)
+
+
+def test_the_recovery_time_is_extrapolated_to_everything_and_never_below_what_was_measured() -> None:
+    measured = proof(ProofKind.DRILL, restore_s=10.0, records=1_000)
+    assert recovery_time_s(measured, 50_000) == 500
+    assert recovery_time_s(measured, 10) == 10
+    assert recovery_time_s(proof(ProofKind.DRILL, sound=False, restore_s=1.0, records=5), 10) is None
+    assert recovery_time_s(proof(ProofKind.DRILL), 10) is None
+    assert recovery_time_s(None, 10) is None
+
+
+def test_a_sample_and_the_growth_and_the_price_are_said() -> None:
+    facts = replace(GOOD, deep_check=proof(ProofKind.DEEP_CHECK, share=0.05))
+    texts = {each.name: each.text for each in judge(facts, replace(TARGETS, price=0.02))}
+    assert "of a sample of 5%" in texts["deep check"]
+    assert texts["size"] == "5.00 GB in 20 segments, 2.00 GB a day added lately, about 0.10 a month"
+    assert "2 of 8 partitions" in texts["drill"]
+
+
+def test_an_archive_of_another_tool_is_not_blamed_for_runs_that_it_does_not_record() -> None:
+    facts = replace(GOOD, own_layout=False, layout="kbak", backup=None, recovery_point_ms=None, newest_run_ms=None)
+    assert {"backup", "recovery point", "clock"} & states(facts).keys() == set()
+    assert set(states(facts).values()) == {State.OK}

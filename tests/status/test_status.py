@@ -1,0 +1,116 @@
+"""`maxbrod status` under failure: nothing looks better than it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from archive.examples import fill
+from catalog.examples import segment
+from maxbrod.archive.proofs import KEPT, Proof, ProofKind, last_proof, read_proofs, record_proof
+from maxbrod.cli.main import run
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_USAGE
+from support.archives import commit_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from support.archives import Place
+
+
+def looked(place: Place, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = run(["status", *place.arguments, "--json", *more])
+    document = json.loads(capsys.readouterr().out)
+    assert document["exit_code"] == code
+    return code, {each["name"]: each for each in document["archives"][0]["promises"]}
+
+
+def proof(kind: ProofKind = ProofKind.DEEP_CHECK, at: int = 1_800_000_000_000, **details: Any) -> Proof:
+    return Proof(kind=kind, verdict="sound", sound=True, started_at_ms=at, finished_at_ms=at, details=details)
+
+
+def test_a_check_is_remembered_in_the_archive_and_shown(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = fill(place)
+    assert looked(place, capsys)[1]["deep check"]["state"] == "WARN"
+    assert run(["check", *place.arguments]) == EXIT_DONE
+    (kept,) = read_proofs(archive.storage)
+    assert (kept.kind, kept.sound) == (ProofKind.QUICK_CHECK, True)
+    assert looked(place, capsys)[1]["deep check"]["state"] == "WARN", "a quick check reads no object"
+    assert record_proof(archive.storage, proof(at=kept.finished_at_ms)) is None
+    assert looked(place, capsys)[1]["deep check"]["state"] == "OK"
+    # A check of some topics proves nothing about the archive.
+    assert run(["check", *place.arguments, "orders"]) == EXIT_DONE
+    assert len(read_proofs(archive.storage)) == 2
+
+
+def test_a_deleted_segment_fails_at_once(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = fill(place)
+    archive.storage.delete([segment(0, 10).path])
+    code, promises = looked(place, capsys)
+    assert code == EXIT_CORRUPT
+    assert promises["objects"]["state"] == "FAILED"
+    assert "orders-0 from offset 0" in promises["objects"]["text"]
+    assert run(["status", *place.arguments]) == EXIT_CORRUPT
+    assert "FAILED  objects: missing: orders-0" in capsys.readouterr().out
+
+
+def test_a_backup_that_failed_is_not_ok(local_place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = local_place.create()
+    ended = {"command": "backup", "exit_code": EXIT_FAILED, "findings": ["the disk is full"]}
+    commit_run(archive, "run-1", [segment(0, 10)], statistics=ended)
+    code, promises = looked(local_place, capsys)
+    assert code == EXIT_INCOMPLETE
+    assert promises["backup"]["state"] == "FAILED"
+    assert "the disk is full" in promises["backup"]["text"]
+    assert promises["recovery point"]["state"] == "FAILED"
+
+
+def test_an_archive_that_cannot_be_read_fails_and_hides_no_other(
+    local_place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(local_place)
+    log = next((local_place.folder / "catalog" / "segments" / "_delta_log").glob("*.json"))
+    log.write_bytes(b"{")
+    missing = str(tmp_path / "nothing")
+    code = run(["status", missing, *local_place.arguments, "--json"])
+    found = json.loads(capsys.readouterr().out)["archives"]
+    assert code == EXIT_CORRUPT
+    assert [(len(each["promises"]), each["promises"][0]["state"]) for each in found] == [(1, "FAILED")] * 2
+    assert [each["exit_code"] for each in found] == [EXIT_CORRUPT, EXIT_USAGE]
+
+
+def test_no_archive_and_a_price_that_is_none_are_usage_errors(
+    local_place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["status"]) == EXIT_USAGE
+    assert "no archive is named" in capsys.readouterr().err
+    fill(local_place)
+    assert run(["status", *local_place.arguments, "--price", "cheap"]) == EXIT_USAGE
+
+
+def test_only_the_newest_proofs_of_each_kind_are_kept_and_unreadable_ones_prove_nothing(local_place: Place) -> None:
+    storage = fill(local_place).storage
+    for number in range(KEPT + 3):
+        assert record_proof(storage, proof(at=1_800_000_000_000 + number)) is None
+    assert record_proof(storage, proof(ProofKind.DRILL)) is None
+    storage.put("proofs/9999999999999-deep-check-ffffffff.json", b'{"kind": "deep-check"}')
+    found = read_proofs(storage)
+    assert len([each for each in found if each.kind is ProofKind.DEEP_CHECK]) == KEPT
+    newest = last_proof(found, ProofKind.DEEP_CHECK)
+    assert newest is not None
+    assert newest.finished_at_ms == 1_800_000_000_000 + KEPT + 2
+    assert last_proof(found, ProofKind.QUICK_CHECK) is None
+
+
+def test_a_check_that_may_not_write_still_checks_and_says_that_it_is_not_recorded(
+    local_place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(local_place)
+    (local_place.folder / "proofs").write_text("a file is in the way of the folder")
+    os.utime(local_place.folder / "proofs", (0, 0))
+    assert run(["check", *local_place.arguments]) == EXIT_DONE
+    assert "not recorded for 'maxbrod status'" in capsys.readouterr().out
