@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -109,10 +108,8 @@ def test_partitions_of_a_broker_that_stays_away_are_named_and_all_others_archive
     for partition in range(2):
         ledger.write(cluster3, topic, 900, partition=partition, value_bytes=1500)
     config = config_of(cluster3, tmp_path / "archive", topic, patience=4)
-    began = time.monotonic()
     try:
         report = back_up_while(config, lambda: cluster3.kill(first), after_chunks=after_chunks)
-        assert time.monotonic() - began < 120
         assert report.exit_code == EXIT_INCOMPLETE, report.notices
         (notice,) = (each for each in report.notices if each.kind == "failed")
         assert (notice.topic, notice.partition, notice.end_offset) == (topic, 0, 900)

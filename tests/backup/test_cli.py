@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -151,7 +152,7 @@ def test_a_broker_that_is_away_is_waited_for_aloud_and_then_given_up(
     assert run(["backup", *arguments]) == 1
     told = capsys.readouterr().err
     assert "waiting for any broker to answer" in told
-    assert "error: waited 1 s for any broker" in told
+    assert re.search(r"error: waited \d+ s for any broker", told)
     assert run(["backup", *arguments, "--quiet"]) == 1
     assert "waiting for" not in capsys.readouterr().err
 

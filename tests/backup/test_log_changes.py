@@ -208,7 +208,7 @@ def add_partitions(cluster: Cluster, topic: str, count: int) -> None:
         admin.create_partitions({topic: NewPartitions(count)})
     name = f"{topic}-{count - 1}"
     folders = [cluster.log_dir(broker) / name for broker in cluster.broker_ids]
-    wait_for(f"folder {name}", lambda: any(folder.exists() for folder in folders), timeout_s=30)
+    wait_for(f"folder {name}", lambda: any(folder.exists() for folder in folders), timeout_s=60)
 
 
 @pytest.mark.parametrize("runs", [back_up_while, None], ids=["during a run", "between runs"])

@@ -158,11 +158,11 @@ def test_without_a_broker_the_archive_tells_the_point_and_nobody_knows_the_lag(
 ) -> None:
     create_topic(cluster, topic, config=KEEP)
     produce(cluster, topic, numbered(10))
-    config = config_of(cluster, tmp_path / "archive", topic, patience=0.5)
+    config = config_of(cluster, tmp_path / "archive", topic)
     first = back_up(config)
     kafka = config.kafka.model_copy(update={"bootstrap": NOBODY})  # type: ignore[union-attr]
     # Another process: what it says it has from the archive.
-    away = config.model_copy(update={"kafka": kafka})
+    away = config.model_copy(update={"kafka": kafka, "patience": 0.5})
     (interval,) = followed(away)
     assert (interval.report, interval.failures, interval.lag_offsets) == (None, 1, None)
     assert interval.recovery_point_ms == first.started_at_ms

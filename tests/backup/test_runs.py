@@ -55,7 +55,7 @@ def transact(ledger: Ledger, cluster: Cluster, topic: str, count: int, *, commit
 def wait_for_marker(cluster: Cluster, topic: str, acknowledged: list[int], partition: int = 0) -> None:
     """Kafka writes it after the transaction has ended for its producer, and it takes the next offset."""
     end = acknowledged[-1] + 2
-    wait_for("the marker", lambda: offsets(cluster, topic, partition)[1] == end, timeout_s=30)
+    wait_for("the marker", lambda: offsets(cluster, topic, partition)[1] == end, timeout_s=60)
 
 
 def test_records_produced_during_a_run_are_left_for_the_next(cluster: Cluster, topic: str, tmp_path: Path) -> None:

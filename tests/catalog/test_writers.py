@@ -135,7 +135,7 @@ def overtake(archive: Archive, slow: Archive, proxy: FaultProxy) -> str:
     with one_writer(slow) as tell, ThreadPoolExecutor() as pool:
         assert tell("1") == "go"
         outcome = pool.submit(tell, "now")
-        wait_for("the commit to be under way", lambda: proxy.fired[late] == 1, timeout_s=30)
+        wait_for("the commit to be under way", lambda: proxy.fired[late] == 1, timeout_s=60)
         assert archive.open().commit([segment(0, 10), run("fast")]) == 1
         return outcome.result()
 

@@ -140,7 +140,7 @@ def test_a_difference_in_one_part_of_many_is_found_and_only_there(
     for turn in range(10):
         produce(cluster, topic, made[turn * 100 : turn * 100 + 100])
     planted = [*made[:333], *made[334:700], Message(key=b"new", value=b"", timestamp_ms=NOW_MS), *made[700:]]
-    produce(cluster, f"{topic}-new", planted, linger_ms=50)
+    produce(cluster, f"{topic}-new", planted)
     assert back_up(config_of(cluster, tmp_path, topic, segment_records=100)).complete
     command = Command(cluster, tmp_path, capsys)
     with patch("maxbrod.compare.archived.PART_BYTES", 1):
@@ -215,7 +215,7 @@ def test_what_was_deleted_within_a_batch_does_not_come_back(
     starts = {0: 777, 1: 1499}
     create_topic(cluster, topic, partitions=2, config=KEEP)
     for partition, start in starts.items():
-        produce(cluster, topic, numbered(3000), partition=partition, batch_size=900_000, linger_ms=1000)
+        produce(cluster, topic, numbered(3000), partition=partition, batch_size=900_000)
         delete_records(cluster, topic, partition=partition, before_offset=start)
     assert back_up(config_of(cluster, tmp_path, topic)).complete
     assert [each.records for each in count_records(parse_options({"path": str(tmp_path)})) or ()] == [2223, 1501]

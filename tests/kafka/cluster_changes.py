@@ -105,7 +105,7 @@ def set_group_config(client: KafkaClient, group_id: str, config: Mapping[str, st
     answer = client.ask_any(lambda: IncrementalAlterConfigsRequest(resources=[change], validate_only=False))
     assert not answer.responses[0].error_code
     wait_for(
-        "the group's configuration", lambda: config.items() <= group_config(client, group_id).items(), timeout_s=30
+        "the group's configuration", lambda: config.items() <= group_config(client, group_id).items(), timeout_s=60
     )
 
 

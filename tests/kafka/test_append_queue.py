@@ -85,7 +85,7 @@ def test_after_a_failure_all_without_an_answer_are_sent_again_in_order() -> None
 def test_patience_ends_in_the_last_error_and_names_the_archives_offset() -> None:
     queue = queue_of(batch(77), patience_s=0)
     queue.next_entry()
-    with pytest.raises(UnavailableError, match=r"waited 0 s for the leader of t-0.*a broker said so") as caught:
+    with pytest.raises(UnavailableError, match=r"waited \d+ s for the leader of t-0.*a broker said so") as caught:
         queue.fail(FAILURE)
     assert caught.value.offset == 77
 

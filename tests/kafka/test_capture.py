@@ -118,7 +118,7 @@ def test_quotas_are_captured_with_defaults_told_from_names(cluster: Cluster, top
         for quota in wanted:
             set_quota(client, quota.entities, quota.values)
         wait_for(
-            "the quotas", lambda: all(quota in (capture(client, []).quotas or ()) for quota in wanted), timeout_s=30
+            "the quotas", lambda: all(quota in (capture(client, []).quotas or ()) for quota in wanted), timeout_s=60
         )
         for quota in wanted:
             set_quota(client, quota.entities, dict.fromkeys(quota.values))

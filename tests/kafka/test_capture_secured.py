@@ -97,7 +97,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         commit(started, "secret-group", "seen", {0: (4, "", -1)})
         with client_of(started) as client:
             create_acls(client, EVERY)
-            wait_for("the broker to know its ACLs", lambda: known_acls(client) == set(EVERY), timeout_s=30)
+            wait_for("the broker to know its ACLs", lambda: known_acls(client) == set(EVERY), timeout_s=60)
         yield started
 
 

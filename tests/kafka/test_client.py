@@ -64,11 +64,11 @@ def test_a_partition_added_since_is_found_and_one_that_is_not_there_is_refused(c
     create_topic(cluster, topic)
     with client_of(cluster) as client:
         with pytest.raises(UsageError, match="no such partition"):
-            client.leader(partition_of(topic, 1), deadline=Deadline.after(10))
+            client.leader(partition_of(topic, 1), deadline=Deadline.after(60))
         with cluster.admin() as admin:
             admin.create_partitions({topic: 2})
         wait_for("the new partition", lambda: is_led(cluster, topic, 1), timeout_s=60)
-        assert client.leader(partition_of(topic, 1), deadline=Deadline.after(10)).node_id in cluster.broker_ids
+        assert client.leader(partition_of(topic, 1), deadline=Deadline.after(60)).node_id in cluster.broker_ids
 
 
 def test_offsets_are_found_by_time_over_the_partitions_of_several_leaders(cluster3: Cluster, topic: str) -> None:
@@ -173,7 +173,7 @@ def test_a_broker_of_another_age_is_refused_with_the_version_that_would_do(
     with broker_that_speaks(versions, error_code) as (host, port):
         config = KafkaConfig(bootstrap=f"{host}:{port}")
         with KafkaClient(config) as client, pytest.raises(UnsupportedFormatError, match=said) as caught:
-            client._connected((host, port), Deadline.after(10)).versions.choose(FetchRequest)
+            client._connected((host, port), Deadline.after(60)).versions.choose(FetchRequest)
     assert "3.1" in str(caught.value.hint) or versions == (99, 100)
 
 

@@ -58,5 +58,5 @@ def test_a_transaction_that_has_ended_holds_nothing_back(cluster: Cluster, topic
             return list_offsets(client, {where: LATEST}, read_committed=True)[where].offset
 
         # Two transactions of two records and a marker; the coordinator writes markers when it has answered.
-        wait_for("both markers", lambda: stable() == 6, timeout_s=30)
+        wait_for("both markers", lambda: stable() == 6, timeout_s=60)
         assert open_transactions(client, [where]) == {where: ()}

@@ -140,7 +140,7 @@ def test_answers_that_never_come_end_in_an_error_that_names_the_partition(
 ) -> None:
     create_topic(broker[0], topic, config=KEEP)
     proxy.add(Stall(on=PRODUCE))
-    with pytest.raises(UnavailableError, match=rf"waited 3 s for the leader of {topic}-0") as caught:
+    with pytest.raises(UnavailableError, match=rf"waited \d+ s for the leader of {topic}-0") as caught:
         produce_orders(client, topic, new_producer_id(client), 200, patience_s=3)
     assert caught.value.offset == 0
 

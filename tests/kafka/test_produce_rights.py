@@ -83,8 +83,8 @@ def allow(admin: KafkaClient, *acls: Acl) -> None:
     # The broker hears of it from the controller, a moment later.
     wait_for(
         "the rules",
-        lambda: set(acls) <= set(read_acls(admin, deadline=Deadline.after(10)).acls),
-        timeout_s=20,
+        lambda: set(acls) <= set(read_acls(admin, deadline=Deadline.after(60)).acls),
+        timeout_s=60,
     )
 
 
@@ -185,7 +185,7 @@ def test_rules_and_quotas_come_back_as_they_were(admin: KafkaClient, topic: str)
     )
     assert all(each.done for each in set_quotas(admin, quotas).values())
     wait_for(
-        "the quotas", lambda: set_of(quotas) <= set_of(read_quotas(admin, deadline=Deadline.after(10))), timeout_s=20
+        "the quotas", lambda: set_of(quotas) <= set_of(read_quotas(admin, deadline=Deadline.after(60))), timeout_s=60
     )
     bad = Quota(entities=(QuotaEntity(type="user", name=topic),), values={"beer_rate": 1.0})
     (outcome,) = set_quotas(admin, [bad]).values()
@@ -215,8 +215,8 @@ def test_a_throttled_producer_keeps_silent_and_loses_and_doubles_nothing(
     assert all(each.done for each in set_quotas(admin, [quota]).values())
     wait_for(
         "the quota",
-        lambda: set_of((quota,)) <= set_of(read_quotas(admin, deadline=Deadline.after(10))),
-        timeout_s=20,
+        lambda: set_of((quota,)) <= set_of(read_quotas(admin, deadline=Deadline.after(60))),
+        timeout_s=60,
     )
     asked: list[int] = []
     throttle = Connection.throttle

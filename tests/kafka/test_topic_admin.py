@@ -43,7 +43,7 @@ def client(cluster: Cluster) -> Iterator[KafkaClient]:
 
 
 def own_configs(client: KafkaClient, topic: str) -> dict[str, str | None]:
-    found, refused = read_configs(client, [topic], deadline=Deadline.after(20))
+    found, refused = read_configs(client, [topic], deadline=Deadline.after(60))
     assert not refused
     return dict(found[topic].own)
 
@@ -61,7 +61,7 @@ def test_topics_are_created_with_their_configuration_and_each_refusal_is_told(cl
     assert outcomes[f"{topic}-wide"].reason.startswith("INVALID_REPLICATION_FACTOR")
     assert outcomes["no such/name"].code == Code.INVALID_TOPIC
     assert "retention.ms" in outcomes[f"{topic}-bad"].reason
-    assert len(client.topic(topic, deadline=Deadline.after(20)).partitions) == 3
+    assert len(client.topic(topic, deadline=Deadline.after(60)).partitions) == 3
     assert own_configs(client, topic) == configs
     assert create_topics(client, wanted[:1])[topic].code == Code.TOPIC_ALREADY_EXISTS
 
@@ -115,7 +115,7 @@ def test_values_are_set_and_taken_away_and_all_others_stay(cluster: Cluster, cli
     assert outcomes[f"{topic}-none"].code == Code.UNKNOWN_TOPIC_OR_PARTITION
     expected = {"segment.ms": "60000", "cleanup.policy": "compact"}
     # The controller answers before the broker that is asked next has heard of it.
-    wait_for("the configuration", lambda: own_configs(client, topic) == expected, timeout_s=30)
+    wait_for("the configuration", lambda: own_configs(client, topic) == expected, timeout_s=60)
     refused = alter_configs(client, {topic: {"segment.ms": "1000000", "cleanup.policy": "burn"}})
     assert "burn" in refused[topic].reason
     assert own_configs(client, topic) == {"segment.ms": "60000", "cleanup.policy": "compact"}

@@ -26,7 +26,7 @@ def log_of(cluster: Cluster, topic: str, partition: int = 0, *, broker: int | No
             return [b"", *(path.read_bytes() for path in sorted(folder.glob("*.log")))]
         return None
 
-    batches = read_log(b"".join(wait_for("a log that stays for a moment", segments, timeout_s=30)))
+    batches = read_log(b"".join(wait_for("a log that stays for a moment", segments, timeout_s=60)))
     found = {offset: each for batch in batches if not batch.control for offset, each in batch.records.items()}
     assert list(found) == sorted(found)
     return found

@@ -154,4 +154,4 @@ def test_down_removes_what_the_sandbox_made_and_nothing_else(capsys: pytest.Capt
     assert (code, document["left"]) == (EXIT_DONE, ["mine"])
     assert [path.name for path in box.iterdir()] == ["mine"]
     # Whoever inherited the brokers has to bury them, in its own time.
-    wait_for("no pid to be left", lambda: not any(psutil.pid_exists(pid) for pid in pids), timeout_s=30)
+    wait_for("no pid to be left", lambda: not any(psutil.pid_exists(pid) for pid in pids), timeout_s=60)

@@ -69,7 +69,7 @@ def test_a_suspended_broker_keeps_silent_until_it_is_resumed(breakable: Cluster)
         assert breakable.suspended(2)
         assert breakable.running == (1, 3)
         # The kernel still accepts the connection; nobody answers.
-        with socket.create_connection(("127.0.0.1", port_of(breakable, 2)), timeout=1):
+        with socket.create_connection(("127.0.0.1", port_of(breakable, 2)), timeout=60):
             pass
         breakable.wait_until_settled()
         assert known_brokers(port_of(breakable, 1)) == {1, 3}
@@ -175,7 +175,7 @@ class Forwarder:
     def close(self) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        wait_for("the forwarder to end", lambda: not any(t.is_alive() for t in self._threads), timeout_s=10)
+        wait_for("the forwarder to end", lambda: not any(t.is_alive() for t in self._threads), timeout_s=60)
 
     def _accept(self) -> None:
         while True:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import Message, produce, produce_transaction
 from support.java_oracle import CODECS, CREATE_TIME, LOG_APPEND_TIME, JavaRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from maxbrod.sandbox.cluster import Cluster
     from support.java_oracle import JavaOracle
 
@@ -76,3 +81,21 @@ def test_an_aborted_transaction_of_java_is_not_committed(java: JavaOracle, clust
     java.produce(cluster.bootstrap, topic, 0, RECORDS[1:], transactional_id=topic)
     assert without_offsets(java.consume(cluster.bootstrap, topic, 0)) == RECORDS[1:]
     assert len(java.consume(cluster.bootstrap, topic, 0, isolation_level="read_uncommitted")) == 3
+
+
+def test_the_records_of_one_call_form_one_batch_however_slowly_they_come(
+    java: JavaOracle, cluster: Cluster, topic: str
+) -> None:
+    def slowly() -> Iterator[Message]:
+        for number in range(5):
+            yield Message(value=b"%d" % number)
+            # Longer than a sender thread sleeps that has something to send.
+            time.sleep(0.2)
+
+    create_topic(cluster, topic)
+    produce(cluster, topic, slowly())
+    produce_transaction(cluster, topic, slowly(), transactional_id=topic)
+    java.produce(cluster.bootstrap, topic, 0, [JavaRecord(timestamp_ms=1, value=b"%d" % row) for row in range(200)])
+    log = cluster.log_dir(cluster.broker_ids[0]) / f"{topic}-0" / f"{0:020}.log"
+    batches = java.parse_batches(log.read_bytes())
+    assert [len(each.records) for each in batches if not each.is_control] == [5, 5, 200]

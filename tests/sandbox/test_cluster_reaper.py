@@ -60,7 +60,7 @@ def start_owner(folder: Path, brokers: int) -> subprocess.Popen[str]:
 def kill_and_see_everything_gone(owner: subprocess.Popen[str], folder: Path) -> None:
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
-    wait_for("everything to be gone", lambda: not processes_of(folder) and not folder.exists(), timeout_s=30)
+    wait_for("everything to be gone", lambda: not processes_of(folder) and not folder.exists(), timeout_s=60)
 
 
 def test_brokers_die_with_an_owner_that_was_killed(tmp_path: Path) -> None:
@@ -98,14 +98,14 @@ def test_nothing_starts_in_a_folder_that_is_being_closed(tmp_path: Path) -> None
     home.mkdir()
     (tmp_path / CLOSING).touch()
     late = launch(["touch", str(tmp_path / "ran")], home=home, output=tmp_path / "output.log")
-    wait_for("the end of it", lambda: not late.alive, timeout_s=10)
+    wait_for("the end of it", lambda: not late.alive, timeout_s=60)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_recycled_pid_is_never_killed(tmp_path: Path) -> None:
     home = tmp_path / "node"
     home.mkdir()
-    with subprocess.Popen(["sleep", "5"]) as stranger:
+    with subprocess.Popen(["sleep", "600"]) as stranger:
         (home / "pid").write_text(f"{stranger.pid} 12345\n")
         process = Process(home / "pid")
         assert not process.alive
@@ -113,7 +113,7 @@ def test_a_recycled_pid_is_never_killed(tmp_path: Path) -> None:
         process.suspend()
         reap(tmp_path, keep=True)
         time.sleep(0.1)
-        assert psutil.Process(stranger.pid).status() == psutil.STATUS_SLEEPING
+        assert psutil.Process(stranger.pid).status() not in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
         stranger.kill()
 
 
@@ -122,8 +122,8 @@ def test_a_suspended_process_can_be_stopped(tmp_path: Path) -> None:
     home.mkdir()
     process = launch(["tail", "-f", str(home / "pid")], home=home, output=tmp_path / "output.log")
     process.suspend()
-    wait_for("suspension", lambda: process.suspended, timeout_s=5)
-    process.stop(timeout_s=5)
+    wait_for("suspension", lambda: process.suspended, timeout_s=60)
+    process.stop(timeout_s=60)
     assert not process.alive
 
 
@@ -133,7 +133,7 @@ def test_a_launched_process_inherits_no_descriptor(tmp_path: Path) -> None:
     with Path("/dev/null").open() as leak:
         os.set_inheritable(leak.fileno(), True)
         process = launch(["tail", "-f", str(home / "pid")], home=home, output=tmp_path / "output.log")
-        wait_for("the program", lambda: psutil.Process(process.pid).name() == "tail", timeout_s=5)
+        wait_for("the program", lambda: psutil.Process(process.pid).name() == "tail", timeout_s=60)
         assert leak.fileno() not in {int(fd.name) for fd in Path(f"/proc/{process.pid}/fd").iterdir()}
     process.kill()
 

@@ -62,7 +62,7 @@ def test_a_record_whose_produce_answer_is_lost_is_in_the_log(
         KafkaProducer(bootstrap_servers=proxy.bootstrap, acks="all", retries=0, enable_idempotence=False) as producer,
         pytest.raises(KafkaError),
     ):
-        producer.send(partition.topic, b"value").get(timeout=20)
+        producer.send(partition.topic, b"value").get(timeout=60)
     assert proxy.fired[fault] == 1
     assert records(cluster, partition) == [b"value"]
 
@@ -73,7 +73,7 @@ def test_an_idempotent_producer_that_lost_an_answer_writes_no_record_twice(
     cluster, proxy = broker
     fault = proxy.add(LoseAnswer(on=KafkaMatch("Produce"), times=1))
     with KafkaProducer(bootstrap_servers=proxy.bootstrap, acks="all", enable_idempotence=True) as producer:
-        producer.send(partition.topic, b"value").get(timeout=20)
+        producer.send(partition.topic, b"value").get(timeout=60)
     assert proxy.fired[fault] == 1
     assert records(cluster, partition) == [b"value"]
 
@@ -83,7 +83,7 @@ def test_a_bit_flipped_in_a_fetch_answer_fails_the_checksum_of_its_batch(
 ) -> None:
     cluster, proxy = broker
     with KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
-        producer.send(partition.topic, b"v" * 1000).get(timeout=20)
+        producer.send(partition.topic, b"v" * 1000).get(timeout=60)
     fault = proxy.add(FlipAnswerBit(on=KafkaMatch("Fetch"), at=-100))
     with pytest.raises(CorruptRecordError):
         consume(proxy.bootstrap, partition)

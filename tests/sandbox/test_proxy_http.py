@@ -103,7 +103,7 @@ def proxy() -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def client(proxy: FaultProxy) -> Iterator[http.client.HTTPConnection]:
-    with closing(http.client.HTTPConnection(*proxy.address, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(*proxy.address, timeout=60)) as connection:
         yield connection
 
 
@@ -136,7 +136,7 @@ def test_the_host_that_was_signed_is_the_host_that_arrives(
 def raw(proxy: FaultProxy, *said: bytes, until: bytes) -> bytes:
     """Say one thing after the other, each after an answer; everything that came back up to `until`."""
     heard = b""
-    with socket.create_connection(proxy.address, timeout=10) as connection:
+    with socket.create_connection(proxy.address, timeout=60) as connection:
         for number, words in enumerate(said):
             connection.sendall(words)
             mark = until if number == len(said) - 1 else b"\r\n\r\n"

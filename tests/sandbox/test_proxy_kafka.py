@@ -82,7 +82,7 @@ def proxy(seen: list[bytes]) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def client(proxy: FaultProxy) -> Iterator[socket.socket]:
-    with socket.create_connection(proxy.address, timeout=10) as connection:
+    with socket.create_connection(proxy.address, timeout=60) as connection:
         yield connection
 
 

@@ -261,7 +261,7 @@ def test_a_blackhole_holds_everything_until_it_is_removed(proxied_store: S3Store
         time.sleep(0.2)
         assert not asked.done()
         s3_proxy.remove(fault)
-        assert asked.result(timeout=10) == b"bytes"
+        assert asked.result(timeout=60) == b"bytes"
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,8 @@ def test_an_owner_killed_by_sigkill_leaves_no_process_and_no_folder(tmp_path: Pa
         assert owner.stdout.readline() == "up\n"
         assert _inside(tmp_path / "s3")
         owner.send_signal(signal.SIGKILL)
-    wait_for("the reaper's work", lambda: not (tmp_path / "s3").exists(), timeout_s=10)
-    wait_for("the end of the server", lambda: not _inside(tmp_path / "s3"), timeout_s=10)
+    wait_for("the reaper's work", lambda: not (tmp_path / "s3").exists(), timeout_s=60)
+    wait_for("the end of the server", lambda: not _inside(tmp_path / "s3"), timeout_s=60)
 
 
 _OWNER = """

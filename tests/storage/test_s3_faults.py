@@ -109,7 +109,7 @@ def test_what_lasts_ends_in_an_error_that_a_retry_may_help_and_never_hangs(
             with pytest.raises(UnavailableError) as caught:
                 act(storage)
             # The deadline, and the request under way at that moment; the rest is for a busy machine.
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 60
             assert caught.value.operation
             assert caught.value.hint
 

@@ -257,11 +257,14 @@ class JavaOracle:
         commit: bool = True,
         **config: str,
     ) -> list[int]:
-        """Write records with a producer of their own; in one transaction, committed or aborted, if it has an id."""
+        """Write records with a producer of their own; in one transaction, committed or aborted, if it has an id.
+
+        They form one batch, unless `batch_size` divides them: the producer lingers until the flush.
+        """
         client = {"bootstrap.servers": bootstrap} if isinstance(bootstrap, str) else bootstrap
         if transactional_id is not None:
             config["transactional_id"] = transactional_id
-        with self.producer(client, compression_type=codec, **config) as producer:
+        with self.producer(client, **{"compression_type": codec, "linger_ms": "60000", **config}) as producer:
             if transactional_id is None:
                 return self.send(producer, topic, partition, records)
             producer.initTransactions()

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
 
-LINGER_MS: Final = 10_000
+LINGER_MS: Final = 60_000
+"""A flush ends it sooner. With the timeout of a request it must stay below the delivery timeout, which is 120 s."""
 _POLL_MS: Final = 200
 _READ_TIMEOUT_S: Final = 120.0
 
