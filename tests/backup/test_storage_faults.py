@@ -54,7 +54,15 @@ def ledger(cluster: Cluster, topic: str) -> Ledger:
 
 @pytest.fixture
 def program(cluster: Cluster, topic: str, ledger: Ledger, s3: S3Server, s3_proxy: FaultProxy) -> Iterator[Driver]:
-    """Backs up through the proxy, soon out of patience."""
+    """Backs up through the proxy, patiently, for faults that pass."""
+    storage = s3_section(s3, endpoint=s3_proxy.endpoint, request_timeout_s=2, deadline_s=60)
+    with driver(cluster, topic, storage) as started:
+        yield started
+
+
+@pytest.fixture
+def hasty_program(cluster: Cluster, topic: str, ledger: Ledger, s3: S3Server, s3_proxy: FaultProxy) -> Iterator[Driver]:
+    """Backs up through the proxy, soon out of patience, for faults that last."""
     storage = s3_section(s3, endpoint=s3_proxy.endpoint, request_timeout_s=2, deadline_s=5)
     with driver(cluster, topic, storage) as started:
         yield started
@@ -99,15 +107,15 @@ def test_a_fault_of_the_store_that_passes_changes_nothing(
 
 @pytest.mark.parametrize("on", [DATA, SNAPSHOT, ROWS, COMMIT], ids=lambda on: on.path)
 def test_a_store_that_stays_broken_fails_the_run_and_the_next_one_completes(
-    program: Driver, ledger: Ledger, s3: S3Server, s3_proxy: FaultProxy, on: HttpMatch
+    hasty_program: Driver, ledger: Ledger, s3: S3Server, s3_proxy: FaultProxy, on: HttpMatch
 ) -> None:
     with s3_proxy.fault(AnswerError(on=on, status=503)) as fault:
-        said = program.run(f"{s3.url}/archive")
+        said = hasty_program.run(f"{s3.url}/archive")
         assert s3_proxy.fired[fault] >= 1
     assert said["exit_code"] == EXIT_FAILED, said
     held = read_archive(stored(s3))
     assert not held.rows
-    assert program.run(f"{s3.url}/archive")["exit_code"] == 0
+    assert hasty_program.run(f"{s3.url}/archive")["exit_code"] == 0
     read_archive(stored(s3)).assert_equals(ledger)
 
 
@@ -123,18 +131,24 @@ def test_a_store_that_stays_broken_fails_the_run_and_the_next_one_completes(
     ids=lambda fault: f"{type(fault).__name__}-{fault.on.path}",
 )
 def test_a_damaged_read_of_what_was_archived_is_never_built_upon(
-    cluster: Cluster, topic: str, program: Driver, ledger: Ledger, s3: S3Server, s3_proxy: FaultProxy, fault: Fault
+    cluster: Cluster,
+    topic: str,
+    hasty_program: Driver,
+    ledger: Ledger,
+    s3: S3Server,
+    s3_proxy: FaultProxy,
+    fault: Fault,
 ) -> None:
-    assert program.run(f"{s3.url}/archive")["exit_code"] == 0
+    assert hasty_program.run(f"{s3.url}/archive")["exit_code"] == 0
     ledger.write(cluster, topic, 30)
     before = read_archive(stored(s3))
     with s3_proxy.fault(fault):
-        said = program.run(f"{s3.url}/archive")
+        said = hasty_program.run(f"{s3.url}/archive")
         assert s3_proxy.fired[fault] >= 1
     assert said["exit_code"] in {EXIT_FAILED, EXIT_CORRUPT}, said
     after = read_archive(stored(s3))
     assert (after.version, after.records) == (before.version, before.records)
-    assert program.run(f"{s3.url}/archive")["exit_code"] == 0
+    assert hasty_program.run(f"{s3.url}/archive")["exit_code"] == 0
     read_archive(stored(s3)).assert_equals(ledger)
 
 

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 def describe() -> None:
     """Print, as one JSON document, what a session looks like from the inside and the outside."""
     with open_session(master="local[2]", conf={"spark.maxbrod.password": "hunter2"}) as session:
-        rows = session.range(0, 2, 1, 2).mapInArrow(_worker, "python string, pyspark string, pandas boolean").collect()
+        rows = (
+            session.range(0, 2, 1, 2)
+            .mapInArrow(_worker, "python string, pyspark string, pandas boolean, folder string, path array<string>")
+            .collect()
+        )
         jvm = _jvm()
         facts = {
             "workers": [row.asDict() for row in rows],
@@ -89,7 +93,15 @@ def _worker(batches: Iterable[Any]) -> Iterator[Any]:
 
     for _ in batches:
         yield pa.RecordBatch.from_pylist(
-            [{"python": sys.executable, "pyspark": pyspark.__file__, "pandas": "pandas" in sys.modules}]
+            [
+                {
+                    "python": sys.executable,
+                    "pyspark": pyspark.__file__,
+                    "pandas": "pandas" in sys.modules,
+                    "folder": str(Path.cwd()),
+                    "path": sys.path,
+                }
+            ]
         )
 
 

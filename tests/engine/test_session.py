@@ -39,6 +39,9 @@ HOSTILE = {
     "MAXBROD_CACHE": "/proc/maxbrod",
 }
 
+# Modules that workers import, from Spark, from Python and from us.
+PLANTED = {"pyspark.py", "grp.py", "maxbrod.py"}
+
 
 def drive(name: str, *, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -54,10 +57,13 @@ def drive(name: str, *, cwd: Path, env: dict[str, str] | None = None) -> subproc
 @pytest.fixture(scope="module")
 def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     cwd = tmp_path_factory.mktemp("cwd")
+    for module in PLANTED:
+        (cwd / module).write_text("raise SystemExit('a file of the current folder was imported')\n")
     # Not below pytest's own folder, whose name may be too long for a socket in it.
     with tempfile.TemporaryDirectory() as temporary:
         ran = drive("describe", cwd=cwd, env={**HOSTILE, "TMPDIR": temporary})
-        return ran, [path.name for folder in (cwd, Path(temporary)) for path in folder.iterdir()]
+        left = {path.name for folder in (cwd, Path(temporary)) for path in folder.iterdir()}
+        return ran, sorted(left - PLANTED)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +88,13 @@ def test_spark_leaves_no_file_behind(hostile_run: tuple[subprocess.CompletedProc
 
 def test_workers_run_the_drivers_interpreter(facts: dict[str, Any]) -> None:
     assert {worker["python"] for worker in facts["workers"]} == {sys.executable}
+
+
+def test_no_worker_imports_from_the_current_folder(facts: dict[str, Any]) -> None:
+    """Who stands in a folder of somebody else runs none of its files."""
+    assert facts["workers"]
+    for worker in facts["workers"]:
+        assert not {"", worker["folder"]} & set(worker["path"])
 
 
 def test_workers_import_pyspark_as_it_is_installed(facts: dict[str, Any]) -> None:

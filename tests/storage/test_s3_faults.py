@@ -160,13 +160,13 @@ def test_a_truncated_answer_is_asked_for_again(
             assert s3_proxy.fired[fault] >= 1
 
 
-def test_an_answer_that_stays_too_short_is_an_error(proxied_storage: Storage, s3_proxy: FaultProxy) -> None:
-    proxied_storage.put("x", b"0123456789")
+def test_an_answer_that_stays_too_short_is_an_error(hasty_storage: Storage, s3_proxy: FaultProxy) -> None:
+    hasty_storage.put("x", b"0123456789")
     s3_proxy.add(TruncateAnswer(on=GET, keep_bytes=4, consistent=True))
     with pytest.raises(TruncatedDataError, match="4 bytes where 10"):
-        proxied_storage.get("x", size=10)
+        hasty_storage.get("x", size=10)
     with pytest.raises(TruncatedDataError, match="4 bytes where 5"):
-        proxied_storage.get_range("x", 2, 5)
+        hasty_storage.get_range("x", 2, 5)
 
 
 def test_a_flipped_bit_on_the_way_out_is_left_to_the_digests_of_callers(

@@ -108,10 +108,10 @@ def test_an_upload_in_parts_outlives_what_passes(
     "fault", [AnswerError(on=PUT), Stall(on=PUT), FlipRequestBit(on=PUT, at=MIB), AnswerError(on=COMPLETE)], ids=repr
 )
 def test_an_upload_that_cannot_end_leaves_nothing_visible(
-    proxied_storage: Storage, s3_storage: Storage, s3_proxy: FaultProxy, s3: S3Server, fault: Fault
+    hasty_storage: Storage, s3_storage: Storage, s3_proxy: FaultProxy, s3: S3Server, fault: Fault
 ) -> None:
     with s3_proxy.fault(fault), pytest.raises(UnavailableError):
-        write(proxied_storage, "big", bytes(20 * MIB))
+        write(hasty_storage, "big", bytes(20 * MIB))
     assert names(s3_storage) == []
     assert parts(s3) == []
 
@@ -122,11 +122,11 @@ def test_an_upload_that_cannot_end_leaves_nothing_visible(
     ids=repr,
 )
 def test_an_upload_whose_every_answer_is_lost_knows_its_own_object(
-    proxied_storage: Storage, s3_storage: Storage, s3_proxy: FaultProxy, fault: Fault
+    hasty_storage: Storage, s3_storage: Storage, s3_proxy: FaultProxy, fault: Fault
 ) -> None:
     data = os.urandom(20 * MIB)
     with s3_proxy.fault(fault):
-        write(proxied_storage, "big", data)
+        write(hasty_storage, "big", data)
         assert s3_proxy.fired[fault] > 1
     assert bytes(s3_storage.get("big")) == data
 
@@ -142,13 +142,13 @@ def test_an_aborted_upload_leaves_no_parts_to_pay_for(s3: S3Server, s3_storage: 
     assert names(s3_storage) == []
 
 
-def test_aborting_never_raises_even_when_nobody_answers(proxied_storage: Storage, s3_proxy: FaultProxy) -> None:
-    writer = proxied_storage.create("big")
+def test_aborting_never_raises_even_when_nobody_answers(hasty_storage: Storage, s3_proxy: FaultProxy) -> None:
+    writer = hasty_storage.create("big")
     for _ in range(20):
         writer.write(bytes(MIB))
     with s3_proxy.fault(Refuse()):
         writer.abort()
-    assert names(proxied_storage) == []
+    assert names(hasty_storage) == []
 
 
 def parts(s3: S3Server) -> list[str]:

@@ -80,8 +80,17 @@ def s3_storage(s3: S3Server) -> Storage:
 
 @pytest.fixture
 def proxied_storage(s3: S3Server, s3_proxy: FaultProxy) -> Storage:
-    """Through `s3_proxy`, soon out of patience."""
+    """Through `s3_proxy`: hears soon that a request hangs, and is patient, for faults that pass."""
     from maxbrod.storage.opening import open_storage
 
-    options = s3_options(s3, s3={"endpoint": s3_proxy.endpoint}, request_timeout_s=1, deadline_s=2)
+    options = s3_options(s3, s3={"endpoint": s3_proxy.endpoint}, request_timeout_s=2, deadline_s=60)
+    return open_storage(s3.url, options)
+
+
+@pytest.fixture
+def hasty_storage(s3: S3Server, s3_proxy: FaultProxy) -> Storage:
+    """Through `s3_proxy`, soon out of patience, for faults that last."""
+    from maxbrod.storage.opening import open_storage
+
+    options = s3_options(s3, s3={"endpoint": s3_proxy.endpoint}, request_timeout_s=2, deadline_s=3)
     return open_storage(s3.url, options)

@@ -98,7 +98,7 @@ def build_archive_later(java: Java) -> None:
         return
     with suppress(OSError):
         subprocess.Popen(
-            ["nice", "-n", "19", sys.executable, "-m", "maxbrod.engine.prepare"],
+            ["nice", "-n", "19", sys.executable, "-P", "-m", "maxbrod.engine.prepare"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -278,6 +278,9 @@ def _variables(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
         "JAVA_HOME": str(java.home),
         "PYSPARK_PYTHON": conf.get("spark.pyspark.python", sys.executable),
         "PYTHONHASHSEED": "0",
+        # Workers start with `python -m`, which would import modules from the current folder first: a file grp.py or
+        # pyspark.py in a downloaded archive or a shared folder would run as the user.
+        "PYTHONSAFEPATH": "1",
         **({"MAXBROD_SPARK_LOG_LEVEL": "info"} if _LOG_VARIABLE in os.environ else {}),
     }
 

@@ -114,10 +114,10 @@ def _wheel(package: str, version: str, into: Path) -> None:
 def _installer(workshop: str) -> list[str]:
     """Pip of this Python, or uv, or the pip of a new venv: many venvs have none."""
     if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
+        return [sys.executable, "-P", "-m", "pip"]
     if uv := shutil.which("uv"):
         return [uv, "pip"]
-    _run([sys.executable, "-m", "venv", workshop], what="making a venv for its pip")
+    _run([sys.executable, "-P", "-m", "venv", workshop], what="making a venv for its pip")
     return [f"{workshop}/bin/python", "-m", "pip"]
 
 

@@ -60,7 +60,10 @@ def _write(place: Path, name: str, text: str) -> None:
 def _run(arguments: list[str]) -> subprocess.CompletedProcess[bytes]:
     # In a process of its own, because the compiler writes errors to the terminal.
     return subprocess.run(
-        [sys.executable, "-m", f"{_COMPILER}.protoc", *arguments], capture_output=True, timeout=_TIMEOUT_S, check=False
+        [sys.executable, "-P", "-m", f"{_COMPILER}.protoc", *arguments],
+        capture_output=True,
+        timeout=_TIMEOUT_S,
+        check=False,
     )
 
 
