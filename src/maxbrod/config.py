@@ -25,6 +25,7 @@ from maxbrod.convert.options import ConvertOptions
 from maxbrod.drill.options import DrillOptions
 from maxbrod.errors import UsageError, naming
 from maxbrod.groups.options import GroupsOptions
+from maxbrod.hold.options import HoldOptions
 from maxbrod.inspect.options import GcOptions, LsOptions, ShowOptions
 from maxbrod.java_properties import property_of, refused, translate
 from maxbrod.options import Options, Seconds, declared
@@ -233,6 +234,7 @@ class Config(_Settings):
     convert: ConvertOptions = ConvertOptions()
     gc: GcOptions = GcOptions()
     prune: PruneOptions = PruneOptions()
+    hold: HoldOptions = HoldOptions()
 
     @model_validator(mode="before")
     @classmethod

@@ -63,7 +63,7 @@ def test_old_segments_go_only_when_that_is_asked_for(tree: Path, capsys: pytest.
     assert "2 segments" in told(capsys, "prune", "-a", str(tree), "--older-than", "30d")
     assert sorted(tree.rglob("*_records")) == before
     report = json.loads(told(capsys, "prune", "-a", str(tree), "--older-than", "30d", "--delete", "--json"))
-    assert (len(report["segments"]), report["deleted"]) == (2, True)
+    assert (report["going"]["segments"], report["applied"]) == (2, True)
     assert len(list(tree.rglob("*_records"))) == 1
     assert "whole" in told(capsys, "check", "-a", str(tree))
     assert "0 segments" in told(capsys, "prune", "-a", str(tree), "--older-than", "30d", "--delete")

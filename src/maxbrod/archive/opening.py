@@ -37,6 +37,8 @@ RESTORES: Final = "restores"
 """The folder of the state of restores."""
 DRILLS: Final = "drills"
 """The folder of the state of drills."""
+HOLDS: Final = "holds"
+"""The folder of holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ def _open_foreign(
         storage=OverlaidStorage(
             storage,
             objects={SNAPSHOT_PATH: snapshot},
-            moved=(RESTORES, DRILLS, PROOFS),
+            moved=(RESTORES, DRILLS, PROOFS, HOLDS),
             read_only=layout.name in READ_ONLY,
         ),
         catalog=SurveyedCatalog(storage.url, rows_of(survey)),

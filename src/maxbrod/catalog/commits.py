@@ -37,8 +37,8 @@ was lost is never confused with another writer's."""
 _STREAM_PREFIX: Final = "maxbrod-stream-"
 """The prefix of the application transactions that record the last batch of a stream."""
 
-_IDENTITY: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind", "path", "position")
-"""The columns that identify a row to be replaced."""
+_IDENTITY: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind", "path", "position", "run_id")
+"""The columns that identify a row to be replaced. Runs have none of the others if they recorded no snapshot."""
 
 FAN_IN: Final = 8
 TIER_ROWS: Final = (1 << 10, 1 << 13, 1 << 16)
@@ -145,6 +145,18 @@ def _keys(rows: pa.Table) -> pa.Table:
 
 def _matches(rows: pa.Table, keys: pa.Table) -> pa.Table:
     return _keys(rows).join(keys.drop_columns(["row"]), list(_IDENTITY), join_type="left semi", use_threads=False)
+
+
+def absent_rows(rows: pa.Table, others: pa.Table) -> pa.Table:
+    """The rows that are not among the others. Both have the columns that identify a row."""
+    keep = np.ones(rows.num_rows, np.bool_)
+    keep[_matches(rows, _keys(others))["row"].to_numpy()] = False
+    return rows.filter(pa.array(keep))
+
+
+def present_rows(rows: pa.Table, others: pa.Table) -> pa.Table:
+    """The rows that are among the others."""
+    return rows.take(pa.array(np.sort(_matches(rows, _keys(others))["row"].to_numpy())))
 
 
 def write_commit(

@@ -134,7 +134,15 @@ class Queries(ABC):
 
     def replaced(self) -> pa.Table:
         """Rows of data and gaps that later rows replaced, as they were, in no order."""
-        return revive(_find_replaced(self._files(), SCHEMA.names))
+        return revive(self.replaced_rows())
+
+    def replaced_rows(self) -> pa.Table:
+        """Rows of kind replaced as the catalog stores them, in no order."""
+        return _find_replaced(self._files(), SCHEMA.names)
+
+    def run_rows(self) -> pa.Table:
+        """Rows of kind run as the catalog stores them, in no order."""
+        return self._files().read(SCHEMA.names, pc.field("kind") == Kind.RUN)
 
     def revisions(self) -> dict[PartitionId, int]:
         """How often rows of each partition have been replaced; only partitions with replaced rows are named."""

@@ -20,6 +20,7 @@ from maxbrod.demo import cli as demo
 from maxbrod.drill import cli as drill
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, UnavailableError, UsageError
 from maxbrod.groups import cli as groups
+from maxbrod.hold import cli as hold
 from maxbrod.inspect import cli_gc as gc
 from maxbrod.inspect import cli_ls as ls
 from maxbrod.inspect import cli_show as show
@@ -55,6 +56,7 @@ app.command(name="query")(query.query)
 app.command(name="convert")(convert.convert)
 app.command(name="gc")(gc.gc)
 app.command(name="prune")(prune.prune)
+app.add_typer(hold.app, name="hold")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(bench.app, name="bench")
 app.command(name="demo")(demo.demo)

@@ -6,7 +6,7 @@ the catalog is read, so that everything committed by then is named; nothing youn
 are measured with the clock of the store that stamped the objects or with our own, whichever makes them younger; and the
 catalog must not change from when it was read until the last object is deleted. Objects that a commit has put out of use
 stay for the grace time too, because someone may be reading them. Rows that were replaced after a truncation still name
-their objects, which are no garbage.
+their objects, which are no garbage. So do the undo documents of prunes, until a prune can no longer be undone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.archive.undo import PRUNES, named_by_undo
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.restore.staged_objects import stagings_left
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.storage.interface import ObjectInfo, Storage
 
-FOLDERS: Final = ("packs", "probes", "segments", "snapshots")
+FOLDERS: Final = ("packs", "probes", PRUNES, "segments", "snapshots")
 """Where a killed run leaves objects. Commits clean up the catalog's own folder."""
 GRACE_S: Final = 24 * 3600
 GRACE_S_MIN: Final = 3600
@@ -69,7 +70,7 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
     listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]
     listed += stagings_left(archive.storage)
     archive.catalog.refresh()
-    named = archive.catalog.paths()
+    named = archive.catalog.paths() | named_by_undo(archive.storage, archive.catalog.runs())
     unnamed = [found for found in listed if found.path not in named]
     garbage = [found for found in unnamed if found.modified_ms < now_ms - grace_s * 1000]
     if garbage:

@@ -103,6 +103,12 @@ def extended_by(
     }
 
 
+def without_segments(known: Coverage, going: Iterable[ForeignSegment]) -> Coverage:
+    """The coverage once these segments, the oldest of the partition, were deleted on purpose."""
+    gone = [_range(each) for each in going]
+    return replace(known, held=tuple(_without(known.held, gone)), empty=_merged([*known.empty, *gone]))
+
+
 def by_partition(segments: Iterable[ForeignSegment]) -> dict[TopicPartition, list[ForeignSegment]]:
     grouped: dict[TopicPartition, list[ForeignSegment]] = {}
     for each in segments:

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, naming
-from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage
+from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage, without_segments
 from maxbrod.layouts.documents import INT64_MAX, by_topic
-from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignTopic
+from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignGroup, ForeignTopic
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
-    from maxbrod.layouts.foreign import ClusterFacts, Survey
+    from maxbrod.layouts.foreign import Survey
     from maxbrod.storage.interface import Storage
 
 PATH: Final = "maxbrod.json"
@@ -131,3 +131,15 @@ def write_facts(
         "offsets": encode_coverage(coverage),
     }
     storage.replace(PATH, json.dumps(document, indent=2, ensure_ascii=False).encode())
+
+
+def forget_segments(storage: Storage, survey: Survey, going: Collection[str]) -> None:
+    """Take segments that are about to be deleted off the list of what the tree must hold."""
+    known = read_facts(storage).coverage
+    changed = {
+        where: without_segments(each, [one for one in survey.segments if one.where == where and one.path in going])
+        for where, each in known.items()
+        if any(one.where == where and one.path in going for one in survey.segments)
+    }
+    if changed:
+        write_facts(storage, survey, ClusterFacts(), {**known, **changed})

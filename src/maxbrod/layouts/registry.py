@@ -9,9 +9,9 @@ from maxbrod.errors import UsageError
 from maxbrod.storage.overlay import without_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-    from maxbrod.layouts.foreign import Fault, ForeignSegment, Layout, Survey
+    from maxbrod.layouts.foreign import Fault, Layout, Survey
     from maxbrod.storage.interface import Storage
 
 NATIVE: Final = "kafka"
@@ -20,13 +20,15 @@ FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
 READ_ONLY: Final = ("logdir",)
 """Layouts that can be read, and are never written."""
 _REPAIRABLE: Final = ("binlog",)
-_PRUNABLE: Final = ("binlog",)
+_PRUNABLE: Final = ("kbak", "parquet", "avro", "binlog")
 
 
 class Prune(Protocol):
-    def __call__(
-        self, storage: Storage, survey: Survey, older_than_ms: int, *, delete: bool = True
-    ) -> list[ForeignSegment]: ...
+    def __call__(self, storage: Storage, survey: Survey, going: Collection[str]) -> None:
+        """Delete the objects `going`, by their paths; of each partition they are the oldest, and never all.
+
+        The layout's own metadata changes first: after a crash it names no deleted object, and the next call finishes.
+        """
 
 
 def layout_of(name: str) -> Layout:
@@ -51,7 +53,11 @@ def repair_of(name: str) -> Callable[[Storage], list[Fault]]:
 def prune_of(name: str) -> Prune:
     """The function that deletes the oldest segments of a layout."""
     if name not in _PRUNABLE:
-        raise UsageError(f"segments of the layout {name} are not deleted by age", hint="see what its own tool offers")
+        why = "numbers its segments from 0 and only counts them" if name == "kbs" else "is only read, and never changed"
+        raise UsageError(
+            f"the layout {name} {why}: nothing can be pruned of it",
+            hint="'maxbrod convert' makes an archive of it that can be pruned",
+        )
     return cast("Prune", import_module(f"maxbrod.layouts.{name}.pruning").prune)
 
 

@@ -1,49 +1,173 @@
-"""`maxbrod prune`: deletes the oldest segments of another tool's archive by their age."""
+"""`maxbrod prune`: takes away old records and runs by a policy, and brings them back."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.durations import parse_duration_s
-from maxbrod.cli.output import human_bytes, out, print_json, print_line, table
-from maxbrod.errors import UsageError
+from maxbrod.cli.output import human_bytes, human_time, out, print_json, print_line, table
+from maxbrod.errors import EXIT_INCOMPLETE, UsageError
 from maxbrod.options import PLACE, JsonOption
 from maxbrod.prune.options import PruneOptions
+
+if TYPE_CHECKING:
+    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.undo import UndoReport
+    from maxbrod.prune.run import PruneReport, PruneRequest
+
+_LINES_MAX: Final = 200
+_GRACE_S_MIN: Final = 3600
 
 
 @command("prune", PruneOptions, after=(*PLACE, JsonOption))
 def prune(call: Call[PruneOptions]) -> None:
-    """List old segments of an archive in another tool's layout, and delete them.
+    """Take old records and old runs out of an archive, by a policy. Without --apply, only list what would go and why.
 
-    A segment is deleted if all its records are older. The last segment of each partition is kept, so that a backup can
-    continue after it. Only for layouts that are made for it: binlog.
+    Whole segments go, oldest first, and never the newest of a partition. A compacted topic keeps everything by age and
+    size. Rules about runs keep points in time as restic does: the newest run of each period that has one, and at least
+    the newest complete run. What is held ('maxbrod hold') stays. In maxbrod's own archives, objects stay for the grace
+    period, in which --undo brings everything back; then 'maxbrod gc' deletes them. Other layouts have no way back.
 
     For example:
 
-      maxbrod prune -a /backups/binlog --older-than 90d
+      maxbrod prune -a /backups/kafka --older-than 90d
 
-      maxbrod prune -a /backups/binlog --older-than 90d --delete
+      maxbrod prune -a s3://backups/kafka --as-source --keep-within 7d --keep-daily 30 --keep-monthly 12 --apply
+
+      maxbrod prune -a s3://backups/kafka 'clicks-*' --topic-bytes 500GB --apply
+
+      maxbrod prune -a s3://backups/kafka --undo --apply
     """
-    from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.archive.opening import open_archive, open_for_writing  # noqa: PLC0415 - not for `--help`
     from maxbrod.prune.run import prune_archive  # noqa: PLC0415
 
-    options, delete = call.options, call.options.delete
-    if options.older_than is None:
-        raise UsageError("--older-than is missing", hint="give an age, such as --older-than 90d")
-    before_ms = round((time.time() - parse_duration_s(options.older_than)) * 1000)
+    options = call.options
+    if options.grace < _GRACE_S_MIN:
+        raise UsageError("a grace period of less than 1h is too short", hint="readers may still use the objects")
     opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
-    report = prune_archive(opened, before_ms, delete=delete)
-    if call.as_json:
-        print_json(asdict(report))
+    if options.apply and opened.survey is None:
+        opened = open_for_writing(call.archive, call.config.storage, single_writer=options.single_writer)
+    if options.undo:
+        _undo(opened, call)
         return
-    if report.segments:
-        shown = table("Deleted" if delete else "Would be deleted", "*object", ">records", ">size")
-        for each in report.segments:
-            shown.add_row(each.path, "" if each.records is None else f"{each.records:,}", human_bytes(each.bytes))
+    report = prune_archive(opened, _request(options), apply=options.apply)
+    if call.as_json:
+        print_json({**asdict(report), "exit_code": 0})
+    else:
+        _print(report)
+
+
+def _request(options: PruneOptions) -> PruneRequest:
+    from maxbrod.prune.plan import SegmentPolicy  # noqa: PLC0415 - as above
+    from maxbrod.prune.run import PruneRequest  # noqa: PLC0415
+    from maxbrod.prune.runs import RunPolicy  # noqa: PLC0415
+
+    now = time.time()
+
+    def before(age: str | None) -> int | None:
+        return None if age is None else round((now - parse_duration_s(age)) * 1000)
+
+    return PruneRequest(
+        segments=SegmentPolicy(
+            before_ms=before(options.older_than),
+            topic_bytes_max=options.topic_bytes,
+            archive_bytes_max=options.archive_bytes,
+            as_source_at_ms=round(now * 1000) if options.as_source else None,
+            lost_before_ms=before(options.deleted_before),
+            compacted_too=options.compacted_too,
+        ),
+        runs=RunPolicy(
+            last=options.keep_last,
+            within_s=options.keep_within,
+            hourly=options.keep_hourly,
+            daily=options.keep_daily,
+            weekly=options.keep_weekly,
+            monthly=options.keep_monthly,
+            yearly=options.keep_yearly,
+        ),
+        topics=options.topics,
+        grace_s=round(options.grace),
+    )
+
+
+def _undo(archive: Archive, call: Call[PruneOptions]) -> None:
+    from maxbrod.archive.undo import undo_prune  # noqa: PLC0415 - as above
+
+    if archive.survey is not None:
+        raise UsageError(f"what was pruned of the layout {archive.survey.layout} is deleted, and cannot come back")
+    if len(call.options.topics) > 1:
+        raise UsageError("one prune is undone at a time", hint="name one run, or none for the newest prune")
+    report = undo_prune(archive, next(iter(call.options.topics), None), apply=call.options.apply)
+    code = EXIT_INCOMPLETE if report.lost or report.taken else 0
+    if call.as_json:
+        print_json({**asdict(report), "exit_code": code})
+    else:
+        _print_undo(report)
+    if code:
+        raise typer.Exit(code)
+
+
+def _print(report: PruneReport) -> None:
+    lines = [each for each in report.items if not each.keep] + [each for each in report.items if each.keep]
+    if lines:
+        shown = table("Segments", "*topic", ">partition", ">offsets", ">segments", ">size", "", "why")
+        for each in lines[:_LINES_MAX]:
+            shown.add_row(
+                each.topic,
+                str(each.partition),
+                f"[{each.first_offset:,}, {each.end_offset:,})",
+                f"{each.segments:,}",
+                human_bytes(each.bytes),
+                "stays" if each.keep else "goes",
+                f"{each.reason}; replaced by later rows" if each.replaced else each.reason,
+            )
         out.print(shown)
-    what = "deleted" if delete else "would be deleted"
-    print_line(f"{len(report.segments):,} segments of {human_bytes(report.bytes)} {what}")
-    if report.segments and not delete:
-        print_line("nothing was changed; repeat with --delete")
+        if len(lines) > _LINES_MAX:
+            print_line(f"and {len(lines) - _LINES_MAX:,} more: see --json")
+    if report.runs_going:
+        shown = table("Runs", "*run", "time", "", "why")
+        for run in report.runs[-_LINES_MAX:]:
+            shown.add_row(run.run_id, human_time(run.at_ms), "stays" if run.keep else "goes", ", ".join(run.reasons))
+        out.print(shown)
+        if len(report.runs) > _LINES_MAX:
+            print_line(f"and {len(report.runs) - _LINES_MAX:,} older runs: see --json")
+    _print_totals(report)
+
+
+def _print_totals(report: PruneReport) -> None:
+    go = "are gone" if report.applied else "would go"
+    print_line(
+        f"{report.going.segments:,} segments of {human_bytes(report.going.bytes)} and {report.runs_going:,} runs {go}; "
+        f"{report.kept.segments:,} segments of {human_bytes(report.kept.bytes)} stay"
+    )
+    if report.going.bytes > report.objects_bytes:
+        shared = human_bytes(report.going.bytes - report.objects_bytes)
+        print_line(f"{shared} of that share objects with segments that stay: the space is not free before they go too")
+    if report.run_id is not None:
+        print_line(
+            f"until {human_time(report.undo_until_ms)}, 'maxbrod prune --undo {report.run_id} --apply' brings it back; "
+            "then 'maxbrod gc' deletes the objects"
+        )
+    if not report.applied and (report.going.segments or report.runs_going):
+        print_line("nothing was changed; repeat with --apply")
+
+
+def _print_undo(report: UndoReport) -> None:
+    comes = "are back" if report.applied else "would come back"
+    print_line(
+        f"{report.rows:,} segments with {report.records:,} records and {human_bytes(report.bytes)}, and "
+        f"{report.runs:,} runs {comes} that the run {report.prune} pruned"
+    )
+    for path in report.lost[:_LINES_MAX]:
+        print_line(f"lost: {path} was deleted, so that it cannot come back")
+    if len(report.lost) > _LINES_MAX:
+        print_line(f"and {len(report.lost) - _LINES_MAX:,} more: see --json")
+    if report.taken:
+        print_line(f"{report.taken:,} segments cannot come back: later commits have replaced their offsets")
+    if not report.applied:
+        print_line("nothing was changed; repeat with --apply")

@@ -1,45 +1,399 @@
-"""Deletes the oldest segments of an archive in another tool's layout, if that layout supports it."""
+"""Prunes an archive: decides by the policy, and with `apply` takes away what goes.
+
+Our own archives lose rows of the catalog first. Their objects stay for a grace period, in which `undo` brings all of it
+back; then `gc` deletes them. Archives in other layouts have no catalog: their own metadata changes first, and their
+objects are deleted right after it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Mapping  # noqa: TC003 - a field of a dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import UsageError
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from maxbrod.archive.holds import Hold, Holds, active_holds
+from maxbrod.archive.incarnations import select_names
+from maxbrod.archive.lifecycle import NO_ROWS
+from maxbrod.archive.runs import ending_of
+from maxbrod.archive.snapshots import find_moment, read_snapshot
+from maxbrod.archive.undo import UNDOES, Taking, take, undoable
+from maxbrod.catalog.commits import absent_rows, present_rows
+from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.registry import prune_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.model import PartitionId
+from maxbrod.prune.foreign import delete_segments, with_times
+from maxbrod.prune.plan import PLAN_COLUMNS, Reason, SegmentPlan, TopicFacts, plan_segments
+from maxbrod.prune.runs import RunDecision, RunFacts, RunPolicy, thin_runs
+from maxbrod.restore.state import others_interrupted
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
     from maxbrod.archive.opening import Archive
-    from maxbrod.layouts.foreign import ForeignSegment
+    from maxbrod.archive.snapshots import Moment
+    from maxbrod.catalog.replaced import Revisions
+    from maxbrod.catalog.rows import Run
+    from maxbrod.prune.plan import Item, SegmentPolicy
+    from maxbrod.restore.plan.plan import RestorePlan
+
+GRACE_S: Final = 7 * 24 * 3600
+_UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
+_NOTHING_CARRIED: Final = "needed for lost topics until a new backup carries them on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRequest:
+    segments: SegmentPolicy
+    runs: RunPolicy
+    topics: tuple[str, ...] = ()
+    grace_s: int = GRACE_S
+
+    @property
+    def given(self) -> bool:
+        return self.segments.given or self.runs.given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    segments: int
+    records: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneReport:
     archive: str
     layout: str
-    older_than_ms: int
-    segments: tuple[ForeignSegment, ...]
-    bytes: int
-    deleted: bool
+    items: tuple[Item, ...]
+    """Every segment of the archive: neighbours with the same reason together."""
+    runs: tuple[RunDecision, ...]
+    going: Totals
+    kept: Totals
+    objects: int
+    """Objects that nothing would name any more. A pack stays while one of its slices does."""
+    objects_bytes: int
+    """The size of the slices in those objects."""
+    applied: bool
+    run_id: str | None = None
+    """The run that `--undo` takes."""
+    undo_until_ms: int | None = None
+
+    @property
+    def runs_going(self) -> int:
+        return sum(not each.keep for each in self.runs)
 
 
-def prune_archive(archive: Archive, older_than_ms: int, *, delete: bool = False) -> PruneReport:
-    """Find segments with only older records, and delete them with `delete`. The last one of a partition stays."""
-    if archive.survey is None:
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    segments: SegmentPlan
+    runs: list[RunDecision]
+    unreachable: pa.Table
+    """Rows of kind replaced that no run which stays can reach."""
+    markers: pa.Table
+    """Some of these, of which a trace must stay: the catalog counts revisions by rows of kind replaced."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.segments.going.num_rows or self.unreachable.num_rows or any(not run.keep for run in self.runs))
+
+
+def prune_archive(archive: Archive, request: PruneRequest, *, apply: bool = False) -> PruneReport:
+    """Find what goes, and with `apply` take it away. Without `apply` nothing is changed."""
+    if not request.given:
         raise UsageError(
-            "an archive of our own layout keeps everything that was archived",
-            object_name=archive.url,
-            hint="only archives in other layouts can be pruned; 'maxbrod gc' removes uncommitted objects",
+            "nothing says what to prune", hint="give an age, such as --older-than 90d, or another limit: see --help"
         )
-    prune = prune_of(archive.survey.layout)
-    storage = open_storage(archive.url, archive.options)
-    found = prune(storage, archive.survey, older_than_ms, delete=delete)
+    if archive.survey is not None:
+        return _prune_foreign(archive, request, apply=apply)
+    plans: list[_Plan] = []
+
+    def taking() -> Taking | None:
+        plans[:] = [_plan(archive, request)]
+        return None if plans[0].empty else _taking(archive, plans[0])
+
+    if not apply:
+        return _report(archive, _plan(archive, request), applied=False)
+    run_id = take(archive, taking, grace_s=request.grace_s)
+    until = None if run_id is None else round((time.time() + request.grace_s) * 1000)
+    return replace(_report(archive, plans[0], applied=True), run_id=run_id, undo_until_ms=until)
+
+
+def _plan(archive: Archive, request: PruneRequest) -> _Plan:
+    runs = archive.catalog.runs()
+    moment = find_moment(archive.storage, runs, None)
+    holds = _holds(archive)
+    restoring = {plan.archive.run_id for plan in _unfinished_restores(archive)}
+    decisions = thin_runs(_run_facts(runs, moment, holds, restoring), request.runs)
+    live = archive.catalog.rows(columns=PLAN_COLUMNS)
+    dead = archive.catalog.replaced_rows()
+    unreachable = _unreachable(archive, dead, runs, decisions) if request.runs.given else NO_ROWS
+    dead = dead.filter(pc.is_valid(dead["path"])).select(PLAN_COLUMNS)
+    live = live.filter(pc.equal(live["kind"], Kind.DATA))
+    held = np.concatenate([holds.holders(live), holds.holders(dead)]) if holds.active else None
+    # Sorted by the plan: the holders of replaced rows must have their order.
+    dead, held = _sorted(dead, held, live.num_rows)
+    segments = plan_segments(
+        live,
+        dead,
+        request.segments,
+        _topic_facts(runs, moment),
+        selected=_selected(live, moment, request.topics),
+        holders=held,
+        holds=[str(each) for each in holds.active],
+    )
+    unreachable = _without_held(unreachable, holds)
+    return _Plan(segments, decisions, unreachable, _markers(unreachable, archive.catalog.replaced_rows()))
+
+
+def _sorted(dead: pa.Table, held: Any, live: int) -> tuple[pa.Table, Any]:  # noqa: ANN401 - an array or None
+    order = pc.sort_indices(dead.select(["topic_id", "partition", "base_offset"]), sort_keys=_SORT_KEYS)
+    if held is not None:
+        held = np.concatenate([held[:live], held[live:][order.to_numpy()]])
+    return dead.take(order), held
+
+
+_SORT_KEYS: Final = [(name, "ascending") for name in ("topic_id", "partition", "base_offset")]
+
+
+def _holds(archive: Archive) -> Holds:
+    """The holds, and unfinished restores, which hold what they read: a resumed one would miss the records."""
+    holds = active_holds(archive)
+    restores = [
+        Hold(
+            id=plan.restore_id,
+            at_ms=plan.planned_at_ms,
+            who="maxbrod restore",
+            why="it is not finished, and reads this topic; resume it, or delete its folder in restores/",
+            topics=tuple(sorted({each.source.topic for topic in plan.topics for each in topic.partitions})),
+        )
+        for plan in _unfinished_restores(archive)
+    ]
+    return replace(holds, active=(*holds.active, *(each for each in restores if each.topics)))
+
+
+def _unfinished_restores(archive: Archive) -> Iterator[RestorePlan]:
+    return others_interrupted(archive.storage, "")
+
+
+def _selected(live: pa.Table, moment: Moment, patterns: Sequence[str]) -> set[str]:
+    named = live.group_by("topic_id").aggregate([("topic", "max")]).to_pylist()
+    names = {each["topic_id"]: each["topic_max"] for each in named}
+    empty = {} if moment.snapshot is None else dict(moment.snapshot.topics)
+    chosen = select_names({*names.values(), *empty.values()}, patterns)
+    return {topic_id for topic_id, name in {**empty, **names}.items() if name in chosen}
+
+
+def _topic_facts(runs: Sequence[Run], moment: Moment) -> dict[str, TopicFacts]:
+    if moment.cluster is None:
+        return {}
+    at = {run.run_id: run.finished_at for run in runs}
+    found: dict[str, TopicFacts] = {}
+    for topic in moment.cluster.topics:
+        effective = None if topic.effective is None else {**topic.effective, **_own(topic.configs)}
+        lost = moment.lost.get(topic.topic_id)
+        found[topic.topic_id] = TopicFacts(
+            cleanup_policy=None if effective is None else effective.get("cleanup.policy", "delete"),
+            retention_ms=None if effective is None else _number(effective.get("retention.ms")),
+            retention_bytes=None if effective is None else _number(effective.get("retention.bytes")),
+            known=effective is not None and "retention.ms" in effective,
+            lost_at_ms=None if lost is None else at.get(lost, _time_of(lost)),
+        )
+    return found
+
+
+def _own(configs: Mapping[str, str | None] | None) -> dict[str, str]:
+    return {name: value for name, value in (configs or {}).items() if value is not None}
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def _time_of(run_id: str) -> int | None:
+    """The time in the id of a run that was thinned out since; None if it is not one of ours."""
+    try:
+        return int(datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def _run_facts(runs: Sequence[Run], moment: Moment, holds: Holds, restoring: Collection[str | None]) -> list[RunFacts]:
+    undo = {each.run_id for each in undoable(runs)}
+    # Snapshots of older releases carry nothing on: then those before are still needed for what the cluster has lost.
+    carried = moment.snapshot is not None and moment.snapshot.carried is not None
+    found = []
+    for run in runs:
+        point = run.snapshot is not None
+        needed = None
+        if run.run_id in holds.runs:
+            needed = next(str(each) for each in holds.active if each.run_id == run.run_id)
+        elif run.run_id in undo or (run.statistics.get(UNDOES) is not None and _is_recent(run)):
+            needed = "it can be undone" if run.run_id in undo else "it undid a prune"
+        elif run.run_id in restoring:
+            needed = "an unfinished restore reads its snapshot"
+        elif point and not carried:
+            needed = _NOTHING_CARRIED
+        complete = ending_of(run) in {None, 0}
+        found.append(RunFacts(run_id=run.run_id, at_ms=run.finished_at, point=point, complete=complete, needed=needed))
+    return found
+
+
+def _is_recent(run: Run) -> bool:
+    return run.finished_at > (time.time() - GRACE_S) * 1000
+
+
+def _unreachable(archive: Archive, dead: pa.Table, runs: Sequence[Run], decisions: Sequence[RunDecision]) -> pa.Table:
+    """Rows of kind replaced that no query as of a run that stays can return.
+
+    Revisions only rise, so the oldest point in time that stays reaches furthest back.
+    """
+    kept = {each.run_id for each in decisions if each.keep}
+    oldest = next((run for run in runs if run.snapshot is not None and run.run_id in kept), None)
+    if oldest is None or not dead.num_rows:
+        return NO_ROWS
+    try:
+        revisions: Revisions = read_snapshot(archive.storage, oldest).revisions
+    except _UNREADABLE:
+        return NO_ROWS
+    gone = [number <= revisions.get(place, 0) for place, number in _revisions(dead)]
+    return dead.filter(pa.array(gone, pa.bool_()))
+
+
+def _revisions(dead: pa.Table) -> list[tuple[PartitionId, int]]:
+    details = pc.extract_regex(dead["details"], r'"revision": (?P<revision>[0-9]{1,18})')
+    numbers = pc.struct_field(details, "revision").cast(pa.int64()).to_pylist()
+    places = zip(dead["topic_id"].to_pylist(), dead["partition"].to_pylist(), strict=True)
+    return [
+        (PartitionId(topic_id=topic_id, partition=partition), number)
+        for (topic_id, partition), number in zip(places, numbers, strict=True)
+    ]
+
+
+def _without_held(rows: pa.Table, holds: Holds) -> pa.Table:
+    return rows.filter(pa.array(holds.holders(rows) < 0)) if holds.active and rows.num_rows else rows
+
+
+def _markers(unreachable: pa.Table, dead: pa.Table) -> pa.Table:
+    """One row of each partition that would lose its highest revision: the next one must not get its number again."""
+    highest: dict[PartitionId, int] = {}
+    for place, number in _revisions(dead):
+        highest[place] = max(highest.get(place, 0), number)
+    left = {place for place, number in _revisions(absent_rows(dead, unreachable)) if number == highest[place]}
+    chosen: dict[PartitionId, int] = {}
+    for row, (place, number) in enumerate(_revisions(unreachable)):
+        if number == highest[place] and place not in left:
+            chosen.setdefault(place, row)
+    return unreachable.take(pa.array(sorted(chosen.values()), pa.int64()))
+
+
+def _taking(archive: Archive, plan: _Plan) -> Taking:
+    going, catalog = plan.segments.going, archive.catalog
+    wanted = going.select([name for name in going.column_names if name in SCHEMA.names])
+    stored = pa.concat_tables([catalog.rows(), catalog.replaced_rows()])
+    stored = present_rows(stored, wanted)
+    # What no run can reach goes as a whole; its highest revision leaves a gap behind.
+    reachable = absent_rows(stored, plan.unreachable)
+    markers = plan.markers.filter(pc.is_valid(plan.markers["path"]))
+    dropped = absent_rows(plan.unreachable, plan.markers)
+    ids = pa.array([each.run_id for each in plan.runs if not each.keep], pa.string())
+    runs = catalog.run_rows()
+    runs = runs.filter(pc.is_in(runs["run_id"], value_set=ids))
+    pruned = pa.concat_tables([reachable, markers])
+    return Taking(
+        pruned=pruned,
+        dropped=pa.concat_tables([dropped, runs]),
+        statistics={
+            "command": "prune",
+            "segments": pruned.num_rows,
+            "records": pc.sum(pruned["records"]).as_py() or 0,
+            "bytes": pc.sum(pruned["bytes"]).as_py() or 0,
+            "runs": runs.num_rows,
+            "topics": len(pc.unique(pruned["topic_id"])),
+            "exit_code": 0,
+        },
+    )
+
+
+def _report(archive: Archive, plan: _Plan, *, applied: bool) -> PruneReport:
+    items = tuple(plan.segments.items())
+    objects, objects_bytes = _freed(plan.segments)
     return PruneReport(
         archive=archive.url,
-        layout=archive.survey.layout,
-        older_than_ms=older_than_ms,
-        segments=tuple(found),
-        bytes=sum(each.bytes for each in found),
-        deleted=delete,
+        layout="kafka" if archive.survey is None else archive.survey.layout,
+        items=items,
+        runs=tuple(plan.runs),
+        going=_totals(items, keep=False),
+        kept=_totals(items, keep=True),
+        objects=objects,
+        objects_bytes=objects_bytes,
+        applied=applied,
     )
+
+
+def _totals(items: Sequence[Item], *, keep: bool) -> Totals:
+    chosen = [each for each in items if each.keep == keep]
+    return Totals(
+        segments=sum(each.segments for each in chosen),
+        records=sum(each.records for each in chosen),
+        bytes=sum(each.bytes for each in chosen),
+    )
+
+
+def _freed(plan: SegmentPlan) -> tuple[int, int]:
+    """How many objects lose all their slices, and the size of those slices."""
+    going = plan.going
+    kept = plan.rows.filter(pa.array(plan.reasons < Reason.AGE))["path"].unique()
+    alone = going.filter(pc.invert(pc.is_in(going["path"], value_set=kept.cast(pa.string()))))
+    return len(pc.unique(alone["path"])), pc.sum(alone["bytes"]).as_py() or 0
+
+
+def _prune_foreign(archive: Archive, request: PruneRequest, *, apply: bool) -> PruneReport:
+    """By its own metadata: without runs, and without a way back."""
+    survey = archive.survey
+    if survey is None:
+        raise AssertionError
+    if request.runs.given:
+        raise UsageError(
+            f"the layout {survey.layout} records no runs", hint="prune it by age, by size or as its source does"
+        )
+    runs = archive.catalog.runs()
+    moment = find_moment(archive.storage, runs, None)
+    live = with_times(archive, archive.catalog.rows(columns=PLAN_COLUMNS), request.segments)
+    live = live.filter(pc.equal(live["kind"], Kind.DATA))
+    holds = _holds(archive)
+    facts = {
+        # The layouts say nothing of a topic's policy unless it was set: then it is Kafka's default.
+        topic_id: each if each.cleanup_policy is not None else replace(each, cleanup_policy="delete")
+        for topic_id, each in {
+            **dict.fromkeys(pc.unique(live["topic_id"]).to_pylist(), TopicFacts()),
+            **_topic_facts(runs, moment),
+        }.items()
+    }
+    segments = plan_segments(
+        live,
+        live.slice(0, 0),
+        request.segments,
+        facts,
+        selected=_selected(live, moment, request.topics),
+        holders=holds.holders(live) if holds.active else None,
+        holds=[str(each) for each in holds.active],
+        in_order=True,
+    )
+    going = set(segments.going["path"].to_pylist())
+    # An object of which one part stays, because others overlap it, stays.
+    going -= set(segments.rows.filter(pa.array(segments.reasons < Reason.AGE))["path"].to_pylist())
+    prune_of(survey.layout)
+    if apply:
+        delete_segments(archive, going)
+    plan = _Plan(segments, [], NO_ROWS, NO_ROWS)
+    return _report(archive, plan, applied=apply)

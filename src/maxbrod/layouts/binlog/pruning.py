@@ -5,54 +5,25 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from maxbrod.batch.columns import number_column
-from maxbrod.layouts.binlog.reading import read
 from maxbrod.layouts.binlog.schema import INDEX, RECORDS, arrange, encode_partition_index, index_path, segment_path
-from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from maxbrod.layouts.foreign import ForeignSegment, Survey
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
 
-def prune(storage: Storage, survey: Survey, older_than_ms: int, *, delete: bool = True) -> list[ForeignSegment]:
-    """Deletes the oldest segments of each partition in which every record is older than that, and returns them.
-
-    The age of a record is that of its timestamp; without one, that of the object. The last segment of a partition is
-    kept, so that a backup knows where to continue. Without `delete` nothing is changed. The index is replaced before
-    anything is deleted: after a crash it names no deleted segment, and the next run deletes what this one has left.
-    """
-    modified = {info.path: info.modified_ms for info in storage.list()}
-    pruned: list[ForeignSegment] = []
+def prune(storage: Storage, survey: Survey, going: Collection[str]) -> None:
+    """Deletes these segments. The index is replaced before: after a crash it names no deleted segment."""
     for where, group in groupby(survey.segments, key=lambda segment: segment.where):
         segments = list(group)
-        old = 0
-        while old < len(segments) - 1 and _newest_ms(storage, segments[old], modified) < older_than_ms:
-            old += 1
-        pruned += segments[:old]
-        if not delete:
-            continue
-        if old:
-            kept = [int(segment.details["start_offset"]) for segment in segments[old:]]
-            storage.replace(index_path(where), encode_partition_index(where.partition, kept))
-        _delete_below(storage, where, segments[old:])
-    return pruned
-
-
-def _newest_ms(storage: Storage, segment: ForeignSegment, modified: dict[str, int]) -> int:
-    newest: int | None = None
-    for batch in read(storage, segment, ["timestamp_ms", "timestamp_type"]):
-        timestamp = number_column(batch.column("timestamp_ms"))
-        without = (number_column(batch.column("timestamp_type")) == TimestampType.NONE) | (timestamp == -1)
-        if without.any():
-            newest = max(newest or 0, modified.get(segment.path, 0))
-        if not without.all():
-            highest = int(timestamp[~without].max())
-            newest = highest if newest is None else max(newest, highest)
-    return modified.get(segment.path, 0) if newest is None else newest
+        kept = [segment for segment in segments if segment.path not in going]
+        if len(kept) < len(segments):
+            starts = [int(segment.details["start_offset"]) for segment in kept]
+            storage.replace(index_path(where), encode_partition_index(where.partition, starts))
+        _delete_below(storage, where, kept)
 
 
 def _delete_below(storage: Storage, where: TopicPartition, kept: Sequence[ForeignSegment]) -> None:

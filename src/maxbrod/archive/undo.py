@@ -1,0 +1,245 @@
+"""Undo documents: the rows that a prune took away, kept for a grace period in which they can be brought back.
+
+A document is the Parquet object `prunes/<run>-<nonce>.parquet` with the columns of the catalog. The prune's run names
+it, and says until when. `gc` counts the objects in it as named until then. Afterwards document and objects are garbage.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from maxbrod.archive.lifecycle import Change, commit_change
+from maxbrod.archive.pruned import is_pruned, prune_rows, restore_rows
+from maxbrod.catalog.commits import absent_rows
+from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
+from maxbrod.catalog.validity import find_fault
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UsageError
+from maxbrod.model import now_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.catalog.rows import Run
+    from maxbrod.storage.interface import Storage
+
+PRUNES: Final = "prunes"
+"""The folder of undo documents."""
+UNDO: Final = "undo"
+"""In the statistics of a run: the undo document."""
+UNDO_UNTIL: Final = "undo_until_ms"
+UNDOES: Final = "undoes"
+"""In the statistics of a run: the run that it has undone."""
+_PARTLY: Final = "undoes_in_part"
+SLACK_MS: Final = 3600 * 1000
+"""`gc` waits longer than an undo may begin: their clocks differ, and an undo takes time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taking:
+    """What a prune takes away."""
+
+    pruned: pa.Table
+    """Rows of data, live or of kind replaced: gaps `pruned` take their place."""
+    dropped: pa.Table
+    """Rows that go without a trace: runs, and rows of kind replaced that no run can reach."""
+    statistics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prune:
+    """A prune that can be undone."""
+
+    run_id: str
+    finished_at: int
+    document: str
+    until_ms: int
+    statistics: Mapping[str, Any]
+
+
+def take(archive: Archive, plan: Callable[[], Taking | None], *, grace_s: int) -> str | None:
+    """Take rows out of the catalog and remember them; the id of the run, None if there was nothing to take.
+
+    `plan` is called again if another writer commits meanwhile; it must read the catalog and the holds each time.
+    """
+    written: list[str] = []
+
+    def change(run_id: str) -> Change | None:
+        archive.storage.delete(written)
+        written.clear()
+        taking = plan()
+        if taking is None:
+            return None
+        path = f"{PRUNES}/{run_id}-{secrets.token_hex(8)}.parquet"
+        written.append(path)
+        _write(archive.storage, path, pa.concat_tables([taking.pruned, taking.dropped]))
+        swap = prune_rows(taking.pruned, *_around(archive, taking.pruned), run_id=run_id)
+        undo = {UNDO: path, UNDO_UNTIL: now_ms() + grace_s * 1000}
+        return Change(
+            added=swap.added,
+            removed=pa.concat_tables([swap.removed, taking.dropped]),
+            statistics={**taking.statistics, **undo},
+        )
+
+    return commit_change(archive, change)
+
+
+def _around(archive: Archive, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The live gaps `pruned` and the rows of kind replaced in the partitions of these rows."""
+    topics = rows["topic_id"].unique()
+    gaps = archive.catalog.rows()
+    gaps = gaps.filter(is_pruned(gaps))
+    replaced = archive.catalog.replaced_rows()
+    return tuple(each.filter(pc.is_in(each["topic_id"], value_set=topics)) for each in (gaps, replaced))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoReport:
+    """What an undo brings back, and what it cannot."""
+
+    archive: str
+    prune: str
+    rows: int
+    runs: int
+    records: int
+    bytes: int
+    lost: tuple[str, ...]
+    """Objects that are gone."""
+    taken: int
+    """Rows whose offsets something else has taken since."""
+    applied: bool
+    run_id: str | None = None
+
+
+def undo_prune(archive: Archive, run_id: str | None = None, *, apply: bool = False) -> UndoReport:
+    """Bring everything back that a prune took, by default the newest one. UsageError: there is none to undo.
+
+    Rows whose objects are gone, or whose offsets something else has taken, stay away and are reported.
+    """
+    found: list[UndoReport] = []
+
+    def change(own_id: str) -> Change:
+        prune = _chosen(undoable(archive.catalog.runs()), run_id)
+        coming, lost = _present(archive, _absent(archive, read_document(archive.storage, prune.document)))
+        is_run = pc.equal(coming["kind"], Kind.RUN)
+        runs, rows = coming.filter(is_run), coming.filter(pc.invert(is_run))
+        swap = restore_rows(rows, *_around(archive, rows), run_id=own_id)
+        back = swap.added.filter(pc.is_valid(swap.added["path"]))
+        found[:] = [
+            UndoReport(
+                archive=archive.url,
+                prune=prune.run_id,
+                rows=rows.num_rows - swap.left.num_rows,
+                runs=runs.num_rows,
+                records=pc.sum(back["records"]).as_py() or 0,
+                bytes=pc.sum(back["bytes"]).as_py() or 0,
+                lost=tuple(lost),
+                taken=swap.left.num_rows,
+                applied=apply,
+            )
+        ]
+        return Change(
+            added=pa.concat_tables([swap.added, runs]),
+            removed=swap.removed,
+            # What is lost may be put back from a copy: then the undo can be repeated.
+            statistics={"command": "prune", (_PARTLY if lost else UNDOES): prune.run_id},
+        )
+
+    if not apply:
+        change("")
+        return found[0]
+    done = commit_change(archive, change)
+    return replace(found[0], run_id=done)
+
+
+def undoable(runs: Sequence[Run], *, slack_ms: int = 0) -> list[Prune]:
+    """Prunes within their grace period that were not undone, oldest first."""
+    undone = {run.statistics.get(UNDOES) for run in runs}
+    at = now_ms() - slack_ms
+    return [
+        Prune(
+            run_id=run.run_id,
+            finished_at=run.finished_at,
+            document=run.statistics[UNDO],
+            until_ms=run.statistics[UNDO_UNTIL],
+            statistics=run.statistics,
+        )
+        for run in runs
+        if run.statistics.get(UNDO) and run.run_id not in undone and run.statistics[UNDO_UNTIL] > at
+    ]
+
+
+def _chosen(prunes: Sequence[Prune], run_id: str | None) -> Prune:
+    matching = [each for each in prunes if run_id is None or each.run_id.startswith(run_id)]
+    if not matching or (run_id is not None and len(matching) > 1):
+        what = "no prune" if not matching else f"{len(matching)} prunes"
+        raise UsageError(
+            f"{what} of this archive can be undone" + ("" if run_id is None else f" that {run_id!r} names"),
+            hint="a prune can be undone within its grace period, and once; see 'maxbrod ls --runs'",
+        )
+    return matching[-1]
+
+
+def named_by_undo(storage: Storage, runs: Sequence[Run]) -> set[str]:
+    """Undo documents that are still in force, and every object that they name.
+
+    CorruptDataError: one cannot be read, so that nobody knows what it names.
+    """
+    found: set[str] = set()
+    for prune in undoable(runs, slack_ms=SLACK_MS):
+        found.add(prune.document)
+        found.update(path for path in read_document(storage, prune.document)["path"].to_pylist() if path is not None)
+    return found
+
+
+def _absent(archive: Archive, rows: pa.Table) -> pa.Table:
+    """Rows that the catalog does not have: an undo that could not bring everything back may be repeated."""
+    catalog = archive.catalog
+    return absent_rows(rows, pa.concat_tables([catalog.rows(), catalog.replaced_rows(), catalog.run_rows()]))
+
+
+def _present(archive: Archive, rows: pa.Table) -> tuple[pa.Table, list[str]]:
+    """Rows whose objects exist, and the paths of those that do not."""
+    paths = {path for path in rows["path"].unique().to_pylist() if path is not None}
+    folders = {"/".join(path.split("/")[: 2 if path.startswith("segments/") else 1]) for path in paths}
+    there = {info.path for folder in sorted(folders) for info in archive.storage.list(folder)}
+    lost = sorted(paths - there)
+    gone = pc.is_in(rows["path"], value_set=pa.array(lost, pa.string()))
+    return rows.filter(pc.invert(gone)), lost
+
+
+def _write(storage: Storage, path: str, rows: pa.Table) -> None:
+    stream = pa.BufferOutputStream()
+    pq.write_table(rows.sort_by(SORT_ORDER), stream, compression="zstd", write_page_checksum=True)
+    with storage.at_hand().create(path) as writer:
+        writer.write(memoryview(stream.getvalue()))
+
+
+def read_document(storage: Storage, path: str) -> pa.Table:
+    """The rows of an undo document. CorruptDataError: it is missing or damaged."""
+    try:
+        data = storage.get(path)
+        rows = pq.read_table(pa.BufferReader(pa.py_buffer(data)), page_checksum_verification=True)
+        rows = rows.select(SCHEMA.names).cast(SCHEMA)
+    except ObjectNotFoundError:
+        raise _damaged(storage, path, "it is missing") from None
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise _damaged(storage, path, str(error)) from None
+    fault = find_fault(rows)
+    if fault is not None:
+        raise _damaged(storage, path, f"{fault.column} of row {fault.row} {fault.complaint}")
+    return rows
+
+
+def _damaged(storage: Storage, path: str, why: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"an undo document cannot be read: {why}",
+        object_name=storage.name_of(path),
+        hint="restore the object from a copy or an older object version; until its time is over, nothing is collected",
+    )

@@ -1,0 +1,1 @@
+"""Keeps records from being pruned, compacted by key or erased."""

@@ -1,0 +1,127 @@
+"""`maxbrod hold`: keeps records from being pruned, compacted by key or erased."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from maxbrod.cli.commands import Call, command
+from maxbrod.cli.output import human_time, out, print_json, print_line, table
+from maxbrod.errors import UsageError
+from maxbrod.hold.options import HoldOptions
+from maxbrod.options import PLACE, JsonOption
+
+if TYPE_CHECKING:
+    from maxbrod.archive.holds import Hold
+    from maxbrod.archive.opening import Archive
+
+app = typer.Typer(no_args_is_help=True, help="Holds: records that nothing prunes, compacts by key or erases.")
+_SHARED = (*PLACE, JsonOption)
+
+
+@app.command()
+@command("hold", HoldOptions, after=_SHARED, without=["id", "all"])
+def add(call: Call[HoldOptions]) -> None:
+    """Hold records: of topics, of a time range, or of a run. A record is held if it matches all that is given.
+
+    Whole segments are held: those that have, or may have, a matching record. A held run stays too.
+
+    For example:
+
+      maxbrod hold add -a /backups/kafka --topic 'payments-*' --since 2026-01-01T00:00Z --why 'audit 4711'
+
+      maxbrod hold add -a /backups/kafka --run latest --why 'before the migration'
+    """
+    from maxbrod.archive.holds import add_hold  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.archive.incarnations import select_names  # noqa: PLC0415
+    from maxbrod.archive.words import parse_time_ms  # noqa: PLC0415
+
+    options = call.options
+    if not (options.topics or options.since or options.until or options.run):
+        raise UsageError("nothing says what to hold", hint="give --topic, --since, --until or --run; '*' is all topics")
+    archive = _open(call)
+    select_names({each.topic for each in archive.catalog.positions().values()}, options.topics, may_come=True)
+    hold = add_hold(
+        archive,
+        who=_who(options),
+        why=_why(options),
+        topics=options.topics,
+        since_ms=None if options.since is None else parse_time_ms(options.since),
+        until_ms=None if options.until is None else parse_time_ms(options.until),
+        run=options.run,
+    )
+    if call.as_json:
+        print_json(asdict(hold))
+    else:
+        print_line(f"hold {hold.id} is in force: {_what(hold)}")
+
+
+@app.command(name="list")
+@command("hold", HoldOptions, after=_SHARED, without=["id", "topics", "since", "until", "run", "who", "why"])
+def list_(call: Call[HoldOptions]) -> None:
+    """List the holds in force, with --all released ones as well."""
+    from maxbrod.archive.holds import read_holds  # noqa: PLC0415 - as above
+    from maxbrod.archive.opening import open_archive  # noqa: PLC0415
+
+    archive = open_archive(call.archive, call.config.storage, layout=call.config.layout)
+    holds = [each for each in read_holds(archive.storage) if call.options.all or each.released is None]
+    if call.as_json:
+        print_json({"archive": archive.url, "holds": [asdict(each) for each in holds]})
+        return
+    if holds:
+        shown = table("Holds", "*hold", "since", "who", "what", "why", "released")
+        for each in holds:
+            released = (
+                each.released and f"{human_time(each.released.at_ms)} by {each.released.who}: {each.released.why}"
+            )
+            shown.add_row(each.id, human_time(each.at_ms), each.who, _what(each), each.why, released or "")
+        out.print(shown)
+    print_line(f"{sum(each.released is None for each in holds):,} holds are in force")
+
+
+@app.command()
+@command("hold", HoldOptions, after=_SHARED, without=["all", "topics", "since", "until", "run"])
+def release(call: Call[HoldOptions]) -> None:
+    """Release a hold. Who released it, and why, stays on record."""
+    from maxbrod.archive.holds import release_hold  # noqa: PLC0415 - as above
+
+    if call.options.id is None:
+        raise UsageError("no hold is named", hint="see 'maxbrod hold list'")
+    hold = release_hold(_open(call), call.options.id, who=_who(call.options), why=_why(call.options))
+    if call.as_json:
+        print_json(asdict(hold))
+    else:
+        print_line(f"hold {hold.id} is released: {_what(hold)}")
+
+
+def _open(call: Call[HoldOptions]) -> Archive:
+    from maxbrod.archive.opening import open_archive, open_for_writing  # noqa: PLC0415 - as above
+
+    opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
+    return opened if opened.survey is not None else open_for_writing(call.archive, call.config.storage)
+
+
+def _who(options: HoldOptions) -> str:
+    if options.who:
+        return options.who
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise UsageError("this user has no name", hint="say who you are: --who NAME") from None
+
+
+def _why(options: HoldOptions) -> str:
+    if not options.why:
+        raise UsageError("--why is missing", hint="say why, for those who find the hold in years: --why TEXT")
+    return options.why
+
+
+def _what(hold: Hold) -> str:
+    parts = [", ".join(hold.topics) or "all topics"]
+    parts += [f"records from {human_time(hold.since_ms)} on"] if hold.since_ms is not None else []
+    parts += [f"records before {human_time(hold.until_ms)}"] if hold.until_ms is not None else []
+    parts += [f"as run {hold.run_id} left it"] if hold.run_id is not None else []
+    return "; ".join(parts)
