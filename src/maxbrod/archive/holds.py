@@ -251,7 +251,8 @@ def _document(data: bytes) -> dict[str, Any]:
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
-    return f"{crc32c(json.dumps(document, sort_keys=True, separators=(',', ':')).encode()):08x}"
+    text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    return f"{crc32c(np.frombuffer(text, np.uint8)):08x}"
 
 
 def _unreadable(why: str) -> CorruptDataError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,7 @@ from maxbrod.check.options import CheckOptions
 from maxbrod.check.problems import Verdict
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import ending, human_bytes, human_time, print_json, print_line
-from maxbrod.errors import UsageError
+from maxbrod.errors import RefusedError, UsageError
 from maxbrod.model import now_ms
 from maxbrod.options import PLACE, JsonOption, SparkOptions
 
@@ -51,7 +52,7 @@ def check(call: Call[CheckOptions]) -> None:
 
       maxbrod check -a s3://backups/kafka --deep --sample 5%
 
-      maxbrod check -a /backups/of-another-tool --repair
+      maxbrod check -a s3://backups/kafka --repair
     """
     from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.check.run import check_archive  # noqa: PLC0415
@@ -60,7 +61,7 @@ def check(call: Call[CheckOptions]) -> None:
     part = None if options.sample is None else _part(options.sample)
     deep = options.deep or part is not None
     if options.repair:
-        _repair(open_archive(call.archive, config.storage, layout=config.layout))
+        _repair(open_archive(call.archive, config.storage, layout=config.layout), yes=options.yes, quiet=as_json)
     opened = open_archive(call.archive, config.storage, layout=config.layout)
     if opened.survey is not None:
         _check_foreign(opened, config, options.topics, deep=deep, as_json=as_json)
@@ -98,11 +99,43 @@ def _record(archive: Archive, verdict: Verdict, deep: DeepCheckReport | None, st
     return record_proof(archive.storage, proof)
 
 
-def _repair(opened: Archive) -> None:
+def _repair(opened: Archive, *, yes: bool, quiet: bool) -> None:
     from maxbrod.check.foreign import repair_foreign  # noqa: PLC0415 - as above
 
+    if opened.survey is None:
+        _accept_missing(opened, yes=yes, quiet=quiet)
+        return
     for fault in repair_foreign(opened):
         print_line(f"{'lost' if fault.fatal else 'repaired'}: {fault.path}: {fault.message}")
+
+
+def _accept_missing(opened: Archive, *, yes: bool, quiet: bool) -> None:
+    """Objects that are gone become gaps, if the user agrees: their records are lost."""
+    from maxbrod.archive.opening import open_for_writing  # noqa: PLC0415 - as above
+    from maxbrod.check.repairing import accept_missing, find_missing  # noqa: PLC0415
+
+    missing = find_missing(opened)
+    objects = missing.objects
+    if not objects:
+        return
+    if not quiet:
+        for path in objects[:_PROBLEMS_SHOWN]:
+            print_line(f"missing: {path}")
+        if len(objects) > _PROBLEMS_SHOWN:
+            print_line(f"and {len(objects) - _PROBLEMS_SHOWN:,} more")
+    what = (
+        f"{missing.rows.num_rows:,} segments with {missing.records:,} records and {missing.runs.num_rows:,} snapshots"
+    )
+    if not yes and (quiet or not sys.stdin.isatty() or not typer.confirm(f"Give up {what}?", default=False)):
+        raise RefusedError(
+            f"{what} are missing, and nobody has agreed to give them up",
+            object_name=opened.url,
+            hint="restore the objects from a copy or from older object versions; or say --repair --yes: their offsets "
+            "become gaps 'pruned', and everything else can be used as before",
+        )
+    run_id = accept_missing(open_for_writing(opened.url, opened.options))
+    if not quiet:
+        print_line(f"{what} are gaps 'pruned' now; if the objects come back: 'maxbrod prune --undo {run_id} --apply'")
 
 
 def _check_foreign(archive: Archive, config: Config, patterns: Sequence[str], *, deep: bool, as_json: bool) -> None:

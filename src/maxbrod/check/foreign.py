@@ -104,8 +104,5 @@ def check_foreign(
 def repair_foreign(archive: Archive) -> list[Fault]:
     """Repair indexes that are wrong or missing. UsageError if the layout has nothing to repair."""
     if archive.survey is None:
-        raise UsageError(
-            "our own layout has nothing to repair: restore damaged objects from a copy, or back the topics up again",
-            object_name=archive.url,
-        )
+        raise UsageError("this archive is in our own layout", object_name=archive.url)
     return repair_of(archive.survey.layout)(open_storage(archive.url, archive.options))

@@ -18,5 +18,10 @@ class CheckOptions(Options):
         False
     )
     repair: Annotated[
-        bool, Option("In other layouts: first repair what can be repaired, such as wrong or missing indexes.")
+        bool,
+        Option(
+            "First put right what can be: objects that something else has deleted become gaps 'pruned', after a "
+            "confirmation; in other layouts, wrong or missing indexes are written again."
+        ),
     ] = False
+    yes: Annotated[bool, Option("With --repair: do not ask for confirmation.", flags=("--yes", "-y"))] = False
