@@ -87,7 +87,7 @@ def test_a_conversion_into_an_archive_keeps_what_that_knew_and_the_source_has_lo
     source = archive_of(replace(local_place, url=str(tmp_path / "source")), ONE)
     target = NativeTarget(local_place.url, local_place.options, WriteOptions(), run_id="run-9")
     target._committed = True
-    target.finish(find_moment(source.storage, source.catalog.runs(), None), (), started_at_ms=0)
+    target.finish(find_moment(source.storage, source.catalog.runs(), None), (), failed=(), started_at_ms=0)
     archive = local_place.open()
     moment = find_moment(archive.storage, archive.catalog.runs(), None)
     assert (moment.run and moment.run.run_id, moment.lost) == ("run-9", {"A": "run-0"})

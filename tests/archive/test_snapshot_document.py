@@ -174,7 +174,7 @@ STATE = ClusterState(
 
 
 def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Of every value in a document; what tells its format is another matter."""
+    """The path of every value in a document, except those that say its format."""
     inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     return [path, *(each for key, value in inner if key not in _FORMATS for each in places(value, (*path, key)))]
 

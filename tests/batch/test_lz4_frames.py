@@ -19,7 +19,7 @@ NOISE = np.random.default_rng(7).integers(0, 256, 500, np.uint8)
 
 
 def found(*frames: bytes) -> list[bool]:
-    """Of frames that stand one after another, which are one block; those must unpack to what they hold."""
+    """Which of these adjacent frames are one block; such a block must unpack to what its frame holds."""
     data = np.frombuffer(b"".join(frames), np.uint8)
     ends = np.cumsum([len(frame) for frame in frames])
     first, last = find_lz4_blocks(data, ends - [len(frame) for frame in frames], ends)

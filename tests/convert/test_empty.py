@@ -11,7 +11,10 @@ from given_records import Given, batch
 from convert.engine import convert
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.errors import EXIT_REFUSED
+from maxbrod.check.foreign import check_foreign
+from maxbrod.errors import EXIT_REFUSED, CorruptDataError
+from maxbrod.inspect.listing import list_topics
+from maxbrod.inspect.showing import show_topic
 from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, NATIVE, layout_of
 from maxbrod.model import TopicPartition
@@ -92,3 +95,35 @@ def test_a_name_too_long_for_a_file_is_refused_by_its_length_and_no_damage(tmp_p
     assert report.topics[0].equal is None
     longest = archive(tmp_path / "longest", records=5, topics={"a" * 227: 1})
     assert convert(longest, tmp_path / "fits", "avro").exit_code == 0
+
+
+@pytest.mark.parametrize("layout", FOREIGN)
+def test_empty_topics_of_a_layout_are_listed_counted_and_shown(layout: str, tmp_path: Path) -> None:
+    convert(archive(tmp_path / "source", records=5), tmp_path / "there", layout)
+    opened = open_archive(str(tmp_path / "there"))
+    listed = list_topics(opened).topics
+    assert {each.topic: (each.partitions, each.records) for each in listed} == {"empty": (3, 0), "full": (2, 5)}
+    checked = check_foreign(opened)
+    assert (checked.topics, checked.partitions, checked.partitions_without_records) == (2, 5, 4)
+    shown = show_topic(opened, "empty").topics[0]
+    assert [each.end_offset for each in shown.partitions] == [0, 0, 0]
+
+
+# The layout binlog cannot tell: its index of a partition exists before the first segment.
+@pytest.mark.parametrize("layout", [each for each in FOREIGN if each != "binlog"])
+def test_a_topic_that_was_not_converted_is_not_taken_for_an_empty_one(layout: str, tmp_path: Path) -> None:
+    source = archive(tmp_path / "source", records=5)
+    (segment,) = source.rglob("*segment*")
+    segment.write_bytes(segment.read_bytes()[:-9])
+    assert convert(source, tmp_path / "there", layout).exit_code
+    assert topics_in(tmp_path / "there") == {"empty": 3}
+
+
+@pytest.mark.parametrize("number", ["partition_count", "replication_factor"])
+def test_impossible_numbers_of_a_topic_fill_no_memory(number: str, tmp_path: Path) -> None:
+    convert(archive(tmp_path / "source", records=5), tmp_path / "there", "parquet")
+    facts = json.loads((tmp_path / "there" / "maxbrod.json").read_text())
+    facts["topics"]["empty"][number] = 1 << 60
+    (tmp_path / "there" / "maxbrod.json").write_text(json.dumps(facts))
+    with pytest.raises(CorruptDataError, match="empty"):
+        open_archive(str(tmp_path / "there")).catalog.rows()

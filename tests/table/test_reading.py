@@ -116,7 +116,7 @@ def test_a_millisecond_in_a_thousand_segments_needs_fewer_than_three_objects(tmp
 
 
 def test_a_record_older_than_the_first_of_its_batch_is_never_missed(tmp_path: Path) -> None:
-    """Of segments that nobody has looked into, and of those that somebody has."""
+    """In segments without a recorded look, and in segments with one."""
     late = [Record(offset=5, timestamp=9000, key=None, value=b""), Record(offset=6, timestamp=1, key=None, value=b"")]
     for look in (None, Look()):
         archive = tmp_path / f"archive-{look is None}"

@@ -16,7 +16,7 @@ from maxbrod.storage.opening import open_storage
 from maxbrod.storage.overlay import OWN_FOLDER, without_own
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from maxbrod.config import StorageConfig
     from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, TopicState
@@ -95,9 +95,20 @@ class ForeignTarget:
                 hint="give --accept-loss to write without it, or use maxbrod's own layout, which loses nothing",
             )
 
-    def publish(self, written: Sequence[ForeignSegment], facts: ClusterFacts) -> None:
-        """Make the segments part of the archive, and survey it again."""
-        self._layout.publish(self._storage, self.survey, written, self._options, _with_lost(facts, self.survey))
+    def publish(
+        self, written: Sequence[ForeignSegment], facts: ClusterFacts, *, unfinished: Collection[str] = ()
+    ) -> None:
+        """Make the segments part of the archive, and survey it again.
+
+        `unfinished`: topics whose records are not all there. Without a segment such a topic would look like an empty
+        one, so it is left out.
+        """
+        held = {each.topic for each in self.survey.positions} | {each.where.topic for each in written}
+        left_out = set(unfinished) - held
+        known = {name: each for name, each in facts.topics.items() if name not in left_out}
+        empty = tuple(each for each in facts.empty if each.topic not in left_out)
+        completed = _with_lost(replace(facts, topics=known, empty=empty), self.survey)
+        self._layout.publish(self._storage, self.survey, written, self._options, completed)
         self.survey = self._look()
 
     def remember(self, starts: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.catalog.rows import Gap, Run, Segment
+from maxbrod.errors import CorruptDataError
 from maxbrod.kafka.state.access_names import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
 from maxbrod.kafka.state.cluster_state import (
     Acl,
@@ -30,7 +31,7 @@ from maxbrod.kafka.state.cluster_state import (
 from maxbrod.layouts.coverage import by_partition
 from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.travelling import describe
-from maxbrod.model import GapReason, PartitionId, topic_id_text
+from maxbrod.model import GapReason, PartitionId, TopicPartition, topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,12 +39,14 @@ if TYPE_CHECKING:
     from maxbrod.catalog.rows import Row
     from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignGroup, ForeignSegment, ForeignTopic, Survey
     from maxbrod.layouts.foreign_cluster import ForeignCluster
-    from maxbrod.model import TopicPartition
 
 RUN_ID: Final = "survey"
 SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"
 _NUMBER: Final = re.compile(r"[0-9]+")
 _REASONS: Final = {str(each): each for each in GapReason}
+_PARTITIONS_MAX: Final = 1_000_000
+_REPLICAS_MAX: Final = 32_767
+"""Kafka's own limit. For partitions it has none; no cluster has a million."""
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
@@ -73,13 +76,17 @@ def rows_of(survey: Survey) -> list[Row]:
 
 def snapshot_of(survey: Survey) -> Snapshot:
     """What the archive holds of its cluster, as our own runs record it."""
-    counts: dict[str, int] = {name: topic.partition_count or 0 for name, topic in survey.topics.items()}
+    counts = {name: _checked_count(survey, topic) for name, topic in survey.topics.items()}
     for where in (*survey.positions, *(each.where for each in survey.segments)):
         counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
     ends = {_id(survey, where): end for where, end in survey.positions.items()}
     for segment in survey.segments:
         known = _id(survey, segment.where)
         ends[known] = max(ends.get(known, 0), segment.end_offset)
+    for where in partitions_without_records(survey):
+        # Lost segments may have been all that there was of it.
+        lost = (each.end_offset for each in survey.gaps if each.where == where)
+        ends[_id(survey, where)] = max(lost, default=0)
     state = ClusterState(
         cluster_id=survey.cluster_id,
         taken_at_ms=survey.taken_at_ms or 0,
@@ -98,6 +105,32 @@ def snapshot_of(survey: Survey) -> Snapshot:
         ends=ends,
         topics={topic_id_in(survey, name): name for name in counts},
     )
+
+
+def _checked_count(survey: Survey, topic: ForeignTopic) -> int:
+    """CorruptDataError: the numbers of a topic are impossible, and would fill the memory."""
+    for what, count, most in (
+        ("partitions", topic.partition_count, _PARTITIONS_MAX),
+        ("replicas", topic.replication_factor, _REPLICAS_MAX),
+    ):
+        if count is not None and not 0 <= count <= most:
+            raise CorruptDataError(
+                f"the archive says that a topic has {count:,} {what}; {most:,} is the most",
+                operation=f"read the layout {survey.layout}",
+                object_name=topic.name,
+            )
+    return topic.partition_count or 0
+
+
+def partitions_without_records(survey: Survey) -> list[TopicPartition]:
+    """Partitions that the archive knows only by the partition counts of its topics."""
+    known = {*survey.positions, *(each.where for each in survey.segments)}
+    counted = (
+        TopicPartition(topic=name, partition=partition)
+        for name, topic in survey.topics.items()
+        for partition in range(topic.partition_count or 0)
+    )
+    return [where for where in counted if where not in known]
 
 
 def _id(survey: Survey, where: TopicPartition) -> PartitionId:

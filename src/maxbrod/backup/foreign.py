@@ -111,7 +111,7 @@ class ForeignBackup(BackupBase):
         self.lags = _lags(observed, progress.ends)
         progress = self._write(run_id, progress, observed, facts)
         if not progress.objects:
-            self.target.publish((), facts)
+            self.target.publish((), facts, unfinished=_unfinished(self.lags))
         self._move_on(observed, progress, began_at_ms=started_at_ms)
         return BackupReport(
             run_id=run_id,
@@ -229,9 +229,10 @@ class ForeignBackup(BackupBase):
             tasks = spread([(each.bytes, self._item(where, each)) for where, each in wave.items()], self._parallelism())
             done = run_transfer_job(self._spark(), settings, tasks)
             progress, segments = _after_wave(progress, done)
-            self.target.publish(segments, facts)
+            lags = _lags(observed, progress.ends)
+            self.target.publish(segments, facts, unfinished=_unfinished(lags))
             # Only now is the wave published; an error in `publish` leaves the lags as they were.
-            self.lags = _lags(observed, progress.ends)
+            self.lags = lags
             bytes_done += sum(each.bytes for each in wave.values())
         return progress
 
@@ -298,6 +299,10 @@ def _lags(observed: Observed, ends: Mapping[TopicPartition, int]) -> dict[str, i
         lag = max(state.high_watermark - ends.get(state.where, state.log_start), 0)
         lags[state.topic] = add_up((lags[state.topic], lag))
     return {**lags, **dict.fromkeys(observed.unanswered.values())}
+
+
+def _unfinished(lags: Mapping[str, int | None]) -> set[str]:
+    return {topic for topic, lag in lags.items() if lag != 0}
 
 
 def _diverged(state: PartitionState, held: int) -> Notice:

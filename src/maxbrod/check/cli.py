@@ -158,12 +158,17 @@ def _check_foreign(archive: Archive, config: Config, patterns: Sequence[str], *,
         for doubt in report.doubts[:_PROBLEMS_SHOWN]:
             print_line(f"not known: {doubt}")
         print_line(
-            f"layout {report.layout}: {report.topics:,} topics, {report.partitions:,} partitions, "
+            f"layout {report.layout}: {report.topics:,} topics, {report.partitions:,} partitions"
+            f"{_without_records(report.partitions_without_records)}, "
             f"{report.segments:,} segments with {report.records:,} records and {human_bytes(report.bytes)}"
         )
         print_line(_foreign_words(report))
     if report.exit_code:
         raise typer.Exit(report.exit_code)
+
+
+def _without_records(partitions: int) -> str:
+    return f" ({partitions:,} without any record)" if partitions else ""
 
 
 def _part(text: str) -> float:
@@ -202,7 +207,7 @@ def _print(report: CheckReport, found: DeepCheckReport | None) -> None:
     if len(problems) > _PROBLEMS_SHOWN:
         print_line(f"and {len(problems) - _PROBLEMS_SHOWN:,} more: see --json")
     _print_runs(report)
-    without = f" ({report.partitions_without_rows:,} without any record)" if report.partitions_without_rows else ""
+    without = _without_records(report.partitions_without_rows)
     print_line(
         f"{report.topics:,} topics, {report.partitions:,} partitions{without}, {report.objects:,} objects with "
         f"{human_bytes(report.bytes)}, {report.snapshots:,} snapshots ({report.snapshots_read:,} read)"

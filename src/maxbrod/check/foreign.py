@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from maxbrod.archive.surveyed import partitions_without_records
 from maxbrod.check.job import check_segments
 from maxbrod.check.problems import Verdict
 from maxbrod.engine.progress import Progress, silent
@@ -32,6 +33,7 @@ class ForeignCheckReport:
     layout: str
     topics: int
     partitions: int
+    partitions_without_records: int
     segments: int
     records: int
     bytes: int
@@ -86,11 +88,15 @@ def check_foreign(
             known = {(each.path, each.offset) for each in faults}
             found = check_segments(opened, archive.url, archive.options, tasks, on_done=report)
             faults += [each for each in found if (each.path, each.offset) not in known]
+    known = {*survey.positions, *(each.where for each in survey.segments), *partitions_without_records(survey)}
     return ForeignCheckReport(
         archive=archive.url,
         layout=survey.layout,
-        topics=len({each.topic for each in survey.positions} | {each.where.topic for each in survey.segments}),
-        partitions=len({*survey.positions, *(each.where for each in survey.segments)}),
+        topics=len({each.topic for each in known}),
+        partitions=len(known),
+        partitions_without_records=len(
+            known - {each.where for each in survey.segments if each.end_offset > each.base_offset}
+        ),
         segments=len(survey.segments),
         records=sum(each.records or 0 for each in survey.segments),
         bytes=sum(each.bytes for each in survey.segments),

@@ -207,7 +207,7 @@ def _value(value: Any) -> str:  # noqa: ANN401 - any default
 
 @cache
 def json_schema() -> dict[str, Any]:
-    """Of the whole file, for editors. Java client properties are allowed in `kafka`, and checked when it is read."""
+    """The schema of the file, for editors. Java properties are allowed in `kafka`, and checked when it is read."""
     schema = Config.model_json_schema(mode="validation")
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     kafka = schema["$defs"]["KafkaConfig"]

@@ -126,7 +126,12 @@ class Convert:
         for topic, count in self._source.topics().items():
             self._counts[topic].partitions = max(self._counts[topic].partitions, count)
         if ended:
-            self._target.finish(self._source.moment_for(whole), self._source.empty(whole), started_at_ms=started_at_ms)
+            self._target.finish(
+                self._source.moment_for(whole),
+                self._source.empty(whole),
+                failed={each.topic for each in self._failures if each.topic is not None},
+                started_at_ms=started_at_ms,
+            )
             self._notices += self._vanished()
             # Transformed records differ on purpose.
             if self._request.verify and whole and self._request.transform is None:

@@ -56,10 +56,12 @@ class Target(Protocol):
     def withdraw(self, ids: Collection[PartitionId]) -> None:
         """Remove what this conversion has published of these partitions, if the layout can do so."""
 
-    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
+    def finish(
+        self, moment: Moment, empty: Sequence[TopicPartition], *, failed: Collection[str], started_at_ms: int
+    ) -> None:
         """Record what is known of the cluster. The snapshot has the ends of partitions without rows.
 
-        `empty`: partitions that never had a record.
+        `empty`: partitions that never had a record. `failed`: topics that were not converted completely.
         """
 
     def partition_count(self, topic: str) -> int | None:
@@ -146,9 +148,11 @@ class NativeTarget:
         del topic
         return None
 
-    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
+    def finish(
+        self, moment: Moment, empty: Sequence[TopicPartition], *, failed: Collection[str], started_at_ms: int
+    ) -> None:
         """The ends of partitions with rows are those of the target: the source may have more."""
-        del empty
+        del empty, failed
         snapshot = moment.snapshot
         if snapshot is None or not self._committed:
             return
@@ -220,7 +224,7 @@ class OtherTarget:
             for row in part.rows
             if isinstance(row, Gap)
         ]
-        self._target.publish(segments, replace(self._facts, gaps=tuple(gaps)))
+        self._target.publish(segments, replace(self._facts, gaps=tuple(gaps)), unfinished=self._facts.topics.keys())
 
     def withdraw(self, ids: Collection[PartitionId]) -> None:
         """Published segments stay: the conversion continues after them."""
@@ -230,7 +234,9 @@ class OtherTarget:
         held = [each.partition + 1 for each in self._target.survey.positions if each.topic == topic]
         return max([0 if known is None else known.partition_count or 0, *held])
 
-    def finish(self, moment: Moment, empty: Sequence[TopicPartition], *, started_at_ms: int) -> None:
+    def finish(
+        self, moment: Moment, empty: Sequence[TopicPartition], *, failed: Collection[str], started_at_ms: int
+    ) -> None:
         """The waves have published all records; this adds groups and empty partitions."""
         del moment, started_at_ms
-        self._target.publish((), replace(self._facts, empty=tuple(empty)))
+        self._target.publish((), replace(self._facts, empty=tuple(empty)), unfinished=failed)

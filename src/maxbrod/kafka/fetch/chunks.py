@@ -46,7 +46,7 @@ class Selection:
     """The leader epoch of the newest batch of the response."""
     data: NDArray[np.uint8]
     headers: BatchHeaders
-    """Of `data`."""
+    """The headers of `data`."""
     found: FetchedPartition
 
     def checked(self, object_name: str) -> Chunk:
