@@ -1,8 +1,8 @@
 """Puts an archive in order from which something else has deleted objects, such as a lifecycle rule of a bucket.
 
 Their offsets become gaps `pruned`, and runs whose snapshots are gone are no longer points in time. Only what is missing
-is touched: what is damaged stays as it is. An undo document keeps the rows, so that `prune --undo` brings them back if the
-objects come back from a copy or from older object versions.
+is touched: what is damaged stays as it is. An undo document keeps the rows. If the objects come back, from a copy or
+from older object versions, `prune --undo` brings the rows back.
 """
 
 from __future__ import annotations
