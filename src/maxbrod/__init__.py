@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from maxbrod.backup.functions import backup as backup
     from maxbrod.backup.report import BackupReport as BackupReport
+    from maxbrod.compact.functions import compact as compact
+    from maxbrod.compact.report import CompactReport as CompactReport
     from maxbrod.compare.functions import compare as compare
     from maxbrod.compare.report import CompareReport as CompareReport
     from maxbrod.errors import MaxbrodError as MaxbrodError
@@ -34,11 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackupReport",
+    "CompactReport",
     "CompareReport",
     "MaxbrodError",
     "RestoreReport",
     "__version__",
     "backup",
+    "compact",
     "compare",
     "query",
     "register",
@@ -51,10 +55,12 @@ __version__: Final = version("maxbrod")
 
 _HOMES: Final = {
     "BackupReport": "maxbrod.backup.report",
+    "CompactReport": "maxbrod.compact.report",
     "CompareReport": "maxbrod.compare.report",
     "MaxbrodError": "maxbrod.errors",
     "RestoreReport": "maxbrod.restore.report",
     "backup": "maxbrod.backup.functions",
+    "compact": "maxbrod.compact.functions",
     "compare": "maxbrod.compare.functions",
     "query": "maxbrod.query.functions",
     "register": "maxbrod.table.registering",

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, Valid
 
 from maxbrod.backup.options import BackupOptions
 from maxbrod.check.options import CheckOptions
+from maxbrod.compact.options import CompactOptions
 from maxbrod.compare.options import CompareOptions
 from maxbrod.convert.options import ConvertOptions
 from maxbrod.drill.options import DrillOptions
@@ -232,6 +233,7 @@ class Config(_Settings):
     check: CheckOptions = CheckOptions()
     query: QueryOptions = QueryOptions()
     convert: ConvertOptions = ConvertOptions()
+    compact: CompactOptions = CompactOptions()
     gc: GcOptions = GcOptions()
     prune: PruneOptions = PruneOptions()
     hold: HoldOptions = HoldOptions()

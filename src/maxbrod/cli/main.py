@@ -14,6 +14,7 @@ from maxbrod.bench import cli as bench
 from maxbrod.check import cli as check
 from maxbrod.cli.log import showing_log, warnings_on_stderr
 from maxbrod.cli.output import print_error, speaking
+from maxbrod.compact import cli as compact
 from maxbrod.compare import cli as compare
 from maxbrod.convert import cli as convert
 from maxbrod.demo import cli as demo
@@ -54,6 +55,7 @@ app.command(name="show")(show.show)
 app.command(name="check")(check.check)
 app.command(name="query")(query.query)
 app.command(name="convert")(convert.convert)
+app.command(name="compact")(compact.compact)
 app.command(name="gc")(gc.gc)
 app.command(name="prune")(prune.prune)
 app.add_typer(hold.app, name="hold")

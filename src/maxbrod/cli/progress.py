@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from maxbrod.engine.progress import OnProgress, Progress
 
-_MEASURED: Final = frozenset({"reading", "restoring", "comparing"})
+_MEASURED: Final = frozenset({"reading", "restoring", "comparing", "merging"})
 
 
 @contextmanager

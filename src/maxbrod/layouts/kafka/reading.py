@@ -83,16 +83,18 @@ def read_logs(
     request_bytes: int = REQUEST_BYTES,
     check_crc: bool = True,
     ahead: Executor | None = None,
+    on_stored: Callable[[NDArray[np.uint8]], None] | None = None,
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
     """The same in parts of whole batches, each with its headers. Uses about `request_bytes` of memory at a time.
 
-    With `ahead`, the next part is fetched while the caller uses the current one.
+    With `ahead`, the next part is fetched while the caller uses the current one. `on_stored` gets the stored bytes, in
+    order, before they are checked.
     """
     with _about(storage, stored):
         digest, size = Digest(), 0
         fetched = _parts(storage, stored, request_bytes, ahead)
         frames = FrameDecoder(stored.raw_bytes) if is_framed(stored.path) else None
-        parts = _log(fetched, digest, frames)
+        parts = _log(fetched, digest, frames, on_stored)
         try:
             for data, headers in _whole_batches(parts, check_crc=check_crc):
                 size += headers.end
@@ -141,11 +143,18 @@ def _available(storage: Storage, path: str, start: int, size: int) -> Part:
         return storage.get_range(path, start, there) if there else memoryview(b""), error
 
 
-def _log(parts: Iterable[memoryview], digest: Digest, frames: FrameDecoder | None) -> Iterator[NDArray[np.uint8]]:
+def _log(
+    parts: Iterable[memoryview],
+    digest: Digest,
+    frames: FrameDecoder | None,
+    on_stored: Callable[[NDArray[np.uint8]], None] | None,
+) -> Iterator[NDArray[np.uint8]]:
     """The log, split anywhere."""
     for part in parts:
         data = np.frombuffer(part, np.uint8)
         digest.add(data)
+        if on_stored is not None:
+            on_stored(data)
         if frames is None:
             yield data
         else:

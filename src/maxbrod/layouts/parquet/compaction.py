@@ -9,12 +9,19 @@ levels cover are deleted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from maxbrod.errors import CorruptDataError, ObjectExistsError, UnsupportedFormatError, UsageError, naming
+from maxbrod.errors import (
+    CorruptDataError,
+    MaxbrodError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    UnsupportedFormatError,
+    naming,
+)
+from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
 from maxbrod.layouts.parquet.conversion import as_written
 from maxbrod.layouts.parquet.footer import footer_of
@@ -27,34 +34,13 @@ from maxbrod.layouts.parquet.survey import open_found
 from maxbrod.layouts.parquet.writing import compression_of, described, parquet_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable, Iterator, Sequence
+    from collections.abc import Buffer, Callable, Iterable, Iterator, Sequence
 
     from maxbrod.layouts.foreign import Survey
     from maxbrod.storage.interface import ObjectInfo, Storage, Writer
 
 _GROUP_BYTES: Final = 64 << 20
 """The size of a row group before compression, which is held in memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionLimits:
-    """Which segments to merge. The defaults are the tool's."""
-
-    level_min: int = 0
-    level_max: int = 0
-    age_ms_min: int = 3_600_000
-    segments_min: int = 10
-    bytes_min: int = 1 << 30
-    segments_max: int = 10_000
-    bytes_max: int = 4 << 30
-    delete: bool = True
-
-    def __post_init__(self) -> None:
-        pairs = ((self.level_min, self.level_max), (self.segments_min, self.segments_max))
-        if self.segments_min < 2 or self.age_ms_min < 0 or any(least > most for least, most in pairs):
-            raise UsageError(f"segments cannot be compacted within {self}")
-        if not 1 <= self.bytes_min <= self.bytes_max:
-            raise UsageError(f"segments cannot be compacted within {self.bytes_min} to {self.bytes_max} bytes")
 
 
 def compact(
@@ -70,15 +56,49 @@ def compact(
     May be repeated at any time, also after a crash. Two simultaneous compactions do the work twice, without harm.
     """
     limits = limits or CompactionLimits()
+    return [
+        segment
+        for folder in partition_folders(survey.segments)
+        for segment in compact_folder(storage, folder, limits, now_ms=now_ms, options=options)
+    ]
+
+
+def partition_folders(segments: Iterable[ForeignSegment]) -> list[str]:
+    """The folders of the partitions that these segments belong to."""
+    return sorted({_partition_folder(segment) for segment in segments})
+
+
+def compact_folder(
+    storage: Storage,
+    folder: str,
+    limits: CompactionLimits,
+    *,
+    now_ms: int,
+    options: WriteOptions | None = None,
+    on_damage: Callable[[Sequence[SegmentRange], MaxbrodError], None] | None = None,
+) -> list[ForeignSegment]:
+    """The same for one partition. With `on_damage`, a run that cannot be read is reported and stays as it is."""
     compression = compression_of(options or WriteOptions())
-    merged: list[ForeignSegment] = []
-    for folder in sorted({_partition_folder(segment) for segment in survey.segments}):
-        objects = _objects(storage, folder)
-        runs = plan_runs(objects, limits, now_ms=now_ms)
-        merged.extend(_merge(storage, run, objects, compression) for run in runs)
-        if limits.delete:
-            storage.delete(_superfluous(storage, _objects(storage, folder), limits, now_ms=now_ms))
+    objects = _objects(storage, folder)
+    merged = []
+    for run in plan_runs(objects, limits, now_ms=now_ms):
+        try:
+            merged.append(_merge(storage, run, objects, compression))
+        except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
+            if on_damage is None:
+                raise
+            on_damage(run, error)
+    if limits.delete:
+        storage.delete(_superfluous(storage, _objects(storage, folder), limits, now_ms=now_ms))
     return merged
+
+
+def plan_folder(
+    storage: Storage, folder: str, limits: CompactionLimits, *, now_ms: int
+) -> list[tuple[list[SegmentRange], int]]:
+    """The runs that `compact_folder` would merge now, each with its stored bytes."""
+    objects = _objects(storage, folder)
+    return [(run, _bytes(run, objects)) for run in plan_runs(objects, limits, now_ms=now_ms)]
 
 
 def plan_runs(

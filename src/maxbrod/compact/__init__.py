@@ -1,0 +1,1 @@
+"""Merges small segments into large ones, without changing a record or an offset."""

@@ -1,0 +1,105 @@
+"""`maxbrod compact`: few large segments instead of many small ones."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from maxbrod.cli.commands import Call, command
+from maxbrod.cli.output import human_bytes, out, print_json, print_line, table
+from maxbrod.compact.options import CompactOptions
+from maxbrod.options import PLACE, JsonOption, QuietOption, SparkOptions
+
+if TYPE_CHECKING:
+    from maxbrod.compact.report import CompactFault, CompactReport
+
+_FAULTS_SHOWN: Final = 20
+
+
+@command("compact", CompactOptions, before=PLACE, after=(SparkOptions, QuietOption, JsonOption))
+def compact(call: Call[CompactOptions]) -> None:
+    """Merge many small segments into few large ones. No record and no offset changes.
+
+    Spark copies whole batches in order of offsets and checks every one of them; records are decoded only with
+    --recompress zstd. One commit replaces the segments. Restores, queries and streams that are under way are not
+    disturbed: 'maxbrod gc' deletes the old objects after its grace time. If a segment is damaged, the segments that
+    would be merged with it stay as they are, and the exit code is 4. In the layout parquet, segments are merged as
+    kafka-replicator does it.
+
+    For example:
+
+      maxbrod compact -a /backups/kafka --dry-run
+
+      maxbrod compact -a s3://backups/kafka --min-segment-size 64MiB
+
+      maxbrod compact -a s3://backups/kafka --topic 'orders-*' --min-level 1 --max-level 1 --min-segment-age 30d
+    """
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
+    from maxbrod.compact.run import compact_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+
+    stop = threading.Event()
+    shown = not (call.quiet or call.as_json)
+    with stopping_by_signals(stop), progress_bar(shown=shown) as on_progress:
+        report = compact_archive(call.config, on_progress=on_progress, stop=stop)
+    if call.as_json:
+        print_json(report.as_dict())
+    else:
+        _print(report, quiet=call.quiet)
+    raise typer.Exit(report.exit_code)
+
+
+def _print(report: CompactReport, *, quiet: bool) -> None:
+    for fault in report.faults[:_FAULTS_SHOWN]:
+        _print_fault(fault)
+    if len(report.faults) > _FAULTS_SHOWN:
+        print_line(f"and {len(report.faults) - _FAULTS_SHOWN:,} more: see --json")
+    if quiet:
+        return
+    merged = [each for each in report.topics if each.merges]
+    if merged:
+        columns = ("*topic", ">parts", ">segments", ">become", ">objects", ">bytes", ">become")
+        shown = table("Would be merged" if report.dry_run else report.archive, *columns)
+        for each in merged:
+            after = "" if each.new_bytes is None else human_bytes(each.new_bytes)
+            counts = (each.partitions, each.segments, each.new_segments, each.merges)
+            shown.add_row(each.topic, *(f"{count:,}" for count in counts), human_bytes(each.bytes), after)
+        out.print(shown)
+    _print_left(report)
+    print_line(_words(report))
+
+
+def _print_fault(fault: CompactFault) -> None:
+    what = "damaged" if fault.damaged else "not reached"
+    at = "" if fault.offset is None else f", at offset {fault.offset:,}"
+    where = f"{fault.topic}-{fault.partition} offsets [{fault.base_offset:,}, {fault.end_offset:,})"
+    print_line(f"{what}: {where} stay as they are: {fault.message} (in {fault.object_name}{at})")
+    if fault.hint:
+        print_line(f"  {fault.hint}")
+
+
+def _print_left(report: CompactReport) -> None:
+    left: dict[str, int] = {}
+    for each in report.topics:
+        for reason, count in each.left.items():
+            left[reason] = left.get(reason, 0) + count
+    if left:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in left.items())
+        print_line(f"segments that stay as they are: {reasons}")
+
+
+def _words(report: CompactReport) -> str:
+    before, after = report.total("segments"), report.total("new_segments")
+    took_s = (report.finished_at_ms - report.started_at_ms) / 1000
+    if report.dry_run:
+        return f"{before:,} segments would become {after:,}; nothing was changed"
+    if not before:
+        return "nothing was merged" + (": see above" if report.faults else "")
+    dropped = (
+        f"; {report.overtaken:,} merges were dropped, another run replaced their segments" if report.overtaken else ""
+    )
+    end = " on request before its end: the same command goes on" if report.interrupted else ""
+    later = "" if report.layout != "kafka" else "; 'maxbrod gc' deletes the old objects after its grace time"
+    return f"{before:,} segments became {after:,} in {took_s:,.1f} s{', stopped' if end else ''}{end}{later}{dropped}"

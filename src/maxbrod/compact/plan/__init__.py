@@ -1,0 +1,1 @@
+"""Decides what a compaction merges. Pure."""

@@ -1,0 +1,319 @@
+"""Merges groups of slices in a worker: copies whole batches in order of offsets into one object for each group.
+
+The digest of every source and the CRC of every batch are checked on the way. The records stay as they are, unless they
+are to be compressed anew. A damaged source is an answer, not an error: its group stays as it is, the others go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.batch.headers import walk
+from maxbrod.compact.plan.joining import Written
+from maxbrod.errors import (
+    CorruptDataError,
+    MaxbrodError,
+    ObjectNotFoundError,
+    TruncatedDataError,
+    UnsupportedFormatError,
+)
+from maxbrod.layouts.kafka.compression import Compression, CompressionMode
+from maxbrod.layouts.kafka.digest import Digest
+from maxbrod.layouts.kafka.frames import FrameEncoder, encode_frame
+from maxbrod.layouts.kafka.names import is_framed, segment_path
+from maxbrod.layouts.kafka.partition import SAMPLE_BYTES, SAMPLE_LEVEL
+from maxbrod.layouts.kafka.reading import HINT, read_log, read_logs
+from maxbrod.layouts.kafka.unpacking import Unpacker
+from maxbrod.model import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.storage.interface import Storage, Writer
+
+_DAMAGES: Final = (CorruptDataError, ObjectNotFoundError, TruncatedDataError, UnsupportedFormatError)
+_LARGE_BYTES: Final = 4 << 20
+"""A log of this size is read in parts, and its stored bytes are copied as they are. Smaller ones are read together."""
+_BLOCK_BYTES: Final = 8 << 20
+_BLOCK_SLICES: Final = 512
+_BLOCKS_AHEAD: Final = 2
+_READERS: Final = 8
+"""Threads that wait for the store: it takes long to answer, also for a few bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A slice to copy."""
+
+    path: str
+    position: int
+    bytes: int
+    raw_bytes: int
+    base_offset: int
+    end_offset: int
+    records: int
+    codec: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeItem:
+    """A group as a worker gets it. `number` identifies its answer."""
+
+    number: int
+    topic: str
+    topic_id: str
+    partition: int
+    parts: tuple[tuple[Source, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeFailure:
+    """Why a group stays as it is."""
+
+    message: str
+    object_name: str | None
+    offset: int | None
+    damaged: bool
+    """Otherwise the store did not answer, and trying again may help."""
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeOutcome:
+    number: int
+    written: tuple[Written, ...] = ()
+    failure: MergeFailure | None = None
+
+
+def merge_group(storage: Storage, item: MergeItem, compression: Compression) -> MergeOutcome:
+    """Never raises what concerns this group alone."""
+    try:
+        return MergeOutcome(number=item.number, written=tuple(_merge(storage, item, compression)))
+    except MaxbrodError as error:
+        failure = MergeFailure(
+            message=error.message,
+            object_name=error.object_name,
+            offset=error.offset,
+            damaged=isinstance(error, _DAMAGES),
+            hint=error.hint,
+        )
+        return MergeOutcome(number=item.number, failure=failure)
+
+
+def _merge(storage: Storage, item: MergeItem, compression: Compression) -> Iterator[Written]:
+    framed = _choose_framed(storage, [each for part in item.parts for each in part], compression)
+    path = segment_path(
+        topic=item.topic,
+        topic_id=item.topic_id,
+        partition=item.partition,
+        base_offset=item.parts[0][0].base_offset,
+        framed=framed,
+    )
+    found = []
+    with ThreadPoolExecutor(_READERS, "read") as readers, storage.create(path) as writer:
+        for part in item.parts:
+            out = _Part(path, writer, compression, framed=framed)
+            for block, logs in _read_ahead(storage, part, readers):
+                if logs is None:
+                    _copy_large(storage, block[0], out, readers)
+                else:
+                    _copy_small(storage, block, [log.result() for log in logs], out)
+            found.append(out.finish())
+    # Only now is the object durable.
+    yield from found
+
+
+def _choose_framed(storage: Storage, sources: Sequence[Source], compression: Compression) -> bool:
+    """Whether the object is stored in frames: as most of it was, or, if none of it was, if a sample shrinks to half."""
+    if compression.mode is not CompressionMode.AUTO:
+        return compression.mode is CompressionMode.ZSTD
+    framed = sum(each.raw_bytes for each in sources if is_framed(each.path))
+    if framed:
+        return 2 * framed >= sum(each.raw_bytes for each in sources)
+    plain = [each for each in sources if each.codec == Codec.NONE.name.lower()]
+    if not plain:
+        return False
+    sample = _sample(storage, plain)
+    return 2 * len(encode_frame(sample, SAMPLE_LEVEL)) <= len(sample)
+
+
+def _sample(storage: Storage, sources: Sequence[Source]) -> NDArray[np.uint8]:
+    logs: list[NDArray[np.uint8]] = []
+    for each in sources:
+        large = each.raw_bytes >= _LARGE_BYTES
+        logs.append(next(read_logs(storage, each, request_bytes=SAMPLE_BYTES))[0] if large else read_log(storage, each))
+        if sum(log.size for log in logs) >= SAMPLE_BYTES:
+            break
+    return np.concatenate(logs)[:SAMPLE_BYTES]
+
+
+def _read_ahead(
+    storage: Storage, sources: Sequence[Source], readers: ThreadPoolExecutor
+) -> Iterator[tuple[list[Source], list[Future[NDArray[np.uint8]]] | None]]:
+    """Blocks of small sources with their logs to come; a large one alone, without its log."""
+    coming: deque[tuple[list[Source], list[Future[NDArray[np.uint8]]] | None]] = deque()
+    for block in _blocks(sources):
+        large = block[0].raw_bytes >= _LARGE_BYTES
+        coming.append((block, None if large else [readers.submit(read_log, storage, each) for each in block]))
+        if len(coming) > _BLOCKS_AHEAD:
+            yield coming.popleft()
+    yield from coming
+
+
+def _blocks(sources: Sequence[Source]) -> Iterator[list[Source]]:
+    block: list[Source] = []
+    size = 0
+    for each in sources:
+        large = each.raw_bytes >= _LARGE_BYTES
+        if block and (large or size + each.raw_bytes > _BLOCK_BYTES or len(block) == _BLOCK_SLICES):
+            yield block
+            block, size = [], 0
+        if large:
+            yield [each]
+            continue
+        block.append(each)
+        size += each.raw_bytes
+    if block:
+        yield block
+
+
+def _copy_small(storage: Storage, block: Sequence[Source], logs: Sequence[NDArray[np.uint8]], out: _Part) -> None:
+    """Copy logs whose digests have been checked: their batches are checked all at once."""
+    data = logs[0] if len(logs) == 1 else np.concatenate(logs)
+    starts = np.cumsum([0, *(log.size for log in logs)])
+    try:
+        headers = walk(data, check_crc=True)
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        raise _about(storage, block[_index(starts, error.position or 0)], error) from error
+    firsts = np.searchsorted(headers.position, starts)
+    for source, first, stop, start in zip(
+        block, firsts[:-1].tolist(), firsts[1:].tolist(), starts.tolist(), strict=False
+    ):
+        whole = first < len(headers) and int(headers.position[first]) == start and not headers.tail
+        if not whole:
+            raise _about(storage, source, TruncatedDataError("it does not consist of whole batches"))
+        seen = _Seen(storage, source)
+        seen.add(headers.take(slice(first, stop)))
+        seen.finish()
+    out.add(data, headers)
+
+
+def _index(starts: NDArray[np.int64], position: int) -> int:
+    return min(int(np.searchsorted(starts, position, side="right")) - 1, len(starts) - 2)
+
+
+def _copy_large(storage: Storage, source: Source, out: _Part, readers: ThreadPoolExecutor) -> None:
+    """Copy the stored bytes while the batches are checked, if they stay as they are stored."""
+    seen = _Seen(storage, source)
+    same = out.keeps(framed=is_framed(source.path))
+    for data, headers in read_logs(storage, source, ahead=readers, on_stored=out.copy if same else None):
+        seen.add(headers)
+        if not same:
+            out.add(data, headers)
+    seen.finish()
+    if same:
+        out.raw_bytes += source.raw_bytes
+
+
+class _Seen:
+    """Compares the batches of a source with what the catalog says of it."""
+
+    def __init__(self, storage: Storage, source: Source) -> None:
+        self._storage, self._source = storage, source
+        self._last = source.base_offset - 1
+        self._records: int | None = 0
+
+    def add(self, headers: BatchHeaders) -> None:
+        last = headers.last_offset
+        wrong = np.flatnonzero(np.diff(last, prepend=np.int64(self._last)) <= 0)
+        if wrong.size or int(last[-1]) >= self._source.end_offset:
+            offset = int(headers["base_offset"][wrong[0] if wrong.size else -1])
+            raise _about(
+                self._storage,
+                self._source,
+                CorruptDataError(
+                    "a batch is outside the offsets of its slice, or does not follow the batch before it", offset=offset
+                ),
+            )
+        self._last = int(last[-1])
+        # A compressed message of magic 0 or 1 does not say how many it holds.
+        unknown = self._records is None or bool((headers["count"] < 0).any())
+        self._records = None if unknown else (self._records or 0) + int(headers["count"].sum())
+
+    def finish(self) -> None:
+        if self._records is not None and self._records != self._source.records:
+            message = f"it has {self._records} records, but the catalog says {self._source.records}"
+            raise _about(self._storage, self._source, CorruptDataError(message))
+
+
+def _about(storage: Storage, source: Source, error: MaxbrodError) -> MaxbrodError:
+    """The error with the object and the offset that it concerns."""
+    error.object_name = storage.name_of(source.path)
+    error.offset = source.base_offset if error.offset is None else error.offset
+    error.hint = error.hint or HINT
+    return error
+
+
+class _Part:
+    """One row's slice of the new object."""
+
+    def __init__(self, path: str, writer: Writer, compression: Compression, *, framed: bool) -> None:
+        self._path, self._writer, self._framed = path, writer, framed
+        self._position = writer.size
+        self._digest = Digest()
+        self._frames = FrameEncoder(compression.level) if framed else None
+        self._unpacker = Unpacker() if compression.mode is CompressionMode.ZSTD else None
+        self.raw_bytes = 0
+
+    def keeps(self, *, framed: bool) -> bool:
+        """Whether bytes that are stored in frames, or not, may be copied as they are."""
+        return framed == self._framed and self._unpacker is None
+
+    def add(self, data: NDArray[np.uint8], headers: BatchHeaders) -> None:
+        if self._unpacker is None:
+            self._add_log(data)
+            return
+        for unpacked, found, _ in self._unpacker.unpack(data, headers):
+            self._add_log(unpacked[: found.end])
+
+    def copy(self, stored: NDArray[np.uint8]) -> None:
+        """Append stored bytes; the caller counts what they are a log of."""
+        self._flush()
+        self._store(stored)
+
+    def finish(self) -> Written:
+        self._flush()
+        return Written(
+            path=self._path,
+            position=self._position,
+            bytes=self._writer.size - self._position,
+            raw_bytes=self.raw_bytes,
+            digest=str(self._digest),
+        )
+
+    def _add_log(self, log: NDArray[np.uint8]) -> None:
+        self.raw_bytes += log.size
+        if self._frames is None:
+            self._store(log)
+            return
+        for frame in self._frames.encode(log):
+            self._store(frame)
+
+    def _flush(self) -> None:
+        if self._frames is not None:
+            for frame in self._frames.finish():
+                self._store(frame)
+
+    def _store(self, data: NDArray[np.uint8]) -> None:
+        self._writer.write(data)
+        self._digest.add(data)

@@ -1,0 +1,386 @@
+"""Small segments become large ones: every batch stays at its offsets, byte by byte, as do boundaries that matter."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_logs import batches as drawn_batches
+from native_logs import data_batch, marker
+
+from compact.archives import START_MS, TOPIC, TOPIC_ID, Making, compact, look, segments, without_spark
+from maxbrod.archive.opening import open_archive
+from maxbrod.batch.headers import walk
+from maxbrod.catalog.commits import overtaken as overtaken_by
+from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
+from maxbrod.compact import run
+from maxbrod.compact.plan.groups import plan_groups
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
+from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.model import AbortedTransaction, Codec, PartitionId
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def sparkless(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_spark(monkeypatch)
+
+
+@pytest.fixture
+def making(tmp_path: Path) -> Making:
+    return Making(str(tmp_path / "archive"))
+
+
+def test_many_small_rows_become_one_of_the_next_level_and_every_byte_stays(making: Making) -> None:
+    making.many(20, partitions=3)
+    before = look(making.url)
+    report = compact(making.url)
+    assert report.exit_code == EXIT_DONE
+    assert (report.total("segments"), report.total("new_segments"), report.total("merges")) == (60, 3, 3)
+    assert look(making.url) == before
+    rows = segments(making.url)
+    assert [(row.partition, row.base_offset, row.end_offset, row.records, row.level) for row in rows] == [
+        (number, 0, 60, 60, 1) for number in range(3)
+    ]
+    assert {row.run_id for row in rows} == {report.run_id}
+    last = open_archive(making.url).catalog.runs()[-1]
+    assert (last.run_id, last.snapshot, last.statistics["command"], last.statistics["exit_code"]) == (
+        report.run_id,
+        None,
+        "compact",
+        0,
+    )
+    assert last.statistics["segments_before"] == 60
+    assert compact(making.url).run_id is None, "there is nothing left to merge"
+
+
+@settings(max_examples=25)
+@given(log=drawn_batches(), sizes=st.lists(st.integers(1, 3), min_size=8, max_size=8), data=st.data())
+def test_any_log_stays_as_it_is_however_it_was_stored(
+    tmp_path_factory: pytest.TempPathFactory, log: Any, sizes: list[int], data: st.DataObject
+) -> None:
+    making = Making(str(tmp_path_factory.mktemp("any") / "archive"))
+    end, at = None, 0
+    made: list[Row] = []
+    for size in sizes:
+        part = log[at : at + size]
+        at += size
+        if not part:
+            break
+        gaps = {0: (end, part[0].first)} if end is not None and end < part[0].first else {}
+        rows = making.run(
+            {0: [each.data for each in part]},
+            gaps=gaps,
+            packed=data.draw(st.booleans()),
+            compression=data.draw(st.sampled_from(["auto", "source", "zstd"])),
+            commit=False,
+        )
+        made += rows
+        # A wide hole ends a slice, and a backup would record a gap for it; here such a log is not of interest.
+        if len([row for row in rows if isinstance(row, Segment)]) > 1:
+            return
+        end = max(row.end_offset for row in rows if isinstance(row, Segment))
+    making.archive.catalog.commit(made)
+    before = look(making.url)
+    report = compact(making.url, max_segment_count=data.draw(st.sampled_from([2, 3, 100])))
+    assert report.faults == ()
+    assert look(making.url) == before
+
+
+def test_gaps_stay_and_do_not_stop_it(making: Making) -> None:
+    making.run({0: [data_batch(0, 5)]})
+    making.run({0: [data_batch(2000, 5)]}, gaps={0: (5, 2000)})
+    making.run({0: [data_batch(2005, 5)]})
+    before = look(making.url)
+    compact(making.url)
+    assert look(making.url) == before
+    rows = segments(making.url)
+    assert [(row.base_offset, row.end_offset) for row in rows] == [(0, 5), (2000, 2010)]
+    assert len({row.path for row in rows}) == 1, "one object, with a row on each side of the gap"
+
+
+def test_rows_of_different_leader_epochs_keep_their_boundary(making: Making) -> None:
+    for base, epoch in ((0, 1), (5, 1), (10, 2), (15, 2), (20, 4)):
+        making.run({0: [data_batch(base, 5, leader_epoch=epoch)]})
+    compact(making.url)
+    rows = [(row.base_offset, row.first_leader_epoch, row.last_leader_epoch) for row in segments(making.url)]
+    assert rows == [(0, 1, 1), (10, 2, 2), (20, 4, 4)]
+
+
+def test_a_row_that_ends_in_a_later_epoch_is_not_joined_with_one_before_it(making: Making) -> None:
+    making.run({0: [data_batch(0, 5, leader_epoch=1)]})
+    making.run({0: [data_batch(5, 5, leader_epoch=1), data_batch(10, 5, leader_epoch=2)]})
+    making.run({0: [data_batch(15, 5, leader_epoch=2)]})
+    compact(making.url)
+    # Truncation is judged by the base of the first row that reaches into a lost epoch.
+    rows = [(row.base_offset, row.first_leader_epoch, row.last_leader_epoch) for row in segments(making.url)]
+    assert rows == [(0, 1, 1), (5, 1, 2)]
+
+
+def test_rows_of_different_codecs_are_not_joined_because_a_restore_compresses_by_them(making: Making) -> None:
+    for number, codec in enumerate((Codec.LZ4, Codec.LZ4, Codec.NONE, Codec.NONE)):
+        making.run({0: [data_batch(5 * number, 5, codec=codec, value=b"v" * 100)]}, compression="zstd")
+    compact(making.url)
+    assert [(row.base_offset, row.codec) for row in segments(making.url)] == [(0, "lz4"), (10, "none")]
+
+
+def test_as_of_an_older_run_the_archive_is_what_it_was(making: Making) -> None:
+    making.many(4)
+    catalog = making.archive.catalog
+    # The log was truncated to offset 6: the rows from there were replaced, and the log grew again.
+    gone = [row for row in decode_rows(catalog.rows()) if row.base_offset >= 6]  # type: ignore[union-attr]
+    catalog.commit([], retired=gone)
+    making.run({0: [data_batch(6, 3, value=b"other", leader_epoch=0)]})
+    making.run({0: [data_batch(9, 3, value=b"other", leader_epoch=0)]})
+    ends = {PartitionId(topic_id=TOPIC_ID, partition=0): 12}
+
+    def as_it_was() -> list[tuple[int, int, str]]:
+        rows = decode_rows(open_archive(making.url).catalog.rows(as_of=ends, revisions={}))
+        found = [(row.base_offset, row.end_offset) for row in rows if isinstance(row, Segment)]
+        last = [row for row in rows if isinstance(row, Segment)][-1]
+        return [*((base, end, "") for base, end in found), (0, 0, last.path)]
+
+    before, log = as_it_was(), look(making.url)
+    assert before[:-1] == [(0, 3, ""), (3, 6, ""), (6, 9, ""), (9, 12, "")]
+    compact(making.url)
+    assert [(row.base_offset, row.end_offset) for row in segments(making.url)] == [(0, 6), (6, 9), (9, 12)]
+    assert look(making.url) == log
+    after = as_it_was()
+    assert after[:-1] == [(0, 6, ""), (6, 9, ""), (9, 12, "")]
+    assert after[-1] == before[-1]
+
+
+def test_aborted_transactions_stay_aborted(making: Making) -> None:
+    first = data_batch(0, 3, producer_id=9, producer_epoch=0, base_sequence=0, attributes=0x10)
+    second = data_batch(3, 3, producer_id=9, producer_epoch=0, base_sequence=3, attributes=0x10)
+    making.run({0: [first]}, aborted=(AbortedTransaction(producer_id=9, first_offset=0, last_offset=2),))
+    making.run({0: [second]}, aborted=(AbortedTransaction(producer_id=9, first_offset=0, last_offset=5),))
+    making.run({0: [marker(6, 9, 0)]}, aborted=(AbortedTransaction(producer_id=9, first_offset=0, last_offset=6),))
+    compact(making.url)
+    (row,) = segments(making.url)
+    assert row.aborted == (AbortedTransaction(producer_id=9, first_offset=0, last_offset=6),)
+    assert (row.records, row.control_records) == (7, 1)
+
+
+def test_limits_decide_what_is_merged_and_what_stays_is_counted(making: Making) -> None:
+    making.many(6)
+    size = sum(row.bytes for row in segments(making.url))
+    for limits, reason in (
+        ({"min_segment_count": 7}, "too few together"),
+        ({"min_segment_size": size + 1}, "too small together"),
+        ({"min_level": 1, "max_level": 1}, "of another level"),
+    ):
+        report = compact(making.url, **limits)
+        assert (report.total("merges"), report.topics[0].left) == (0, {reason: 6})
+    # The last two were written too recently.
+    report = compact(making.url, clock_ms=START_MS + 4000 + 3_600_000)
+    assert (report.total("segments"), report.topics[0].left) == (4, {"too young": 2})
+    assert [(row.base_offset, row.level) for row in segments(making.url)] == [(0, 1), (12, 0), (15, 0)]
+    assert compact(making.url, max_level=1, max_segment_count=2).total("segments") == 2
+    assert [(row.base_offset, row.level) for row in segments(making.url)] == [(0, 2), (15, 0)]
+
+
+def test_a_segment_takes_no_more_once_it_reaches_the_size(making: Making) -> None:
+    making.many(6)
+    size = segments(making.url)[0].bytes
+    assert compact(making.url, max_segment_size=2 * size).total("merges") == 3
+
+
+def test_settings_of_a_topic_override_the_others_and_mistakes_are_refused(making: Making) -> None:
+    making.many(4)
+    making.many(4, topic="payments")
+    report = compact(making.url, per_topic={"pay*": {"min_segment_count": 5}, "*": {"min_segment_count": 3}})
+    assert {each.topic: each.merges for each in report.topics} == {TOPIC: 1, "payments": 0}
+    for wrong in ({"min_count": 1}, {"min_segment_count": 1}, {"min_segment_size": "2GiB", "max_segment_size": "1GiB"}):
+        with pytest.raises(UsageError, match=r"compact\.per_topic\.pay"):
+            compact(making.url, per_topic={"pay*": wrong})
+    with pytest.raises(UsageError, match="min_level"):
+        compact(making.url, min_level=2, max_level=1)
+
+
+def test_a_dry_run_says_what_would_be_merged_and_changes_nothing(making: Making) -> None:
+    making.many(6)
+    version = open_archive(making.url).catalog.version
+    report = compact(making.url, dry_run=True)
+    assert (report.total("segments"), report.total("new_segments"), report.run_id) == (6, 1, None)
+    assert open_archive(making.url).catalog.version == version
+    assert len(segments(making.url)) == 6
+
+
+def test_a_damaged_source_leaves_its_group_as_it_is_and_the_rest_is_merged(making: Making, tmp_path: Path) -> None:
+    making.many(6, partitions=2, packed=False)
+    bad = next(row for row in segments(making.url) if row.partition == 1 and row.base_offset == 9)
+    file = tmp_path / "archive" / bad.path
+    file.chmod(0o644)
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+    report = compact(making.url)
+    assert report.exit_code == EXIT_CORRUPT
+    (fault,) = report.faults
+    assert (fault.topic, fault.partition, fault.base_offset, fault.end_offset, fault.offset) == (TOPIC, 1, 0, 18, 9)
+    assert fault.object_name is not None
+    assert fault.object_name.endswith(bad.path)
+    rows = segments(making.url)
+    assert [(row.partition, row.level) for row in rows] == [(0, 1), *([(1, 0)] * 6)]
+    assert open_archive(making.url).catalog.runs()[-1].statistics["exit_code"] == EXIT_CORRUPT
+
+
+def test_a_batch_whose_own_checksum_is_wrong_is_found_though_the_digest_is_right(making: Making) -> None:
+    making.many(2)
+    wrong = bytearray(data_batch(6, 3))
+    wrong[-1] ^= 1
+    # Written so: the digest of the slice is that of the wrong bytes.
+    data = np.frombuffer(bytes(wrong), np.uint8)
+    headers = walk(data, check_crc=False)
+    rows = _written_unchecked(making, data, headers)
+    report = compact(making.url)
+    assert report.exit_code == EXIT_CORRUPT
+    assert [(fault.offset, "checksum" in fault.message) for fault in report.faults] == [(rows[0].base_offset, True)]
+
+
+def _written_unchecked(making: Making, data: Any, headers: Any) -> list[Segment]:
+    with ArchiveWriter(making.archive.storage, run_id="unchecked") as writer:
+        part = writer.partition(topic=TOPIC, topic_id=TOPIC_ID, partition=0, packed=True)
+        part.append(data, headers)
+    (each,) = part.slices
+    values = {name: getattr(each, name) for name in SLICE_FIELDS}
+    row = Segment(**values, topic=TOPIC, topic_id=TOPIC_ID, partition=0, run_id="unchecked", written_at=START_MS)
+    making.archive.catalog.commit([row])
+    return [row]
+
+
+def test_a_missing_object_is_named_and_leaves_its_group(making: Making, tmp_path: Path) -> None:
+    making.many(3, packed=False)
+    bad = segments(making.url)[1]
+    (tmp_path / "archive" / bad.path).unlink()
+    report = compact(making.url)
+    assert report.exit_code == EXIT_CORRUPT
+    assert report.faults[0].offset == bad.base_offset
+    assert [row.level for row in segments(making.url)] == [0, 0, 0]
+
+
+def test_recompress_zstd_decompresses_batches_and_keeps_their_codec(making: Making) -> None:
+    values = b"a value that repeats " * 20
+    for number in range(4):
+        making.run({0: [data_batch(50 * number, 50, codec=Codec.GZIP, value=values)]})
+    before = segments(making.url)
+    assert compact(making.url, recompress="zstd:3").faults == ()
+    (row,) = segments(making.url)
+    assert (row.codec, row.records, row.path.endswith(".log.zst")) == ("gzip", 200, True)
+    assert row.raw_bytes > sum(each.raw_bytes for each in before)
+    look(making.url)
+
+
+def test_large_segments_are_copied_as_they_are_stored(making: Making) -> None:
+    noise = random.Random(1)
+    for number in range(2):
+        log = [data_batch(100 * number + each, 1, value=noise.randbytes(100_000)) for each in range(60)]
+        making.run({0: log}, packed=False, gaps={0: (60, 100)} if number else {})
+        frames = [data_batch(100 * number + each, 1, value=b"x" * 100_000) for each in range(60)]
+        making.run({1: frames}, packed=False, gaps={1: (60, 100)} if number else {})
+    before, rows = look(making.url), segments(making.url)
+    compact(making.url)
+    assert look(making.url) == before
+    after = segments(making.url)
+    assert [row.digest for row in after] == [row.digest for row in rows], "not a stored byte has changed"
+    assert [row.path.endswith(".zst") for row in after] == [False, False, True, True]
+
+
+def test_a_row_stays_small_enough_for_one_task_to_read(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+    making.many(8)
+    size = segments(making.url)[0].raw_bytes
+    before = look(making.url)
+
+    def small(*arguments: Any, **more: Any) -> Any:
+        return plan_groups(*arguments, **more, row_bytes_max=3 * size)
+
+    monkeypatch.setattr(run, "plan_groups", small)
+    report = compact(making.url)
+    assert (report.total("merges"), report.total("new_segments")) == (1, 3)
+    assert look(making.url) == before
+    rows = segments(making.url)
+    assert len({row.path for row in rows}) == 1
+    assert rows[0].position < rows[1].position
+
+
+def test_a_backup_that_commits_in_between_does_not_stop_it(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+    making.many(6)
+    other = Making(making.url)
+    other.runs = making.runs
+
+    merge = run.merge_groups
+
+    def overtaken(*arguments: Any) -> Any:
+        found = merge(*arguments)
+        other.run({0: [data_batch(18, 3)]})
+        return found
+
+    monkeypatch.setattr(run, "merge_groups", overtaken)
+    report = compact(making.url)
+    assert (report.total("segments"), report.overtaken, report.exit_code) == (6, 0, EXIT_DONE)
+    assert [(row.base_offset, row.level) for row in segments(making.url)] == [(0, 1), (18, 0)]
+
+
+def test_rows_that_another_writer_replaced_meanwhile_are_left_alone(
+    making: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making.many(6, partitions=2)
+    other = Making(making.url)
+
+    merge = run.merge_groups
+
+    def overtaken(*arguments: Any) -> Any:
+        found = merge(*arguments)
+        rows = decode_rows(other.archive.catalog.rows(partition=1))
+        other.archive.catalog.commit([], retired=rows[-1:])
+        return found
+
+    monkeypatch.setattr(run, "merge_groups", overtaken)
+    report = compact(making.url)
+    assert (report.total("segments"), report.overtaken) == (6, 1)
+    assert [(row.partition, row.base_offset) for row in segments(making.url)] == [
+        (0, 0),
+        *((1, 3 * number) for number in range(5)),
+    ]
+    look(making.url)
+
+
+def test_a_commit_that_is_always_overtaken_gives_up_and_changes_nothing(
+    making: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making.many(3)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise overtaken_by(1, making.url)
+
+    monkeypatch.setattr(run.Catalog, "commit", refuse)
+    monkeypatch.setattr(run.Catalog, "is_newest", lambda _: False)
+    monkeypatch.setattr(run, "_PAUSE_S", 0)
+    with pytest.raises(RefusedError):
+        compact(making.url)
+    assert len(segments(making.url)) == 3
+
+
+def test_a_large_archive_is_committed_in_waves(making: Making) -> None:
+    making.many(4, partitions=3)
+    before = look(making.url)
+    report = compact(making.url, commit_bytes=1)
+    assert (report.commits, report.total("merges")) == (3, 3)
+    assert look(making.url) == before
+    assert sum(each.run_id == report.run_id for each in open_archive(making.url).catalog.runs()) == 1
+
+
+def test_a_single_writer_store_and_topics_by_pattern(making: Making) -> None:
+    making.many(3)
+    making.many(3, topic="payments")
+    assert compact(making.url, topics=["pay*"]).total("merges") == 1
+    assert [row.topic for row in segments(making.url)] == [TOPIC] * 3 + ["payments"]
+    with pytest.raises(UsageError, match="no topic"):
+        compact(making.url, topics=["nothing-*"])
