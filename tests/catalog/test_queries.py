@@ -92,7 +92,7 @@ def test_only_the_columns_asked_for_come_back(folder: Archive) -> None:
 def test_a_stranger_reads_the_catalog_with_public_tools_alone(archive: Archive) -> None:
     _, rows = filled(archive)
     table = archive.table()
-    assert table.metadata().configuration["maxbrod.format"] == "1.1"
+    assert table.metadata().configuration["maxbrod.format"] == "1.2"
     condition = (pc.field("topic") == "orders") & (pc.field("partition") == 1) & (pc.field("end_offset") > 50)
     found = table.to_pyarrow_dataset().to_table(filter=condition).sort_by("base_offset")
     expected = [row for row in rows if row.topic == "orders" and row.partition == 1 and row.end_offset > 50]

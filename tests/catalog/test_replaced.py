@@ -26,7 +26,7 @@ Tiles = list[Segment | Gap]
 
 @dataclass
 class History:
-    """A partition as backups see it: appended to, truncated, mended. Each state that a run left is remembered."""
+    """A partition as backups see it: appended to, truncated, mended, read afresh. It remembers what each run left."""
 
     live: Tiles = field(default_factory=list)
     replaced: list[pa.Table] = field(default_factory=list)
@@ -71,6 +71,17 @@ class History:
         at = self.live.index(old)
         self.live = [*self.live[:at], *new, *self.live[at + 1 :]]
 
+    def renew(self, offset: int) -> None:
+        """A new generation of everything that ends before an offset."""
+        gone = [each for each in self.live if each.end_offset <= offset]
+        if not gone:
+            return
+        first, end = gone[0].base_offset, gone[-1].end_offset
+        middle = (first + end) // 2
+        edges = [each for each in ((first, middle), (middle, end)) if each[0] < each[1]]
+        self.retire(gone)
+        self.live = [*(self.row(*each, data=True) for each in edges), *self.live[len(gone) :]]
+
     def leave(self) -> None:
         self.left.append((self.end, dict(self.revisions), list(self.live)))
 
@@ -80,6 +91,7 @@ _steps = st.lists(
         st.tuples(st.just("append"), st.integers(1, 9), st.booleans()),
         st.tuples(st.just("truncate"), st.integers(0, 40)),
         st.tuples(st.just("mend"), st.integers(0, 9)),
+        st.tuples(st.just("renew"), st.integers(0, 60)),
         st.tuples(st.just("leave")),
     ),
     max_size=25,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup.foreign import ForeignBackup
+from maxbrod.backup.plan.generations import DAYS, HOURS, parse_length
 from maxbrod.backup.run import Backup
 from maxbrod.engine.progress import silent
 from maxbrod.errors import UsageError
@@ -34,7 +35,7 @@ def open_backup(
         flag
         for flag, value in (
             ("--codec", request.codec),
-            ("--layout-option", request.layout_options),
+            ("--layout-option", request.layout_options.keys() - {DAYS, HOURS}),
             ("--accept-loss", request.accept_loss),
         )
         if value
@@ -43,6 +44,8 @@ def open_backup(
         if given:
             raise UsageError(f"{given[0]} is only for the layouts of other tools", hint="choose one with --layout")
         return Backup(config, session=session, on_progress=on_progress, stop=stop)
+    if parse_length(request.generation_every, request.layout_options) is not None:
+        raise UsageError("generations of compacted topics are only for our own layout")
     if request.roll_age:
         raise UsageError("--roll-age is only for our own layout", hint="set the interval with --every instead")
     return ForeignBackup(config, target_request(config), session=session, on_progress=on_progress, stop=stop)

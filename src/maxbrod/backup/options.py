@@ -25,6 +25,7 @@ from maxbrod.options import (
 
 FOLLOWING: Final = "Continuous backup"
 LOGDIR: Final = "Disks of a lost cluster"
+GENERATIONS: Final = "Compacted topics"
 
 
 def parse_starts(value: object) -> object:
@@ -145,6 +146,25 @@ class BackupOptions(Options):
         Seconds,
         Option("Read a partition once a record has waited this long. 0: at every interval.", FOLLOWING, "TIME"),
     ] = 0.0
+    generation_every: Annotated[
+        Seconds | None,
+        Option(
+            "Read compacted topics again from their start this often. The new generation replaces the old one when it "
+            "is complete.",
+            GENERATIONS,
+            "TIME",
+        ),
+    ] = None
+    generation_bytes: Annotated[
+        Bytes,
+        Option(
+            "With --follow, read about this much of new generations per interval, or more if a topic's "
+            "delete.retention.ms requires it.",
+            GENERATIONS,
+            "BYTES",
+            low=1,
+        ),
+    ] = 256 << 20
     metrics_port: Annotated[
         int | None, Option("Serve Prometheus metrics on this port.", FOLLOWING, "PORT", low=0, high=65535)
     ] = None
@@ -153,3 +173,5 @@ class BackupOptions(Options):
     def __post_init__(self) -> None:
         if not self.roll_age and (self.roll_bytes is not None or self.roll_records is not None):
             raise ValueError("roll_bytes and roll_records need roll_age, which bounds how long anything waits")
+        if self.generation_every is not None and self.generation_every <= 0:
+            raise ValueError("generation_every must be above 0")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _FINDINGS_MAX: Final = 1000
+_KEPT: Final = frozenset({"truncated", "generation"})
+"""Notices that say how the archive has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ class BackupReport:
             "exit_code": self.exit_code,
             "notices": dict(Counter(notice.kind for notice in self.notices)),
             # Few, and worth keeping: each names offsets that need attention.
-            "findings": [str(notice) for notice in self.notices if notice.exit_code or notice.kind == "truncated"][
+            "findings": [str(notice) for notice in self.notices if notice.exit_code or notice.kind in _KEPT][
                 :_FINDINGS_MAX
             ],
         }

@@ -10,10 +10,12 @@ Each step is a function over frozen values, and every step has its own module:
     truncation             what the archive holds of a log that was cut is replaced
     job, task              a wave of tasks                    → Outcome for each range, from Spark's workers
     proving                Outcomes                           → Proved: rows that cover every offset once, and notices
+    generations            compacted topics are read afresh beside all this, if that was asked for
     Backup._commit         Proved rows                        → the catalog
 
-`Backup` only connects them. It keeps two values, which each step replaces: `ArchiveState` (what the archive knows, for
-any number of runs) and `BackupRun` (what this run has done). An error leaves both at the last step that succeeded.
+`Backup` only connects them. It keeps three values, which each step replaces: `ArchiveState` and `KnownGenerations`
+(what the archive knows, for any number of runs) and `BackupRun` (what this run has done). An error leaves them at the
+last step that succeeded.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from maxbrod.archive.opening import Archive, open_for_writing
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshot_document import Snapshot, encode
-from maxbrod.backup.archive_state import ArchiveState, read_archive_state
-from maxbrod.backup.base import BackupBase
+from maxbrod.backup.archive_state import read_archive_state
+from maxbrod.backup.generational import GenerationalBackup
+from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
 from maxbrod.backup.job import run_backup_job
 from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
 from maxbrod.backup.observing import choose_topics, observe
@@ -59,11 +62,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.backup.observing import ChosenTopics
+    from maxbrod.backup.plan.items import Task
     from maxbrod.backup.plan.rolling import Waiting
     from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.plan.tasks import Wave
     from maxbrod.backup.proving import Proved
     from maxbrod.backup.report import BackupReport
+    from maxbrod.catalog.queries import ArchivedRange
+    from maxbrod.catalog.rows import Row
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
@@ -72,12 +78,13 @@ if TYPE_CHECKING:
     from maxbrod.notices import Notice
 
     Plans = Mapping[PartitionId, PartitionBackup]
+    Held = Mapping[PartitionId, ArchivedRange]
 
 _ROUNDS_MAX: Final = 3
 """A topic that is recreated, or truncated, while it is read is planned again in the same run, this often at most."""
 
 
-class Backup(BackupBase):
+class Backup(GenerationalBackup):
     """A backup into an archive of our own layout."""
 
     def __init__(
@@ -92,8 +99,7 @@ class Backup(BackupBase):
         select_topics({}, self._request.topics, self._request.exclude, internal=True)  # refuses an invalid pattern
         self._compression = Compression.parse(self._request.compression)
         self._opened: Archive | None = None
-        self._known = ArchiveState()
-        self._run = BackupRun()
+        self._policy = policy_of(self._request)
 
     def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
         """Bring the archive up to date, except for partitions that `waiting` defers.
@@ -142,6 +148,8 @@ class Backup(BackupBase):
             self._commit(archive)
         else:
             self._note(*map(never_still, sorted(again or ())))
+        if self._policy is not None and not self._run.interrupted:
+            self._advance_generations(archive, cluster, self._policy)
         return self._finish(archive, cluster)
 
     def _round(self, archive: Archive, chosen: ChosenTopics, waiting: Waiting | None) -> frozenset[str]:
@@ -185,6 +193,7 @@ class Backup(BackupBase):
             options = self._config.storage
             opened = open_for_writing(self._archive_url, options, single_writer=self._request.single_writer)
             self._known = read_archive_state(opened, before=self._known)
+            self._generations = KnownGenerations() if self._policy is None else read_generations(opened)
             self._opened = opened
             if self.recovery_point_ms is None:
                 self.recovery_point_ms = oldest(self._known.recovery_points_of(self._choose_names))
@@ -221,9 +230,12 @@ class Backup(BackupBase):
         """The plans to carry out now; the others wait until more has been written."""
         if waiting is None:
             return list(plans.values())
-        due, deferred = waiting.choose(list(plans.values()), now_ms=self._run.started_at_ms)
+        # A new generation becomes active when the archive reaches the end of all partitions of its topic.
+        urgent = self._generations.caught_up()
+        may_wait = [plan for plan in plans.values() if plan.state.topic_id not in urgent]
+        due, deferred = waiting.choose(may_wait, now_ms=self._run.started_at_ms)
         self._run = replace(self._run, deferred=self._run.deferred | {plan.state.id for plan in deferred})
-        return due
+        return [*due, *(plan for plan in plans.values() if plan.state.topic_id in urgent)]
 
     def _note_open_transactions(self, plans: Sequence[PartitionBackup]) -> None:
         """Open transactions hold the last stable offset back: name them, because the archive waits for them.
@@ -263,17 +275,25 @@ class Backup(BackupBase):
             if not wave:
                 meter.wave_done()
                 continue
-            watch = BrokerWatch(self._kafka, self._client.brokers, then=meter.tasks_done)
-            outcomes = run_backup_job(self._spark(), self._settings(), wave, on_done=watch.tasks_done)
-            # A log that was cut while it was read must not become one history: it is planned again.
-            mixed = find_mixed(self._client, self._known.held, outcomes, patience_s=self._config.patience)
-            outcomes = [outcome for outcome in outcomes if outcome.item.id not in mixed]
-            proved = prove(outcomes, self._run.plans, self._known.held, run_id=self._run.run_id)
+            proved = self._read_wave(wave, self._run.plans, self._known.held, meter)
             self._accept(proved)
-            unreadable = unreadable.union(proved.stopped, mixed)
-            again = again.union(proved.again, (self._run.plans[each].state.topic for each in mixed))
-            meter.wave_done(outcomes)
+            unreadable = unreadable.union(proved.stopped)
+            again = again.union(proved.again)
         return again
+
+    def _read_wave(self, wave: Sequence[Task], plans: Plans, held: Held, meter: Meter) -> Proved:
+        watch = BrokerWatch(self._kafka, self._client.brokers, then=meter.tasks_done)
+        outcomes = run_backup_job(self._spark(), self._settings(), wave, on_done=watch.tasks_done)
+        # A log that was cut while it was read must not become one history: it is planned again.
+        mixed = find_mixed(self._client, held, outcomes, patience_s=self._config.patience)
+        outcomes = [outcome for outcome in outcomes if outcome.item.id not in mixed]
+        proved = prove(outcomes, plans, held, run_id=self._run.run_id)
+        meter.wave_done(outcomes)
+        return replace(
+            proved,
+            stopped=proved.stopped.union(mixed),
+            again=proved.again.union(plans[each].state.topic for each in mixed),
+        )
 
     def _mend(self, archive: Archive) -> None:
         """Read offsets again that were damaged or unexplained in earlier runs: another replica may lead today."""
@@ -310,12 +330,22 @@ class Backup(BackupBase):
     def _commit(self, archive: Archive, row: Run | None = None) -> None:
         """Commit all proved rows; with the run's own row at the end of the run."""
         run, everything = self._run, row is not None
-        if not run.rows and not run.replaced and row is None:
+        if not run.rows and not run.replaced and not self._generations.pending and row is None:
             return
-        retired = run.to_retire(everything=everything)
-        archive.catalog.commit([*run.rows, *(() if row is None else (row,))], retired=retired)
+        retired = self._to_retire(everything=everything)
+        archive.catalog.commit(
+            [*run.rows, *(() if row is None else (row,))],
+            retired=retired,
+            generations=self._generations.changes(archive, run_id=run.run_id, everything=everything),
+        )
+        self._generations = self._generations.after_commit()
         self._known = replace(self._known, revisions=after_replacing(self._known.revisions, retired))
         self._run = run.after_commit(self._known.ends, everything=everything)
+
+    def _to_retire(self, *, everything: bool) -> list[Row]:
+        """The rows that the next commit retires; with those of a switch of generations if it is the run's last."""
+        switch = self._generations.switch if everything else None
+        return [*self._run.to_retire(everything=everything), *(() if switch is None else switch.retired)]
 
     def _finish(self, archive: Archive, cluster: ClusterState) -> BackupReport:
         if self._run.interrupted:
@@ -363,7 +393,7 @@ class Backup(BackupBase):
             recovery_points=points,
             behind=behind,
             carried=encode_carried(carried),
-            revisions=after_replacing(known.revisions, run.to_retire(everything=True)),
+            revisions=after_replacing(known.revisions, self._to_retire(everything=True)),
             log_starts={partition: plan.state.log_start for partition, plan in run.plans.items()},
         )
         # The snapshot is durable before the row that names it.
@@ -389,7 +419,7 @@ class Backup(BackupBase):
     def _has_news(self, cluster: Mapping[str, Any]) -> bool:
         """A run in which nothing changed writes nothing to the archive."""
         run = self._run
-        if run.rows or run.superseded or run.committed or self._known.unrecorded:
+        if run.rows or run.superseded or run.committed or self._known.unrecorded or self._generations.pending:
             return True
         return _timeless(cluster) != _timeless(self._known.cluster or {})
 

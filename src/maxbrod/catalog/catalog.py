@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.codec import Table
     from maxbrod.catalog.commits import StreamBatch
+    from maxbrod.catalog.generations import GenerationChanges
     from maxbrod.catalog.rows import Row
     from maxbrod.storage.interface import Storage
 
@@ -116,12 +117,14 @@ class Catalog(Queries):
         *,
         replaced: Iterable[Row] | pa.Table = (),
         retired: Iterable[Row] | pa.Table = (),
+        generations: GenerationChanges | None = None,
         expected_version: int | None = None,
         batch: StreamBatch | None = None,
     ) -> int:
         """Add rows and remove those that they replace, atomically; returns the new version.
 
-        `retired` rows are replaced as well, but queries as of an older run still return them.
+        `retired` rows are replaced as well, but queries as of an older run still return them. `generations` is what
+        changes about generations of compacted topics, in the same commit.
         `batch` is the micro-batch of a stream that the rows belong to; `last_batch` returns it afterwards.
         RefusedError: another writer has committed since this catalog was read (or since `expected_version`, if
         given), a replaced row is missing, or a row is invalid; nothing is visible. UnavailableError: the store
@@ -131,6 +134,9 @@ class Catalog(Queries):
         added, gone, kept = _as_table(_stamped(rows, self.version + 1)), _as_table(replaced), _as_table(retired)
         if kept.num_rows:
             added, gone = pa.concat_tables([added, retire(kept, self.revisions())]), pa.concat_tables([gone, kept])
+        if generations is not None:
+            added = pa.concat_tables([added, generations.added])
+            gone = pa.concat_tables([gone, generations.removed])
         check_rows(added)
         if not added.num_rows and not gone.num_rows:
             return self.version

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from maxbrod.catalog.generations import as_active, decode_generations
 from maxbrod.catalog.replaced import REVISION_COLUMNS, as_it_was, count_revisions, revive
 from maxbrod.catalog.rows import RUN_COMMIT, Gap, Run, decode_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
@@ -20,10 +21,12 @@ from maxbrod.model import PartitionId
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from maxbrod.catalog.generations import TopicGenerations
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.model import GapReason
 
 _AS_OF_END: Final = "as_of_end"
+_NOT_PRESENT: Final = (Kind.RUN, Kind.REPLACED, Kind.BUILDING, Kind.GENERATIONS)
 
 
 class Readable(Protocol):
@@ -51,8 +54,11 @@ class Queries(ABC):
 
     def positions(self) -> dict[PartitionId, ArchivedRange]:
         """How far each partition is archived, for every partition that has a row."""
+        return self._positions(_present())
+
+    def _positions(self, condition: ds.Expression) -> dict[PartitionId, ArchivedRange]:
         columns = ["topic", "topic_id", "partition", "base_offset", "end_offset", "last_leader_epoch"]
-        rows = self._files().read(columns, _present())
+        rows = self._files().read(columns, condition)
         # Leader epochs only rise along a log, so the highest is the last.
         ranges = rows.group_by(["topic_id", "partition"]).aggregate(
             [("topic", "max"), ("base_offset", "min"), ("end_offset", "max"), ("last_leader_epoch", "max")]
@@ -148,8 +154,27 @@ class Queries(ABC):
         """How often rows of each partition have been replaced; only partitions with replaced rows are named."""
         return count_revisions(_find_replaced(self._files(), REVISION_COLUMNS))
 
+    def generations(self) -> dict[str, TopicGenerations]:
+        """The generations of compacted topics, by topic id; only of topics that are read in generations."""
+        return decode_generations(self._files().read(SCHEMA.names, pc.field("kind") == Kind.GENERATIONS))
+
+    def generation_rows(self, topic_ids: Collection[str] | None = None, *, kind: Kind = Kind.BUILDING) -> pa.Table:
+        """Rows of kind building, or generations, as they are, of these topics or of all."""
+        conditions = [pc.field("kind") == kind]
+        if topic_ids is not None:
+            conditions.append(pc.field("topic_id").isin(pa.array(sorted(topic_ids), pa.string())))
+        return self._files().read(SCHEMA.names, _all(conditions)).sort_by(SORT_ORDER)
+
+    def building(self) -> pa.Table:
+        """Rows of data and gaps of generations under construction, as they will be, by partition and offset."""
+        return as_active(self.generation_rows())
+
+    def building_positions(self) -> dict[PartitionId, ArchivedRange]:
+        """How far each partition of a generation under construction has been read."""
+        return self._positions(pc.field("kind") == Kind.BUILDING)
+
     def paths(self) -> set[str]:
-        """Every object that some row names: data, also if it was replaced, and snapshots."""
+        """Every object that some row names: data, also if it was replaced or is not active yet, and snapshots."""
         paths: list[str | None] = self._files().read(["path"])["path"].unique().to_pylist()
         return {path for path in paths if path is not None}
 
@@ -164,7 +189,7 @@ def _find_replaced(files: Readable, columns: Sequence[str], *conditions: ds.Expr
 
 def _present() -> ds.Expression:
     """Data and gaps. A row of an unknown kind is included, so that its reader refuses it."""
-    return ~pc.field("kind").isin(pa.array([str(Kind.RUN), str(Kind.REPLACED)], pa.string()))
+    return ~pc.field("kind").isin(pa.array([str(kind) for kind in _NOT_PRESENT], pa.string()))
 
 
 def _all(conditions: Sequence[ds.Expression]) -> ds.Expression:

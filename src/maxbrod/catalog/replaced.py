@@ -8,6 +8,7 @@ records how many revisions there were. No clock is needed: see `as_it_was`.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Revisions: TypeAlias = "Mapping[PartitionId, int]"
 """How often rows of a partition have been replaced; 0 for partitions that it does not name."""
 REVISION_COLUMNS: Final = ("topic_id", "partition", "details")
+_Intervals: TypeAlias = "list[tuple[int, int]]"
 _PLACE: Final = ("topic_id", "partition", "base_offset", "end_offset")
 
 
@@ -46,7 +48,7 @@ def retire(rows: pa.Table, revisions: Revisions) -> pa.Table:
         json.dumps({"kind": kind, "revision": revisions.get(place, 0) + 1}, sort_keys=True)
         for place, kind in zip(_places(rows), rows["kind"].to_pylist(), strict=True)
     ]
-    return _with(rows, kind=[str(Kind.REPLACED)] * rows.num_rows, details=details)
+    return with_columns(rows, kind=[str(Kind.REPLACED)] * rows.num_rows, details=details)
 
 
 def count_revisions(replaced: pa.Table) -> dict[PartitionId, int]:
@@ -66,10 +68,11 @@ def after_replacing(revisions: Revisions, rows: Iterable[Any]) -> dict[Partition
 def revive(replaced: pa.Table) -> pa.Table:
     """Rows of kind replaced with their former kind."""
     kinds = [_details(text).kind for text in replaced["details"].to_pylist()]
-    return _with(replaced, kind=kinds, details=[None] * len(kinds))
+    return with_columns(replaced, kind=kinds, details=[None] * len(kinds))
 
 
-def _with(rows: pa.Table, **columns: Sequence[str | None]) -> pa.Table:
+def with_columns(rows: pa.Table, **columns: Sequence[str | None]) -> pa.Table:
+    """The rows with these columns of text in place of their own."""
     for name, values in columns.items():
         column = rows.schema.get_field_index(name)
         rows = rows.set_column(column, rows.schema.field(column), pa.array(values, pa.string()))
@@ -91,7 +94,7 @@ def as_it_was(
     later = np.flatnonzero(numbers > known)
     if not later.size:
         return live
-    spans = _spans(replaced, [places[row] for row in later], later, numbers)
+    spans = _spans(replaced, places, later, numbers)
     kept = [row for row in later.tolist() if not _came_later(spans[places[row]], replaced, row, int(numbers[row]))]
     found = revive(replaced.take(pa.array(kept, pa.int64())))
     if chosen is not None:
@@ -101,29 +104,49 @@ def as_it_was(
 
 def _spans(
     replaced: pa.Table, places: Sequence[PartitionId], rows: NDArray[np.intp], numbers: NDArray[np.int64]
-) -> dict[PartitionId, list[tuple[int, int, int]]]:
-    """For each partition, which revision replaced which offsets."""
+) -> dict[PartitionId, dict[int, _Intervals]]:
+    """For each partition, which revision replaced which offsets. A revision may replace all rows of a partition."""
     base, end = (replaced[name].to_pylist() for name in ("base_offset", "end_offset"))
-    found: dict[PartitionId, list[tuple[int, int, int]]] = {}
-    for place, row in zip(places, rows.tolist(), strict=True):
-        found.setdefault(place, []).append((int(numbers[row]), base[row], end[row]))
-    return found
+    found: dict[PartitionId, dict[int, list[tuple[int, int]]]] = {}
+    for row in rows.tolist():
+        found.setdefault(places[row], {}).setdefault(int(numbers[row]), []).append((base[row], end[row]))
+    return {place: {each: _merge(spans) for each, spans in spans.items()} for place, spans in found.items()}
 
 
-def _came_later(spans: Sequence[tuple[int, int, int]], rows: pa.Table, row: int, revision: int) -> bool:
+def _merge(intervals: Iterable[tuple[int, int]]) -> _Intervals:
+    """Ascending and disjoint; neighbours become one."""
+    merged: list[tuple[int, int]] = []
+    for first, end in sorted(intervals):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        else:
+            merged.append((first, end))
+    return merged
+
+
+def _meets(intervals: _Intervals, base: int, end: int) -> bool:
+    place = bisect_right(intervals, base, key=lambda each: each[1])
+    return place < len(intervals) and intervals[place][0] < end
+
+
+def _came_later(spans: Mapping[int, _Intervals], rows: pa.Table, row: int, revision: int) -> bool:
     base, end = rows["base_offset"][row].as_py(), rows["end_offset"][row].as_py()
-    return any(number < revision and first < end and base < last for number, first, last in spans)
+    return any(number < revision and _meets(intervals, base, end) for number, intervals in spans.items())
 
 
-def _without(live: pa.Table, spans: Mapping[PartitionId, Sequence[tuple[int, int, int]]]) -> pa.Table:
+def _without(live: pa.Table, spans: Mapping[PartitionId, Mapping[int, _Intervals]]) -> pa.Table:
     topics = pa.array(sorted({each.topic_id for each in spans}), pa.string())
     rows = np.flatnonzero(pc.is_in(live["topic_id"], value_set=topics).to_numpy())
     near = live.select(_PLACE).take(pa.array(rows))
+    everything = {
+        place: _merge(each for intervals in revisions.values() for each in intervals)
+        for place, revisions in spans.items()
+    }
     gone = np.zeros(live.num_rows, np.bool_)
     for row, place, base, end in zip(
         rows.tolist(), _places(near), *(near[name].to_pylist() for name in ("base_offset", "end_offset")), strict=True
     ):
-        gone[row] = any(first < end and base < last for _, first, last in spans.get(place, ()))
+        gone[row] = _meets(everything.get(place, []), base, end)
     return live.filter(pa.array(~gone))
 
 

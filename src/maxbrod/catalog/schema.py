@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMAT_PROPERTY: Final = "maxbrod.format"
 FORMAT_MAJOR: Final = 1
-FORMAT_VERSION: Final = f"{FORMAT_MAJOR}.1"
+FORMAT_VERSION: Final = f"{FORMAT_MAJOR}.2"
 INT64_MAX: Final = 2**63 - 1
 
 
@@ -40,6 +40,10 @@ class Kind(StrEnum):
     RUN = "run"
     REPLACED = "replaced"
     """Data or a gap that a later commit replaced. Only queries as of an older run return it. See `replaced`."""
+    BUILDING = "building"
+    """Data or a gap of a generation that is not active yet. No query of the archive returns it. See `generations`."""
+    GENERATIONS = "generations"
+    """The generations of a compacted topic and their states; it has no offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +133,15 @@ ABORTED_TYPE: Final = pa.list_(
 _TEXT, _INT32, _INT64 = pa.string(), pa.int32(), pa.int64()
 _ALL: Final = tuple(Kind)
 _LIVE: Final = (Kind.DATA, Kind.GAP)
-_RANGED: Final = (*_LIVE, Kind.REPLACED)
+_PAST_OR_FUTURE: Final = (Kind.REPLACED, Kind.BUILDING)
+_RANGED: Final = (*_LIVE, *_PAST_OR_FUTURE)
+_NAMED: Final = (*_RANGED, Kind.GENERATIONS)
 _DATA: Final = (Kind.DATA,)
 _EPOCH: Final = Rule(complaint="is not an epoch", holds=_given)
 
 COLUMNS: Final = (
-    Column("topic", _TEXT, _RANGED, Rule(complaint="is not a topic name", holds=_name)),
-    Column("topic_id", _TEXT, _RANGED, Rule(complaint="is not a topic id", holds=_name)),
+    Column("topic", _TEXT, _NAMED, Rule(complaint="is not a topic name", holds=_name)),
+    Column("topic_id", _TEXT, _NAMED, Rule(complaint="is not a topic id", holds=_name)),
     Column("partition", _INT32, _RANGED, Rule(complaint="is not a partition", holds=_at_least(0))),
     Column("base_offset", _INT64, _RANGED, Rule(complaint="is not an offset", holds=_at_least(0))),
     Column(
@@ -157,7 +163,7 @@ COLUMNS: Final = (
         Rule(
             complaint="is not a known reason",
             holds=_or_null(_one_of(GapReason)),
-            kinds=(Kind.DATA, Kind.REPLACED),
+            kinds=(Kind.DATA, *_PAST_OR_FUTURE),
         ),
     ),
     Column(
@@ -217,8 +223,8 @@ COLUMNS: Final = (
     Column(
         "details",
         _TEXT,
-        (Kind.DATA, Kind.RUN, Kind.REPLACED),
-        Rule(complaint="is missing", holds=_given, kinds=(Kind.RUN, Kind.REPLACED)),
+        (Kind.DATA, Kind.RUN, *_PAST_OR_FUTURE, Kind.GENERATIONS),
+        Rule(complaint="is missing", holds=_given, kinds=(Kind.RUN, *_PAST_OR_FUTURE, Kind.GENERATIONS)),
         Rule(
             complaint="is only for archives of other layouts",
             holds=lambda details, _: pc.is_null(details),

@@ -15,6 +15,7 @@ from maxbrod.errors import CorruptDataError, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from maxbrod.catalog.generations import GenerationChanges
     from maxbrod.catalog.rows import Row
 
 
@@ -53,10 +54,11 @@ class SurveyedCatalog(Queries):
         *,
         replaced: Iterable[Row] | pa.Table = (),
         retired: Iterable[Row] | pa.Table = (),
+        generations: GenerationChanges | None = None,
         expected_version: int | None = None,
     ) -> int:
         """Always refused."""
-        del rows, replaced, retired, expected_version
+        del rows, replaced, retired, generations, expected_version
         raise RefusedError(
             "this archive is in the layout of another tool, and has no catalog to commit to",
             operation="commit to the catalog",

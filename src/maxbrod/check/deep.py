@@ -126,8 +126,8 @@ def deep_check(
 
 
 def _segments(archive: Archive, patterns: Sequence[str]) -> list[Segment]:
-    # Replaced rows too: they are still read as of older runs.
-    tables = (archive.catalog.rows(), archive.catalog.replaced())
+    # Replaced rows too: they are still read as of older runs. Rows of a new generation will be read.
+    tables = (archive.catalog.rows(), archive.catalog.replaced(), archive.catalog.building())
     rows = [row for table in tables for row in decode_rows(table) if isinstance(row, Segment)]
     if not patterns:
         return rows

@@ -114,10 +114,12 @@ def check_archive(archive: Archive, patterns: Sequence[str] = ()) -> CheckReport
         chosen = select_names(set(names.values()), patterns)
         rows = rows.filter(pc.is_in(rows["topic"], value_set=pa.array(sorted(chosen), pa.string())))
         names = {topic_id: topic for topic_id, topic in names.items() if topic in chosen}
-    replaced = archive.catalog.replaced().select(rows.column_names)
+    # Rows of older runs, and of generations that are not active yet.
+    building, replaced = archive.catalog.building(), archive.catalog.replaced()
+    others = pa.concat_tables([building.select(rows.column_names), replaced.select(rows.column_names)])
     if patterns:
-        replaced = replaced.filter(pc.is_in(replaced["topic"], value_set=rows["topic"].unique()))
-    objects, object_problems = check_objects(archive, pa.concat_tables([rows, replaced]), narrow=bool(patterns))
+        others = others.filter(pc.is_in(others["topic"], value_set=rows["topic"].unique()))
+    objects, object_problems = check_objects(archive, pa.concat_tables([rows, others]), narrow=bool(patterns))
     ends = _ends(rows)
     known = {*ends, *_known_partitions(snapshots.last, names)}
     points = {} if snapshots.last is None else snapshots.last.recovery_points
@@ -139,6 +141,7 @@ def check_archive(archive: Archive, patterns: Sequence[str] = ()) -> CheckReport
             *snapshots.problems,
             *_not_archived(snapshots.last, ends, names),
             *_tiling_problems(rows, snapshots, names),
+            *_building_problems(building, names),
             *_suspect_rows(rows),
             *object_problems,
         ),
@@ -231,6 +234,16 @@ def _tiling_problems(rows: pa.Table, snapshots: SnapshotFindings, names: Mapping
             yield _range_problem(ProblemKind.HOLE, hole, names, "no row covers them")
     for overlap in faults.overlaps:
         yield _range_problem(ProblemKind.OVERLAP, overlap, names, "two rows cover them")
+
+
+def _building_problems(building: pa.Table, names: Mapping[str, str]) -> Iterator[Problem]:
+    """A generation under construction has rows without holes, from its first to its last."""
+    faults = find_tiling_faults(building.filter(pc.is_in(building["topic_id"], value_set=pa.array(list(names)))))
+    message = "in a generation under construction"
+    for hole in faults.holes:
+        yield _range_problem(ProblemKind.HOLE, hole, names, message)
+    for overlap in faults.overlaps:
+        yield _range_problem(ProblemKind.OVERLAP, overlap, names, message)
 
 
 def _expected(

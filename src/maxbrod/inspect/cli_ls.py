@@ -17,6 +17,7 @@ from maxbrod.cli.output import (
     stored_bytes,
     table,
 )
+from maxbrod.inspect.cli_generations import describe_generation
 from maxbrod.inspect.options import LsOptions
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.options import PLACE, JsonOption
@@ -82,6 +83,7 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
         print_line(f"not seen in the cluster any more: {line}")
     if len(gone) > _GONE_SHOWN:
         print_line(f"and {len(gone) - _GONE_SHOWN:,} topics more that are not: see --json")
+    _show_generations(chosen)
     past = len(listing.topics) - len(chosen)
     if past:
         print_line(f"{past:,} more were deleted and created again since: see --all")
@@ -96,6 +98,20 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
             f"last of {listing.runs:,} runs: {last.run_id}, ended {human_time(last.finished_at)}, {_ending(last)}"
         )
     _show_recovery_point(listing, chosen)
+
+
+def _show_generations(chosen: list[TopicSummary]) -> None:
+    """The active generation of each topic that has several, and the one under construction."""
+    lines = [
+        f"{topic.topic}: {describe_generation(each)}"
+        for topic in chosen
+        for each in topic.generations
+        if each.stage in {"active", "building"}
+    ]
+    for line in lines[:_GONE_SHOWN]:
+        print_line(line)
+    if len(lines) > _GONE_SHOWN:
+        print_line(f"and {len(lines) - _GONE_SHOWN:,} generations more: see --json")
 
 
 def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:

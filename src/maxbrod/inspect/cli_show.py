@@ -19,6 +19,7 @@ from maxbrod.cli.output import (
     table,
 )
 from maxbrod.errors import UsageError
+from maxbrod.inspect.cli_generations import describe_generation
 from maxbrod.inspect.options import ShowOptions
 from maxbrod.options import PLACE, JsonOption
 
@@ -76,6 +77,8 @@ def _print_topics(report: TopicReport, *, as_json: bool) -> None:
         print_line(f"{details.topic}{moment} (topic id {details.topic_id}{age})")
         if details.last_seen is not None:
             print_line(f"not seen in the cluster any more: last seen by run {details.last_seen}")
+        for each in details.generations:
+            print_line(describe_generation(each))
         for extent in details.partitions:
             _print_partition(extent)
         _print_legend(details)

@@ -17,6 +17,7 @@ from maxbrod.archive.recovery import oldest
 from maxbrod.archive.runs import RunSummary, gaps_by_topic, summarise_run
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.schema import Kind
+from maxbrod.inspect.generations import GenerationSummary, summarise_generations
 from maxbrod.layouts.registry import NATIVE
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class TopicSummary:
     no longer has it."""
     last_seen: str | None = None
     """The run that last saw it, if the cluster no longer has it."""
+    generations: tuple[GenerationSummary, ...] = ()
+    """Of a compacted topic that is read in generations, by number; none as of an older run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,9 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
     summaries = _summaries(
         archive.catalog.rows(columns=_COLUMNS, as_of=moment.ends, revisions=moment.revisions), moment
     )
+    if as_of is None:
+        generations = summarise_generations(archive.catalog)
+        summaries = [replace(each, generations=generations.get(each.topic_id, ())) for each in summaries]
     chosen = select_names({each.topic for each in summaries}, patterns)
     snapshot = moment.snapshot
     listed = {each.topic_id for each in summaries if each.topic in chosen}
@@ -189,7 +195,11 @@ def _empty_topic(topic: str, topic_id: str, *, partitions: int, newest: bool, la
         topic_id=topic_id,
         newest=newest,
         partitions=partitions,
-        **dict.fromkeys(("offsets", "records", "segments", "bytes", "raw_bytes"), 0),
+        offsets=0,
+        records=0,
+        segments=0,
+        bytes=0,
+        raw_bytes=0,
         gaps={},
         min_timestamp=None,
         max_timestamp=None,

@@ -11,6 +11,7 @@ from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.errors import UsageError
 from maxbrod.inspect.extents import PartitionExtent, measure_partitions
+from maxbrod.inspect.generations import GenerationSummary, summarise_generations
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class TopicDetails:
     """The run that last saw the topic, if the cluster no longer has it."""
     described_by: str | None = None
     """The run that recorded `configs`, if it is not the snapshot's own."""
+    generations: tuple[GenerationSummary, ...] = ()
+    """Of a compacted topic that is read in generations, by number; none as of an older run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,9 @@ def show_topic(
     newest = _newest(topic, rows, moment.ranks, partitions)
     chosen = _chosen_ids(topic, {each.topic_id for each in partitions}, newest, topic_id)
     details = [_details(topic, each, partitions, moment, newest=each == newest) for each in chosen]
+    if as_of is None:
+        generations = summarise_generations(archive.catalog)
+        details = [replace(each, generations=generations.get(each.topic_id, ())) for each in details]
     return TopicReport(
         archive=archive.url,
         as_of=moment.as_of,

@@ -22,6 +22,7 @@ Value = TypeVar("Value")
 
 EFFECTIVE_CONFIGS: Final = (
     "cleanup.policy",
+    "delete.retention.ms",
     "max.message.bytes",
     "message.timestamp.type",
     "min.insync.replicas",
@@ -29,7 +30,8 @@ EFFECTIVE_CONFIGS: Final = (
     "retention.ms",
     "segment.bytes",
 )
-"""Captured for every topic, default or not: a restore plans with them, and compaction explains holes."""
+"""Captured for every topic, default or not: a restore plans with them, and compaction explains holes.
+`delete.retention.ms` is how long a reader of a compacted log may take from its start to its end."""
 _FORMAT: Final = "maxbrod-cluster-state/1"
 _HINT: Final = "the snapshot is damaged; restore it from a copy of the archive, or choose another run (--as-of)"
 

@@ -1,0 +1,246 @@
+"""Generations of compacted topics: the log of a topic read afresh, and which reading the archive answers from.
+
+A generation under construction is rows of kind `building`, which no query of the archive returns. When it is complete,
+one commit gives those rows their own kind and retires the rows that they replace. A generation reads afresh only the
+offsets below its *targets*, where the archive ended when it began: what is archived later belongs to both.
+
+A row of kind `generations` has all generations of one topic, with their states. Pure: `Catalog.commit` writes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+
+from maxbrod.catalog.replaced import with_columns
+from maxbrod.catalog.rows import encode_rows
+from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.errors import UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from maxbrod.catalog.rows import Gap, Segment
+
+ENDED_KEPT: Final = 24
+"""Generations that were retired or dropped and are still listed: two years of months."""
+
+
+class Stage(StrEnum):
+    """The state of a generation. A topic has one active generation at all times, and at most one that is building."""
+
+    BUILDING = "building"
+    ACTIVE = "active"
+    RETIRED = "retired"
+    DROPPED = "dropped"
+    """Given up before it was complete; its rows are gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One reading of a topic's log. Times are milliseconds since 1970."""
+
+    number: int
+    stage: Stage
+    began_at: int
+    targets: Mapping[int, int] = field(default_factory=dict)
+    """By partition: offsets below are read afresh. Those of other partitions were all archived since it began."""
+    caught_up_at: int | None = None
+    """When the last offset below the targets had been read."""
+    activated_at: int | None = None
+    log_ends: Mapping[int, int] = field(default_factory=dict)
+    """By partition: where the log ended when the generation became active; everything before was archived."""
+    ended_at: int | None = None
+    """When it was retired or dropped."""
+    why: str | None = None
+    """Why it was dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicGenerations:
+    """The generations of one incarnation of a topic, by number."""
+
+    topic: str
+    topic_id: str
+    generations: tuple[Generation, ...]
+
+    @property
+    def active(self) -> Generation | None:
+        return self._last(Stage.ACTIVE)
+
+    @property
+    def building(self) -> Generation | None:
+        return self._last(Stage.BUILDING)
+
+    @property
+    def dropped(self) -> Generation | None:
+        """The last one that was given up."""
+        return self._last(Stage.DROPPED)
+
+    @property
+    def next_number(self) -> int:
+        return max((each.number for each in self.generations), default=0) + 1
+
+    def _last(self, stage: Stage) -> Generation | None:
+        return next((each for each in reversed(self.generations) if each.stage is stage), None)
+
+    def with_generation(self, changed: Generation) -> TopicGenerations:
+        """With one added or changed. Of the ended ones, the oldest are left out."""
+        others = [each for each in self.generations if each.number != changed.number]
+        ordered = sorted([*others, changed], key=lambda each: each.number)
+        ended = [each.number for each in ordered if each.stage in {Stage.RETIRED, Stage.DROPPED}]
+        gone = set(ended[: max(len(ended) - ENDED_KEPT, 0)])
+        return replace(self, generations=tuple(each for each in ordered if each.number not in gone))
+
+    def activated(self, now_ms: int, log_ends: Mapping[int, int]) -> TopicGenerations:
+        """With the building generation active and the active one retired."""
+        found, before = self, self.active
+        assert self.building is not None  # noqa: S101 - only a generation that was built becomes active
+        if before is not None:
+            found = found.with_generation(replace(before, stage=Stage.RETIRED, ended_at=now_ms))
+        new = replace(self.building, stage=Stage.ACTIVE, activated_at=now_ms, log_ends=dict(log_ends))
+        return found.with_generation(new)
+
+    def without_building(self, now_ms: int, why: str) -> TopicGenerations:
+        """With the building generation dropped."""
+        assert self.building is not None  # noqa: S101 - the caller has it
+        return self.with_generation(replace(self.building, stage=Stage.DROPPED, ended_at=now_ms, why=why))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationChanges:
+    """What a commit changes about generations: rows of kind building and generations, and active ones made of them."""
+
+    added: pa.Table = field(default_factory=SCHEMA.empty_table)
+    removed: pa.Table = field(default_factory=SCHEMA.empty_table)
+
+    def __bool__(self) -> bool:
+        return bool(self.added.num_rows or self.removed.num_rows)
+
+    def plus(self, *, added: Iterable[pa.Table] = (), removed: Iterable[pa.Table] = ()) -> GenerationChanges:
+        return GenerationChanges(
+            added=pa.concat_tables([self.added, *added]), removed=pa.concat_tables([self.removed, *removed])
+        )
+
+
+def as_building(rows: Sequence[Segment | Gap], number: int) -> pa.Table:
+    """Rows of kind data and gap as rows of a generation under construction."""
+    table = encode_rows(rows)
+    details = [json.dumps({"generation": number, "kind": kind}, sort_keys=True) for kind in table["kind"].to_pylist()]
+    return with_columns(table, kind=[str(Kind.BUILDING)] * table.num_rows, details=details)
+
+
+def as_active(building: pa.Table) -> pa.Table:
+    """Rows of kind building with their own kind."""
+    kinds = [_building_details(text).kind for text in building["details"].to_pylist()]
+    return with_columns(building, kind=kinds, details=[None] * len(kinds))
+
+
+def encode_generations(topics: Iterable[TopicGenerations], *, run_id: str, written_at: int) -> pa.Table:
+    """Rows of kind generations."""
+    return pa.Table.from_pylist(
+        [
+            {
+                "kind": str(Kind.GENERATIONS),
+                "topic": each.topic,
+                "topic_id": each.topic_id,
+                "run_id": run_id,
+                "written_at": written_at,
+                "details": json.dumps({"generations": [_encode(one) for one in each.generations]}, sort_keys=True),
+            }
+            for each in topics
+        ],
+        schema=SCHEMA,
+    )
+
+
+def decode_generations(table: pa.Table) -> dict[str, TopicGenerations]:
+    """By topic id. UnsupportedFormatError: the details are not those of generations."""
+    found: dict[str, TopicGenerations] = {}
+    for row in table.select(["topic", "topic_id", "details"]).to_pylist():
+        try:
+            details = _Details.model_validate_json(row["details"] or "")
+        except ValidationError as error:
+            raise _invalid(f"the generations of topic {row['topic']!a} are invalid", row["details"]) from error
+        generations = tuple(sorted((each.value() for each in details.generations), key=lambda each: each.number))
+        found[row["topic_id"]] = TopicGenerations(topic=row["topic"], topic_id=row["topic_id"], generations=generations)
+    return found
+
+
+def _pairs(value: object) -> object:
+    """[partition, offset] pairs as a mapping; JSON has no integer keys."""
+    if isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 for each in value):
+        return dict(value)
+    raise ValueError("is not a list of pairs")
+
+
+_Offsets = Annotated[dict[NonNegativeInt, NonNegativeInt], BeforeValidator(_pairs)]
+
+
+class _GenerationDetails(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    number: PositiveInt
+    stage: Stage
+    began_at: int
+    targets: _Offsets
+    caught_up_at: int | None
+    activated_at: int | None
+    log_ends: _Offsets
+    ended_at: int | None
+    why: str | None
+
+    def value(self) -> Generation:
+        return Generation(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class _Details(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    generations: list[_GenerationDetails]
+
+
+class _BuildingDetails(BaseModel):
+    """What a row under construction will be, and of which generation."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    kind: Literal["data", "gap"]
+    generation: PositiveInt
+
+
+_BUILDING: Final = TypeAdapter(_BuildingDetails)
+
+
+def _encode(generation: Generation) -> dict[str, Any]:
+    return {
+        "number": generation.number,
+        "stage": str(generation.stage),
+        "began_at": generation.began_at,
+        "targets": sorted(map(list, generation.targets.items())),
+        "caught_up_at": generation.caught_up_at,
+        "activated_at": generation.activated_at,
+        "log_ends": sorted(map(list, generation.log_ends.items())),
+        "ended_at": generation.ended_at,
+        "why": generation.why,
+    }
+
+
+def _building_details(text: str | None) -> _BuildingDetails:
+    try:
+        return _BUILDING.validate_json(text or "")
+    except ValidationError as error:
+        raise _invalid("a row of a generation under construction lacks its kind or its generation", text) from error
+
+
+def _invalid(what: str, text: str | None) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        f"{what}: {text!r}",
+        operation="read the catalog",
+        hint="the catalog was written by a newer release of maxbrod, or by another program",
+    )

@@ -1,0 +1,187 @@
+"""A compacted topic read afresh: at every moment the archive has one complete generation of it, and says which."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backup.drivers import driver
+from backup.engine import back_up, config_of
+from backup.oracle import Holding, read_archive
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.catalog.generations import Stage
+from maxbrod.check.run import check_archive
+from maxbrod.inspect.garbage import collect_garbage
+from maxbrod.inspect.listing import list_topics
+from maxbrod.inspect.showing import show_topic
+from maxbrod.model import topic_id_text
+from maxbrod.sandbox.surgery import compact
+from maxbrod.sandbox.topics import create_topic, offsets, recreate_topic, set_topic_config, topic_id
+from maxbrod.sandbox.traffic import Message, produce
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maxbrod.catalog.generations import Generation
+    from maxbrod.sandbox.cluster import Cluster
+
+COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
+OFTEN = {"generation_every": "1ms"}
+BOUNDED = {**OFTEN, "follow": True, "every": "60s", "generation_bytes": 300}
+POINTS_MAX = 100
+
+
+def write(cluster: Cluster, topic: str, count: int, *, turn: int, partition: int = 0, keys: int = 20) -> None:
+    messages = [Message(key=b"k%d" % (each % keys), value=b"%d-%d" % (turn, each) * 20) for each in range(count)]
+    for first in range(0, count, 25):
+        produce(cluster, topic, messages[first : first + 25], partition=partition)
+
+
+def filled(cluster: Cluster, topic: str, archive: Path) -> None:
+    """Archived, and compacted afterwards: the archive has records that the log has no more."""
+    create_topic(cluster, topic, partitions=2, config=COMPACTED)
+    write(cluster, topic, 200, turn=1)
+    write(cluster, topic, 50, turn=1, partition=1)
+    back_up(config_of(cluster, archive, topic))
+    write(cluster, topic, 100, turn=2)
+    compact(cluster, topic)
+    back_up(config_of(cluster, archive, topic))
+
+
+def fresh(cluster: Cluster, topic: str, place: Path) -> Holding:
+    """What a first backup reads now."""
+    back_up(config_of(cluster, place, topic))
+    return read_archive(str(place))
+
+
+def stages(archive: Path) -> list[tuple[int, Stage]]:
+    (found,) = open_archive(str(archive)).catalog.generations().values()
+    return [(each.number, each.stage) for each in found.generations]
+
+
+def last(archive: Path) -> Generation:
+    (found,) = open_archive(str(archive)).catalog.generations().values()
+    return found.generations[-1]
+
+
+def as_of(archive: Path, run: str) -> list[tuple[int, int, str]]:
+    """The rows as of a run."""
+    opened = open_archive(str(archive))
+    moment = find_moment(opened.storage, opened.catalog.runs(), run)
+    rows = opened.catalog.rows(as_of=moment.ends, revisions=moment.revisions)
+    return sorted(zip(*(rows[name].to_pylist() for name in ("partition", "base_offset", "path")), strict=True))
+
+
+def test_a_new_generation_has_what_the_log_has_and_the_old_one_is_there_as_of_older_runs(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive"
+    filled(cluster, topic, archive)
+    before = read_archive(str(archive))
+    run = open_archive(str(archive)).catalog.runs()[-1].run_id
+    rows_then = as_of(archive, run)
+    first = back_up(config_of(cluster, archive, topic, **OFTEN))
+    assert first.exit_code == 0, first.notices
+    assert stages(archive) == [(1, Stage.RETIRED), (2, Stage.ACTIVE)]
+    held = read_archive(str(archive))
+    assert held.records == fresh(cluster, topic, tmp_path / "other").records
+    assert sum(map(len, held.records.values())) < sum(map(len, before.records.values()))
+    active = last(archive)
+    assert active.log_ends == {each: offsets(cluster, topic, each)[1] for each in (0, 1)}
+    # As of the run before, the old generation: the same rows, and all of their objects.
+    assert as_of(archive, run) == rows_then
+    opened = open_archive(str(archive))
+    assert check_archive(opened).exit_code == 0
+    assert not collect_garbage(opened, grace_s=3600).objects
+    (listed,) = list_topics(opened, [topic]).topics
+    assert [(each.number, each.stage) for each in listed.generations] == stages(archive)
+    (shown,) = show_topic(opened, topic).topics
+    assert shown.generations == listed.generations
+
+
+def test_a_generation_is_read_over_many_runs_while_the_backup_goes_on_and_nobody_sees_it(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive"
+    filled(cluster, topic, archive)
+    back_up(config_of(cluster, archive, topic, **BOUNDED))
+    assert stages(archive) == [(1, Stage.ACTIVE), (2, Stage.BUILDING)]
+    before = read_archive(str(archive)).records
+    read: list[int] = []
+    for turn in range(POINTS_MAX):
+        write(cluster, topic, 1, turn=10 + turn)
+        report = back_up(config_of(cluster, archive, topic, **BOUNDED))
+        assert report.exit_code == 0, report.notices
+        held = read_archive(str(archive))
+        opened = open_archive(str(archive))
+        assert {key: held.range_of(key)[1] for key in held.rows} == {
+            (topic_id_text(topic_id(cluster, topic)), each): offsets(cluster, topic, each)[1] for each in (0, 1)
+        }
+        assert not collect_garbage(opened, grace_s=3600).objects
+        assert check_archive(opened).exit_code == 0
+        building = opened.catalog.building()
+        read.append(building.num_rows)
+        if stages(archive)[1] == (2, Stage.ACTIVE):
+            break
+        # Still the old generation, as it grows.
+        for key, old in before.items():
+            assert old.items() <= held.records[key].items()
+    assert len(read) > 2
+    assert sorted(read[:-1]) == read[:-1]
+    assert read[-1] == 0
+    held = read_archive(str(archive))
+    assert held.records == fresh(cluster, topic, tmp_path / "other").records
+
+
+def test_killed_at_any_point_the_archive_has_the_old_generation_or_the_new_one_and_never_a_mixture(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    filled(cluster, topic, base)
+    old, new = read_archive(str(base)).records, fresh(cluster, topic, tmp_path / "other").records
+    assert old != new
+    met: list[str] = []
+    with driver(cluster, topic, commit_bytes=3000, **OFTEN) as program:
+        for point in range(POINTS_MAX):
+            archive = tmp_path / f"archive-{point}"
+            shutil.copytree(base, archive)
+            met.append(program.run(archive, point).get("killed", ""))
+            seen = read_archive(str(archive)).records
+            known = open_archive(str(archive)).catalog.generations().values()
+            active = [each.active.number for each in known if each.active is not None]
+            assert seen == (new if active == [2] else old), met[-1]
+            assert check_archive(open_archive(str(archive))).exit_code == 0, met[-1]
+            assert program.run(archive)["exit_code"] == 0, met[-1]
+            assert read_archive(str(archive)).records == new, met[-1]
+            assert (2, Stage.BUILDING) not in stages(archive)
+            shutil.rmtree(archive)
+            if not met[-1]:
+                break
+    assert not met[-1]
+    # More than one commit: some of the generation, and the switch.
+    assert met.count("after write_commit") >= 3
+
+
+@pytest.mark.parametrize("what", ["deleted", "not compacted"])
+def test_a_generation_that_cannot_be_completed_is_dropped_by_name(
+    cluster: Cluster, topic: str, tmp_path: Path, what: str
+) -> None:
+    archive = tmp_path / "archive"
+    filled(cluster, topic, archive)
+    back_up(config_of(cluster, archive, topic, **BOUNDED))
+    assert last(archive).stage is Stage.BUILDING
+    if what == "deleted":
+        recreate_topic(cluster, topic)
+    else:
+        set_topic_config(cluster, topic, {"cleanup.policy": "delete"})
+    report = back_up(config_of(cluster, archive, topic, **BOUNDED))
+    assert report.exit_code == 0, report.notices
+    (notice,) = [each for each in report.notices if each.kind == "generation"]
+    assert (notice.topic, "dropped" in notice.message) == (topic, True)
+    opened = open_archive(str(archive))
+    assert opened.catalog.building().num_rows == 0
+    found = [each for each in opened.catalog.generations().values() if each.dropped is not None]
+    assert [(each.active.number, each.building) for each in found if each.active] == [(1, None)]
