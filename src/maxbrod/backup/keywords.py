@@ -30,5 +30,7 @@ class BackupKeywords(TypedDict, total=False):
     roll_bytes: int | str | None
     roll_records: int | None
     roll_age: float | str
+    generation_every: float | str | None
+    generation_bytes: int | str
     metrics_port: int | None
     metrics_host: str
