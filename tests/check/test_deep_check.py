@@ -156,7 +156,9 @@ def test_the_command_reads_all_and_says_what_it_has_read(
     spark: Any, archive: Path, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["check", "--archive", str(archive), "--deep"]) == EXIT_DONE
-    assert "sound" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "sound" in told
+    assert "recovery point: 20" in told
     flip_bit(archive, slices(archive)[0])
     assert run(["check", topic, "--archive", str(archive), "--sample", "100%", "--json"]) == EXIT_CORRUPT
     document = json.loads(capsys.readouterr().out)
@@ -164,8 +166,10 @@ def test_the_command_reads_all_and_says_what_it_has_read(
     assert document["deep"]["problems"][0]["kind"] == "damaged"
     assert document["problems"] == []
     assert (document["exit_code"], document["verdict"]) == (EXIT_CORRUPT, "damaged")
+    assert document["recovery_point"] is None, "what is damaged cannot be restored"
     assert run(["check", topic, "--archive", str(archive), "--deep"]) == EXIT_CORRUPT
     told = capsys.readouterr().out
     assert told.splitlines()[-1] == "damaged: 1 problem, see above"
+    assert "recovery point: none" in told
     assert "whole" not in told
     assert "sound" not in told

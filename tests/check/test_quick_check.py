@@ -54,6 +54,14 @@ def test_a_missing_object_is_named_with_the_offsets_it_held(place: Place) -> Non
     assert problem.object_name == archive.storage.name_of(FIRST)
 
 
+def test_a_damaged_archive_has_no_recovery_point(local_place: Place) -> None:
+    archive = fill(local_place)
+    commit_run(archive, "run-3", [], topics=NAMES, ends={part(0): 30}, recovery_points={part(0): 1_700_000_200_000})
+    assert check_archive(local_place.open()).recovery_point == 1_700_000_200_000
+    archive.storage.delete([FIRST])
+    assert check_archive(local_place.open()).recovery_point is None
+
+
 def test_an_object_that_is_too_short_for_a_slice_is_truncated(place: Place) -> None:
     archive = fill(place)
     replace(archive, "packs/run-1-aa.log", bytes(549))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -71,6 +71,8 @@ def check(call: Call[CheckOptions]) -> None:
     found = _check_deep(opened, config.spark, options, part=part or 1.0, quiet=as_json) if deep else None
     verdict = quick.verdict if found is None else found.verdict_with(quick.problems)
     unrecorded = None if options.topics or verdict is Verdict.STOPPED else _record(opened, verdict, found, started_at)
+    if verdict is Verdict.DAMAGED:
+        quick = replace(quick, recovery_point=None)
     if as_json:
         deep_part = found and {**asdict(found), "verdict": found.verdict}
         print_json({**asdict(quick), "deep": deep_part, "verdict": verdict, "exit_code": verdict.exit_code})

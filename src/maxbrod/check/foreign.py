@@ -88,14 +88,14 @@ def check_foreign(
             known = {(each.path, each.offset) for each in faults}
             found = check_segments(opened, archive.url, archive.options, tasks, on_done=report)
             faults += [each for each in found if (each.path, each.offset) not in known]
-    known = {*survey.positions, *(each.where for each in survey.segments), *partitions_without_records(survey)}
+    partitions = {*survey.positions, *(each.where for each in survey.segments), *partitions_without_records(survey)}
     return ForeignCheckReport(
         archive=archive.url,
         layout=survey.layout,
-        topics=len({each.topic for each in known}),
-        partitions=len(known),
+        topics=len({each.topic for each in partitions}),
+        partitions=len(partitions),
         partitions_without_records=len(
-            known - {each.where for each in survey.segments if each.end_offset > each.base_offset}
+            partitions - {each.where for each in survey.segments if each.end_offset > each.base_offset}
         ),
         segments=len(survey.segments),
         records=sum(each.records or 0 for each in survey.segments),

@@ -67,7 +67,10 @@ class CheckReport:
     snapshots: int
     snapshots_read: int
     recovery_point: int | None
-    """Everything written before this to the checked topics can be restored, as of the last backup."""
+    """Everything written before this to the checked topics can be restored, as of the last backup.
+
+    None: there is no such time, because something is not archived or is damaged.
+    """
     unfinished_runs: tuple[UnfinishedRun, ...]
     """Those since the last successful run."""
     problems: tuple[Problem, ...]
@@ -123,6 +126,16 @@ def check_archive(archive: Archive, patterns: Sequence[str] = ()) -> CheckReport
     ends = _ends(rows)
     known = {*ends, *_known_partitions(snapshots.last, names)}
     points = {} if snapshots.last is None else snapshots.last.recovery_points
+    problems = (
+        *([] if runs or rows.num_rows else [_EMPTY]),
+        *snapshots.problems,
+        *_not_archived(snapshots.last, ends, names),
+        *_tiling_problems(rows, snapshots, names),
+        *_building_problems(building, names),
+        *_suspect_rows(rows),
+        *object_problems,
+    )
+    damaged = verdict_of(problems, deep=False) is Verdict.DAMAGED
     return CheckReport(
         archive=archive.url,
         version=archive.catalog.version,
@@ -134,17 +147,9 @@ def check_archive(archive: Archive, patterns: Sequence[str] = ()) -> CheckReport
         bytes=pc.sum(rows["bytes"]).as_py() or 0,
         snapshots=snapshots.recorded,
         snapshots_read=snapshots.read,
-        recovery_point=oldest(point for each, point in points.items() if each.topic_id in names),
+        recovery_point=None if damaged else oldest(point for each, point in points.items() if each.topic_id in names),
         unfinished_runs=_unfinished(runs, rows),
-        problems=(
-            *([] if runs or rows.num_rows else [_EMPTY]),
-            *snapshots.problems,
-            *_not_archived(snapshots.last, ends, names),
-            *_tiling_problems(rows, snapshots, names),
-            *_building_problems(building, names),
-            *_suspect_rows(rows),
-            *object_problems,
-        ),
+        problems=problems,
     )
 
 
