@@ -15,9 +15,10 @@ from native_logs import data_batch, marker
 from compact.archives import START_MS, TOPIC, TOPIC_ID, Making, compact, look, segments, without_spark
 from maxbrod.archive.opening import open_archive
 from maxbrod.batch.headers import walk
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import overtaken as overtaken_by
 from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
-from maxbrod.compact import run
+from maxbrod.compact import job, run
 from maxbrod.compact.plan.groups import plan_groups
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
 from maxbrod.layouts.kafka.writing import ArchiveWriter
@@ -66,14 +67,16 @@ def test_any_log_stays_as_it_is_however_it_was_stored(
     tmp_path_factory: pytest.TempPathFactory, log: Any, sizes: list[int], data: st.DataObject
 ) -> None:
     making = Making(str(tmp_path_factory.mktemp("any") / "archive"))
-    end, at = None, 0
+    end: int | None = None
+    at = 0
     made: list[Row] = []
     for size in sizes:
         part = log[at : at + size]
         at += size
         if not part:
             break
-        gaps = {0: (end, part[0].first)} if end is not None and end < part[0].first else {}
+        hole = end is not None and end < part[0].first
+        gaps = {0: (end or 0, part[0].first)} if hole else {}
         rows = making.run(
             {0: [each.data for each in part]},
             gaps=gaps,
@@ -315,7 +318,7 @@ def test_a_backup_that_commits_in_between_does_not_stop_it(making: Making, monke
     other = Making(making.url)
     other.runs = making.runs
 
-    merge = run.merge_groups
+    merge = job.merge_groups
 
     def overtaken(*arguments: Any) -> Any:
         found = merge(*arguments)
@@ -334,7 +337,7 @@ def test_rows_that_another_writer_replaced_meanwhile_are_left_alone(
     making.many(6, partitions=2)
     other = Making(making.url)
 
-    merge = run.merge_groups
+    merge = job.merge_groups
 
     def overtaken(*arguments: Any) -> Any:
         found = merge(*arguments)
@@ -360,8 +363,8 @@ def test_a_commit_that_is_always_overtaken_gives_up_and_changes_nothing(
     def refuse(*_: Any, **__: Any) -> Any:
         raise overtaken_by(1, making.url)
 
-    monkeypatch.setattr(run.Catalog, "commit", refuse)
-    monkeypatch.setattr(run.Catalog, "is_newest", lambda _: False)
+    monkeypatch.setattr(Catalog, "commit", refuse)
+    monkeypatch.setattr(Catalog, "is_newest", lambda _: False)
     monkeypatch.setattr(run, "_PAUSE_S", 0)
     with pytest.raises(RefusedError):
         compact(making.url)

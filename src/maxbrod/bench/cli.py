@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from maxbrod.bench.groups import Group, RestoreGroup, TableGroup  # noqa: TC001 - typer reads them at run time
+from maxbrod.bench.groups import (  # noqa: TC001 - typer reads them at run time
+    Group,
+    LifecycleGroup,
+    RestoreGroup,
+    TableGroup,
+)
 from maxbrod.cli.output import JsonFlag, err, human_bytes, out, print_json, table
 
 if TYPE_CHECKING:
@@ -135,6 +140,20 @@ def spark_table(
 
     figures = measure(scale=scale, rounds=rounds, only=only or (), on_stage=_print_stage)
     _print_figures("The table, measured", figures, json=json)
+
+
+@app.command()
+def lifecycle(
+    scale: Annotated[float, typer.Option(min=0.0001, help="Multiplies the size of the data.")] = 1.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 3,
+    only: Annotated[list[LifecycleGroup] | None, typer.Option(help="Measure only this. May be repeated.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Looking after an archive: a compaction beside copying the same files, and beside one large backup."""
+    from maxbrod.bench.lifecycle import measure  # noqa: PLC0415 - as above
+
+    figures = measure(scale=scale, rounds=rounds, only=only or (), on_stage=_print_stage)
+    _print_figures("The life of an archive, measured", figures, json=json)
 
 
 def _print_stage(stage: str) -> None:

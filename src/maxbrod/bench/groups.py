@@ -38,3 +38,10 @@ class TableGroup(StrEnum):
     """What one offset or one millisecond of 1,000 segments opens."""
     LOGDIR = "logdir"
     """A stopped broker's log directory, beside reading its files."""
+
+
+class LifecycleGroup(StrEnum):
+    COMPACT = "compact"
+    """Segments merged, beside copying their files."""
+    DAY = "day"
+    """86,400 runs of a second, compacted, beside one backup."""

@@ -50,7 +50,7 @@ def race_logdir(session: Session, source: LogDirectory, disk: Path, *, rounds: i
     contenders: dict[str, Callable[[], object]] = {
         "maxbrod": partial(_back_up, session, source, disk / "archive-logdir"),
         "cache": partial(_read, logs),
-        "copying": partial(_copy, logs, disk),
+        "copying": partial(copy_files, logs, disk),
     }
     # Some file systems, such as those in memory, have no disk to read from.
     if _dd(logs[0]):
@@ -94,7 +94,8 @@ def _read(logs: Sequence[str]) -> None:
     _cat(logs, ["/dev/null"] * _READERS)
 
 
-def _copy(logs: Sequence[str], folder: Path) -> None:
+def copy_files(logs: Sequence[str], folder: Path) -> None:
+    """Copy files with `cat`, and sync."""
     targets = [str(folder / f"copy-{number}") for number in range(_READERS)]
     _cat(logs, targets)
     subprocess.run(["sync", *targets], check=True)

@@ -150,8 +150,7 @@ class _Compaction:
     def _replaced(self) -> pa.Table:
         return self._catalog.replaced().select(list(REPLACED_COLUMNS))
 
-    @property
-    def _stopped(self) -> bool:
+    def _is_stopped(self) -> bool:
         return self._stop is not None and self._stop.is_set()
 
     def _merge_all(self, session: Session, settings: Mapping[str, TopicSettings], plan: Plan) -> None:
@@ -159,12 +158,12 @@ class _Compaction:
         parallelism = parallelism_of(self._config.spark.master, session)
         waves = list(_waves(plan.groups, self._options.commit_bytes))
         for number, wave in enumerate(waves):
-            if self._stopped:
+            if self._is_stopped():
                 return
             try:
                 done = self._merge(session, _merges(self._catalog, wave), settings, parallelism, total)
             except UnavailableError:
-                if self._stopped:
+                if self._is_stopped():
                     return
                 raise
             self._commit(done, last=number == len(waves) - 1)
@@ -225,12 +224,12 @@ class _Compaction:
         new: list[Segment | Run] = [
             row for each in done for row in each.merge.result(each.written, run_id=self._run_id, now_ms=now)
         ]
-        if last and not self._stopped:
+        if last and not self._is_stopped():
             new.append(self._run_row(done, now))
         gone = encode_rows(row for each in done for row in each.merge.rows)
         self._catalog.commit(new, replaced=gone)
         self._commits += 1
-        self._recorded = self._recorded or (last and not self._stopped)
+        self._recorded = self._recorded or (last and not self._is_stopped())
 
     def _run_row(self, done: Sequence[_Done], now: int) -> Run:
         figures = self._report(Plan(groups=()))
@@ -293,7 +292,7 @@ class _Compaction:
             faults=tuple(self._faults),
             overtaken=self._overtaken,
             commits=self._commits,
-            interrupted=self._stopped,
+            interrupted=self._is_stopped(),
         )
 
 

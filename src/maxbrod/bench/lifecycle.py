@@ -1,0 +1,199 @@
+"""`maxbrod bench lifecycle`: looking after an archive, beside plain copying and beside one large backup.
+
+No cluster is needed: the archives are written as backups write them, in simulated time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from maxbrod.batch.encode import encode
+from maxbrod.batch.headers import walk
+from maxbrod.bench.figures import Figure, speed
+from maxbrod.bench.groups import LifecycleGroup
+from maxbrod.bench.logdir import copy_files
+from maxbrod.bench.planning import plan_slices
+from maxbrod.bench.race import race_laps, time_lap
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.rows import SLICE_FIELDS, Run, Segment
+from maxbrod.compact.options import CompactOptions
+from maxbrod.compact.run import compact_archive
+from maxbrod.config import Config
+from maxbrod.engine.session import open_session
+from maxbrod.errors import MaxbrodError
+from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.model import Codec
+from maxbrod.sandbox.events import orders
+from maxbrod.storage.memory import directory_of
+from maxbrod.storage.opening import open_storage
+from maxbrod.storage.urls import parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from maxbrod.bench.race import Lap
+    from maxbrod.compact.report import CompactReport
+    from maxbrod.engine.session import Session
+
+PARTITIONS: Final = 4
+SEGMENTS: Final = 64
+"""Of each partition, at scale 1: 0.5 GB in all."""
+SEGMENT_RECORDS: Final = 20_000
+DAY_RUNS: Final = 86_400
+"""A day of `backup --follow --every 1s`."""
+DAY_PARTITIONS: Final = 2
+DAY_RECORDS: Final = 10
+"""Of each partition and second."""
+COPY_WANTED: Final = 0.7
+_COMMITTED_RUNS: Final = 1000
+_TOPIC: Final = "orders"
+_TOPIC_ID: Final = "0123456789abcdefghijkl"
+_LATER_MS: Final = 1 << 42
+
+
+def measure(
+    *, scale: float, rounds: int, only: Sequence[LifecycleGroup] = (), on_stage: Callable[[str], None]
+) -> list[Figure]:
+    """Every group, or only those."""
+    chosen = only or list(LifecycleGroup)
+    figures: list[Figure] = []
+    with ExitStack() as undo:
+        session = undo.enter_context(open_session())
+        if LifecycleGroup.COMPACT in chosen:
+            on_stage("compaction beside copying")
+            disk = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-")))
+            figures += race_copying(session, disk, segments=max(2, round(SEGMENTS * scale)), rounds=rounds)
+        if LifecycleGroup.DAY in chosen:
+            on_stage("a day of one-second runs")
+            figures += measure_day(session, runs=max(10, round(DAY_RUNS * scale)))
+    return figures
+
+
+def race_copying(session: Session, disk: Path, *, segments: int, rounds: int) -> list[Figure]:
+    """Compact segments of lz4 batches, and copy the same files with `cat` and a sync."""
+    source = disk / "source"
+    log = encode(orders(SEGMENT_RECORDS), codec=Codec.LZ4, batch_bytes_max=16_384)
+    _write(str(source), (dict.fromkeys(range(PARTITIONS), log) for _ in range(segments)), packed=False)
+    files = sorted(str(path) for path in (source / "segments").rglob("*.log"))
+    size = sum(Path(file).stat().st_size for file in files)
+    laps = race_laps(
+        {
+            "maxbrod": partial(_compact_copy, session, source, disk / "compacted"),
+            "cat": partial(copy_files, files, disk),
+        },
+        rounds=rounds,
+    )
+    rates = {name: f"{size / each.best / 1e6:.0f} MB/s" for name, each in laps.items()}
+    note = f"{rates['maxbrod']} of {len(files)} segments, {size / 1e6:.0f} MB in all; cat and sync {rates['cat']}"
+    return [speed("compaction over cat and sync", laps["maxbrod"], laps["cat"], wanted=COPY_WANTED, note=note)]
+
+
+def _compact_copy(session: Session, source: Path, target: Path) -> Lap:
+    """Compact a copy of the archive that shares its files: the copy is not timed."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, copy_function=os.link)
+    lap = time_lap(partial(_compact, session, str(target)))
+    shutil.rmtree(target)
+    return lap
+
+
+def _compact(session: Session, url: str) -> CompactReport:
+    options = CompactOptions(min_segment_count=2, min_segment_size=1, max_segment_count=1 << 20)
+    report = compact_archive(Config(archive=url, compact=options), session=session, clock_ms=_LATER_MS)
+    if report.exit_code or not report.total("merges"):
+        raise MaxbrodError("the archive was not compacted", operation="bench", object_name=url)
+    return report
+
+
+def measure_day(session: Session, *, runs: int) -> list[Figure]:
+    """An archive as that many tiny runs leave it, compacted, beside one backup of the same records."""
+    urls = [f"memory://bench-{uuid.uuid4().hex}" for _ in range(2)]
+    day, large = urls
+    log = encode(orders(DAY_RECORDS), codec=Codec.LZ4)
+    try:
+        _write(day, (dict.fromkeys(range(DAY_PARTITIONS), log) for _ in range(runs)), packed=True)
+        whole = np.concatenate([_moved(log, DAY_RECORDS * number) for number in range(runs)])
+        _write(large, iter([dict.fromkeys(range(DAY_PARTITIONS), whole)]), packed=False)
+        before = _sizes(day)
+        lap = time_lap(partial(_compact, session, day))
+        after, one = _sizes(day), _sizes(large)
+    finally:
+        for url in urls:
+            shutil.rmtree(directory_of(parse_url(url)), ignore_errors=True)
+    name = f"a day of {runs:,} runs"
+    note = (
+        f"{before['rows']:,} rows, {before['objects']:,} objects, {before['bytes']:,} bytes, planned in "
+        f"{before['seconds']:.2f} s, became {after['rows']:,}, {after['objects']:,}, {after['bytes']:,} and "
+        f"{after['seconds']:.2f} s; one backup has {one['rows']:,}, {one['objects']:,}, {one['bytes']:,} and "
+        f"{one['seconds']:.2f} s"
+    )
+    return [
+        Figure(name=f"{name}, compacted", value=lap.seconds, unit="seconds", note=note),
+        Figure(name=f"{name}: bytes over one backup's", value=after["bytes"] / one["bytes"], at_most=True, wanted=1.01),
+        Figure(name=f"{name}: rows over one backup's", value=after["rows"] / one["rows"], at_most=True, wanted=2),
+        Figure(name=f"{name}: planning over one backup's", value=after["seconds"] / one["seconds"], at_most=True),
+    ]
+
+
+def _sizes(url: str) -> dict[str, Any]:
+    """Rows, objects and bytes that the catalog names, and how long a restore takes to plan from it."""
+    rows = Catalog.open(open_storage(url)).rows(columns=["path", "bytes"])
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        plan_slices(url)
+        taken.append(time.perf_counter() - began)
+    sizes = sum(rows["bytes"].to_pylist())
+    return {"rows": rows.num_rows, "objects": len(rows["path"].unique()), "bytes": sizes, "seconds": min(taken)}
+
+
+def _write(url: str, runs: Any, *, packed: bool) -> None:  # noqa: ANN401 - an iterable of logs by partition
+    """Write runs one after the other; each adds its log, moved to where the partition ends."""
+    storage = open_storage(url)
+    catalog = Catalog.create(storage)
+    ends: dict[int, int] = {}
+    rows: list[Segment | Run] = []
+    for run, logs in enumerate(runs):
+        run_id = f"run-{run:08d}"
+        with ArchiveWriter(storage, run_id=run_id) as writer:
+            parts = {
+                number: writer.partition(topic=_TOPIC, topic_id=_TOPIC_ID, partition=number, packed=packed)
+                for number in logs
+            }
+            for number, part in parts.items():
+                moved = _moved(logs[number], ends.get(number, 0))
+                part.append(moved, walk(moved, check_crc=False))
+        for number, part in parts.items():
+            ends[number] = part.slices[-1].end_offset
+            rows += [_row(each, number, run_id, run) for each in part.slices]
+        rows.append(Run(run_id=run_id, started_at=run, finished_at=run, snapshot=None, statistics={}, written_at=run))
+        if run % _COMMITTED_RUNS == _COMMITTED_RUNS - 1:
+            catalog.commit(rows)
+            rows = []
+    catalog.commit(rows)
+
+
+def _row(each: Any, partition: int, run_id: str, written_at: int) -> Segment:  # noqa: ANN401 - a slice
+    values = {name: getattr(each, name) for name in SLICE_FIELDS}
+    place = {"topic": _TOPIC, "topic_id": _TOPIC_ID, "partition": partition}
+    return Segment(**values, **place, run_id=run_id, written_at=written_at)
+
+
+def _moved(log: NDArray[np.uint8], by: int) -> NDArray[np.uint8]:
+    """The batches at higher offsets: the CRC does not cover the base offset."""
+    headers, moved = walk(log, check_crc=False), log.copy()
+    bases = (headers["base_offset"].astype(np.int64) + by).astype(">i8").view(np.uint8).reshape(-1, 8)
+    moved[headers.position[:, None] + np.arange(8)] = bases
+    return moved

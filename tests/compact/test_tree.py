@@ -1,0 +1,71 @@
+"""The verb on a tree of the layout parquet: names, levels and footers of its own tool, and damage is named."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from kbak.archives import write as write_kbak
+from parquet.archives import WHERE, local, read, rows, write
+from reference import Record
+
+from compact.archives import compact, without_spark
+from maxbrod.cli.main import run as command
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UsageError
+from maxbrod.layouts.parquet.layout import LAYOUT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def sparkless(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_spark(monkeypatch)
+
+
+def test_segments_of_a_tree_become_one_of_the_next_level(tmp_path: Path) -> None:
+    write(local(tmp_path), [rows(40)], segment_records_max=10)
+    before = read(local(tmp_path), LAYOUT.survey(local(tmp_path)).segments)
+    plan = compact(tmp_path, dry_run=True)
+    assert (plan.layout, plan.total("segments"), plan.total("new_segments")) == ("parquet", 4, 1)
+    report = compact(tmp_path, per_topic={WHERE.topic: {"min_segment_count": 4}})
+    assert (report.exit_code, report.total("segments"), report.total("records")) == (EXIT_DONE, 4, 40)
+    survey = LAYOUT.survey(local(tmp_path))
+    assert [each.path.rsplit("/", 2)[1:] for each in survey.segments] == [["1", f"{0:020d}-{39:020d}"]]
+    assert not list(LAYOUT.check(local(tmp_path), survey, deep=True))
+    assert read(local(tmp_path), survey.segments).equals(before)
+
+
+def test_a_damaged_segment_leaves_its_run_and_the_rest_is_merged(tmp_path: Path) -> None:
+    write(local(tmp_path), [rows(20)], segment_records_max=10)
+    write(local(tmp_path), [rows(20, start=50)], segment_records_max=10)
+    bad = next(tmp_path.rglob(f"{10:020d}-*"))
+    bad.chmod(0o644)
+    data = bytearray(bad.read_bytes())
+    data[8] ^= 0xFF
+    bad.write_bytes(data)
+    report = compact(tmp_path)
+    assert report.exit_code == EXIT_CORRUPT
+    (fault,) = report.faults
+    assert (fault.base_offset, fault.end_offset, fault.damaged) == (0, 20, True)
+    assert fault.object_name is not None
+    assert fault.object_name.endswith(bad.name)
+    levels = sorted(path.parent.name for path in tmp_path.rglob("0*-0*"))
+    assert levels == ["0", "0", "1"]
+
+
+def test_the_command_prints_a_report_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(local(tmp_path), [rows(40)], segment_records_max=10)
+    limits = ["--min-segment-age", "0", "--min-segment-count", "2", "--min-segment-size", "1"]
+    assert command(["compact", "-a", str(tmp_path), *limits, "--dry-run"]) == EXIT_DONE
+    assert "4 segments would become 1; nothing was changed" in capsys.readouterr().out
+    assert command(["compact", "-a", str(tmp_path), *limits, "--json"]) == EXIT_DONE
+    report = json.loads(capsys.readouterr().out)
+    assert (report["layout"], report["exit_code"], report["topics"][0]["merges"]) == ("parquet", 0, 1)
+
+
+def test_other_layouts_are_refused(tmp_path: Path) -> None:
+    write_kbak(local(tmp_path), [Record(offset=0, timestamp=1, key=b"k", value=b"v")])
+    with pytest.raises(UsageError, match="cannot be merged"):
+        compact(tmp_path)
