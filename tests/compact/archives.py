@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +25,12 @@ from maxbrod.layouts.kafka.reading import read_log
 from maxbrod.layouts.kafka.verifying import verify_slice
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import GapReason
+from maxbrod.storage.memory import directory_of
+from maxbrod.storage.urls import parse_url
 from support.sparkless import no_session, run_tasks_here
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     import pytest
 
@@ -102,6 +108,21 @@ class Making:
             for number in range(count)
         )
         self.archive.catalog.commit([row for rows in runs for row in rows])
+
+
+@contextmanager
+def in_memory() -> Iterator[Making]:
+    """Without a disk, which would sync each object."""
+    url = f"memory://test-{uuid.uuid4().hex}"
+    try:
+        yield Making(url)
+    finally:
+        shutil.rmtree(directory_of(parse_url(url)), ignore_errors=True)
+
+
+def file_of(making: Making, path: str) -> Path:
+    """The file of an object."""
+    return Path(directory_of(parse_url(making.url))) / path
 
 
 def id_of(topic: str) -> str:

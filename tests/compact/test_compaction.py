@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from native_logs import batches as drawn_batches
 from native_logs import data_batch, marker
 
-from compact.archives import START_MS, TOPIC, TOPIC_ID, Making, compact, look, segments, without_spark
+from compact.archives import (
+    START_MS,
+    TOPIC,
+    TOPIC_ID,
+    Making,
+    compact,
+    file_of,
+    in_memory,
+    look,
+    segments,
+    without_spark,
+)
 from maxbrod.archive.opening import open_archive
 from maxbrod.batch.headers import walk
 from maxbrod.catalog.catalog import Catalog
@@ -25,7 +36,7 @@ from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import AbortedTransaction, Codec, PartitionId
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +45,9 @@ def sparkless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def making(tmp_path: Path) -> Making:
-    return Making(str(tmp_path / "archive"))
+def making() -> Iterator[Making]:
+    with in_memory() as made:
+        yield made
 
 
 def test_many_small_rows_become_one_of_the_next_level_and_every_byte_stays(making: Making) -> None:
@@ -63,10 +75,12 @@ def test_many_small_rows_become_one_of_the_next_level_and_every_byte_stays(makin
 
 @settings(max_examples=25)
 @given(log=drawn_batches(), sizes=st.lists(st.integers(1, 3), min_size=8, max_size=8), data=st.data())
-def test_any_log_stays_as_it_is_however_it_was_stored(
-    tmp_path_factory: pytest.TempPathFactory, log: Any, sizes: list[int], data: st.DataObject
-) -> None:
-    making = Making(str(tmp_path_factory.mktemp("any") / "archive"))
+def test_any_log_stays_as_it_is_however_it_was_stored(log: Any, sizes: list[int], data: st.DataObject) -> None:
+    with in_memory() as making:
+        _stays(making, log, sizes, data)
+
+
+def _stays(making: Making, log: Any, sizes: list[int], data: st.DataObject) -> None:
     end: int | None = None
     at = 0
     made: list[Row] = []
@@ -216,10 +230,10 @@ def test_a_dry_run_says_what_would_be_merged_and_changes_nothing(making: Making)
     assert len(segments(making.url)) == 6
 
 
-def test_a_damaged_source_leaves_its_group_as_it_is_and_the_rest_is_merged(making: Making, tmp_path: Path) -> None:
+def test_a_damaged_source_leaves_its_group_as_it_is_and_the_rest_is_merged(making: Making) -> None:
     making.many(6, partitions=2, packed=False)
     bad = next(row for row in segments(making.url) if row.partition == 1 and row.base_offset == 9)
-    file = tmp_path / "archive" / bad.path
+    file = file_of(making, bad.path)
     file.chmod(0o644)
     data = bytearray(file.read_bytes())
     data[-3] ^= 1
@@ -259,10 +273,10 @@ def _written_unchecked(making: Making, data: Any, headers: Any) -> list[Segment]
     return [row]
 
 
-def test_a_missing_object_is_named_and_leaves_its_group(making: Making, tmp_path: Path) -> None:
+def test_a_missing_object_is_named_and_leaves_its_group(making: Making) -> None:
     making.many(3, packed=False)
     bad = segments(making.url)[1]
-    (tmp_path / "archive" / bad.path).unlink()
+    file_of(making, bad.path).unlink()
     report = compact(making.url)
     assert report.exit_code == EXIT_CORRUPT
     assert report.faults[0].offset == bad.base_offset

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from native_logs import data_batch
 
-from compact.archives import LATER_MS, Making, compact, look, segments, without_spark
+from compact.archives import LATER_MS, Making, compact, in_memory, look, segments, without_spark
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.runs import list_runs
 from maxbrod.check.run import check_archive
@@ -20,7 +20,7 @@ from maxbrod.layouts.kafka.reading import read_log
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from maxbrod.catalog.rows import Segment
 
@@ -28,8 +28,9 @@ DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.fixture
-def making(tmp_path: Path) -> Making:
-    return Making(str(tmp_path / "archive"))
+def making() -> Iterator[Making]:
+    with in_memory() as made:
+        yield made
 
 
 def logs(making: Making, rows: list[Segment]) -> list[bytes]:
@@ -72,19 +73,18 @@ def test_a_backup_continues_after_a_compacted_archive_and_check_finds_it_whole(
     assert open_archive(making.url).catalog.last_snapshot() is None
 
 
-def test_a_day_of_tiny_runs_becomes_as_small_as_one_backup(making: Making, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_day_of_tiny_runs_becomes_as_small_as_one_backup(making: Making, monkeypatch: Any) -> None:
     """Scaled down; `maxbrod bench lifecycle --only day` does the whole day."""
     without_spark(monkeypatch)
-    seconds = 500
+    seconds = 200
     making.many(seconds, partitions=2, records=2)
-    large = Making(str(tmp_path / "large"))
-    whole = [data_batch(2 * number, 2) for number in range(seconds)]
-    large.run({0: whole, 1: whole}, packed=False)
-    assert look(making.url) == look(large.url)
     assert len(segments(making.url)) == 2 * seconds
+    whole = [data_batch(2 * number, 2) for number in range(seconds)]
     compact(making.url)
-    assert look(making.url) == look(large.url)
-    ours, one = segments(making.url), segments(large.url)
+    with in_memory() as large:
+        large.run({0: whole, 1: whole}, packed=False)
+        assert look(making.url) == look(large.url)
+        ours, one = segments(making.url), segments(large.url)
     kept = ("base_offset", "end_offset", "records", "bytes", "raw_bytes", "min_timestamp", "max_timestamp", "digest")
     assert [[getattr(row, name) for name in kept] for row in ours] == [
         [getattr(row, name) for name in kept] for row in one

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
@@ -51,6 +52,9 @@ PARTITIONS: Final = 4
 SEGMENTS: Final = 64
 """Of each partition, at scale 1: 0.5 GB in all."""
 SEGMENT_RECORDS: Final = 20_000
+SEGMENT_NOISE_RECORDS: Final = 1_900
+BATCH_BYTES: Final = 16_384
+"""What Java producers fill by default."""
 DAY_RUNS: Final = 86_400
 """A day of `backup --follow --every 1s`."""
 DAY_PARTITIONS: Final = 2
@@ -82,22 +86,41 @@ def measure(
 
 
 def race_copying(session: Session, disk: Path, *, segments: int, rounds: int) -> list[Figure]:
-    """Compact segments of lz4 batches, and copy the same files with `cat` and a sync."""
-    source = disk / "source"
-    log = encode(orders(SEGMENT_RECORDS), codec=Codec.LZ4, batch_bytes_max=16_384)
-    _write(str(source), (dict.fromkeys(range(PARTITIONS), log) for _ in range(segments)), packed=False)
-    files = sorted(str(path) for path in (source / "segments").rglob("*.log"))
-    size = sum(Path(file).stat().st_size for file in files)
-    laps = race_laps(
-        {
-            "maxbrod": partial(_compact_copy, session, source, disk / "compacted"),
-            "cat": partial(copy_files, files, disk),
-        },
-        rounds=rounds,
+    """Compact segments of data A and of data B, and copy the same files with `cat` and a sync."""
+    found = []
+    for name, codec in (("A, uncompressed batches", Codec.NONE), ("B, lz4 batches", Codec.LZ4)):
+        log = (
+            _noise(SEGMENT_NOISE_RECORDS)
+            if codec is Codec.NONE
+            else encode(orders(SEGMENT_RECORDS), codec=codec, batch_bytes_max=BATCH_BYTES)
+        )
+        source = disk / "source"
+        _write(str(source), (dict.fromkeys(range(PARTITIONS), log) for _ in range(segments)), packed=False)
+        files = sorted(str(path) for path in (source / "segments").rglob("*.log"))
+        size = sum(Path(file).stat().st_size for file in files)
+        laps = race_laps(
+            {
+                "maxbrod": partial(_compact_copy, session, source, disk / "compacted"),
+                "cat": partial(copy_files, files, disk),
+            },
+            rounds=rounds,
+        )
+        shutil.rmtree(source)
+        rates = {each: f"{size / lap.best / 1e6:.0f} MB/s" for each, lap in laps.items()}
+        note = f"{rates['maxbrod']} of {len(files)} segments, {size / 1e6:.0f} MB in all; cat and sync {rates['cat']}"
+        title = f"compaction of {name}, over cat and sync"
+        found.append(speed(title, laps["maxbrod"], laps["cat"], wanted=COPY_WANTED, note=note))
+    return found
+
+
+def _noise(records: int) -> NDArray[np.uint8]:
+    """Batches of records of 1 KB that do not compress."""
+    values = np.random.default_rng(7).bytes(1024 * records)
+    columns = orders(records)
+    cells = pa.array([values[1024 * row : 1024 * (row + 1)] for row in range(records)], pa.binary())
+    return encode(
+        columns.set_column(columns.schema.get_field_index("value"), "value", cells), batch_bytes_max=BATCH_BYTES
     )
-    rates = {name: f"{size / each.best / 1e6:.0f} MB/s" for name, each in laps.items()}
-    note = f"{rates['maxbrod']} of {len(files)} segments, {size / 1e6:.0f} MB in all; cat and sync {rates['cat']}"
-    return [speed("compaction over cat and sync", laps["maxbrod"], laps["cat"], wanted=COPY_WANTED, note=note)]
 
 
 def _compact_copy(session: Session, source: Path, target: Path) -> Lap:

@@ -42,10 +42,12 @@ if TYPE_CHECKING:
 
 _DAMAGES: Final = (CorruptDataError, ObjectNotFoundError, TruncatedDataError, UnsupportedFormatError)
 _LARGE_BYTES: Final = 4 << 20
-"""A log of this size is read in parts, and its stored bytes are copied as they are. Smaller ones are read together."""
-_BLOCK_BYTES: Final = 8 << 20
+"""A log of this size is read in parts, and its stored bytes are copied as they are. Smaller ones are read ahead."""
+_TINY_BYTES: Final = 128 << 10
+"""Logs below this size are checked and written together, because each call costs more than their bytes."""
+_BLOCK_BYTES: Final = 4 << 20
 _BLOCK_SLICES: Final = 512
-_BLOCKS_AHEAD: Final = 2
+_BLOCKS_AHEAD: Final = 6
 _READERS: Final = 8
 """Threads that wait for the store: it takes long to answer, also for a few bytes."""
 
@@ -160,7 +162,7 @@ def _sample(storage: Storage, sources: Sequence[Source]) -> NDArray[np.uint8]:
 def _read_ahead(
     storage: Storage, sources: Sequence[Source], readers: ThreadPoolExecutor
 ) -> Iterator[tuple[list[Source], list[Future[NDArray[np.uint8]]] | None]]:
-    """Blocks of small sources with their logs to come; a large one alone, without its log."""
+    """Blocks of sources with their logs to come; a large source alone, without its log."""
     coming: deque[tuple[list[Source], list[Future[NDArray[np.uint8]]] | None]] = deque()
     for block in _blocks(sources):
         large = block[0].raw_bytes >= _LARGE_BYTES
@@ -174,11 +176,11 @@ def _blocks(sources: Sequence[Source]) -> Iterator[list[Source]]:
     block: list[Source] = []
     size = 0
     for each in sources:
-        large = each.raw_bytes >= _LARGE_BYTES
-        if block and (large or size + each.raw_bytes > _BLOCK_BYTES or len(block) == _BLOCK_SLICES):
+        alone = each.raw_bytes >= _TINY_BYTES
+        if block and (alone or size + each.raw_bytes > _BLOCK_BYTES or len(block) == _BLOCK_SLICES):
             yield block
             block, size = [], 0
-        if large:
+        if alone:
             yield [each]
             continue
         block.append(each)
