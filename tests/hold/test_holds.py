@@ -65,7 +65,8 @@ def test_a_hold_that_is_added_after_the_plan_overtakes_the_prune(
     local_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, other = years(local_place), local_place.open()
-    original, met = archive.catalog.commit, []
+    original = archive.catalog.commit
+    met: list[Any] = []
 
     def hold_first(*arguments: Any, **options: Any) -> int:
         if not met:
@@ -100,7 +101,7 @@ def test_what_cannot_be_held_is_refused(local_place: Place) -> None:
     archive = years(local_place)
     for wrong in ({"run": "nothing"}, {"since_ms": 5, "until_ms": 5}, {"topics": ["/(/"]}):
         with pytest.raises(UsageError):
-            add_hold(archive, who="me", why="audit", **wrong)  # type: ignore[arg-type]
+            add_hold(archive, who="me", why="audit", **wrong)
     with pytest.raises(UsageError, match="no holds"):
         release_hold(archive, "abc", who="me", why="x")
     assert active_holds(archive).active == ()

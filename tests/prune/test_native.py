@@ -156,8 +156,9 @@ def test_a_compacted_topic_keeps_a_complete_state(local_place: Place) -> None:
     rows = [data("users", 0, 5, age_days=99), data("users", 5, 9, age_days=98), data("users", 9, 12, age_days=0)]
     compacted = topic_state("users", **{"cleanup.policy": "compact", "retention.ms": "1"})
     commit(archive, "run-1", rows, {part("users"): 12}, topics=(compacted,))
-    for limits in ({"older_days": 10}, {"topic_bytes_max": 0}, {"as_source_at_ms": now_ms()}):
-        report = prune(archive, **limits)
+    limits: list[dict[str, Any]] = [{"older_days": 10}, {"topic_bytes_max": 0}, {"as_source_at_ms": now_ms()}]
+    for each in limits:
+        report = prune(archive, **each)
         assert report.going.segments == 0
         assert report.items[0].reason.startswith("a compacted topic")
     assert prune(archive, older_days=10, compacted_too=True).going.segments == 2

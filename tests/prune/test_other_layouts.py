@@ -6,6 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+import obstore
 import pyarrow as pa
 import pytest
 
@@ -15,10 +16,14 @@ from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOpt
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage
+from maxbrod.storage.opening import open_storage
 from prune.test_kill_sweep import Killed
+from support.storages import s3_options
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from maxbrod.sandbox.s3 import S3Server
 
 WHERE = TopicPartition(topic="orders", partition=0)
 DAY_MS = 24 * 3600 * 1000
@@ -123,3 +128,14 @@ def test_what_a_layout_cannot_do_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "records no runs" in told(capsys, tmp_path / "avro", "prune", "--keep-last", "1", exits=2)["message"]
     assert "cannot come back" in told(capsys, tmp_path / "avro", "prune", "--undo", exits=2)["message"]
     assert "nothing says what" in told(capsys, tmp_path / "avro", "prune", exits=2)["message"]
+
+
+def test_objects_of_the_avro_layout_carry_the_time_of_their_last_message(s3: S3Server) -> None:
+    """Where the store keeps metadata. In a folder, the header of the file says it."""
+    storage = open_storage(f"{s3.url}/avro", s3_options(s3))
+    written = layout_of("avro").write(
+        storage, WHERE, [records(0, age_days=3)], WriteOptions(), survey=Survey(layout="avro", segments=())
+    )
+    found = obstore.get(storage._clients.once, written[0].path, options={"head": True})  # type: ignore[attr-defined]
+    assert found.attributes["maxbrodlastmessagems"] == str(written[0].max_timestamp)
+    assert layout_of("avro").survey(storage).segments[0].max_timestamp == written[0].max_timestamp

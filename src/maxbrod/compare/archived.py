@@ -18,6 +18,7 @@ from maxbrod.compare.plan.pairs import Extent, Match, Pair, Times
 from maxbrod.compare.plan.parts import PART_BYTES
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.run import find_restore
+from maxbrod.model import GapReason
 from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.mapping import decode_map
@@ -160,7 +161,9 @@ def _pair_topic(
     match = choose_match(request, topic, count, None if there is None else len(there.partitions))
     times = Times(since_ms=request.selection.since_ms, until_ms=request.selection.until_ms, cut_target=True)
     for source in sources:
-        first, end = source.asked_first, source.asked_end
+        # The target may still have what was pruned from the start of the archive.
+        asked_first = source.first_offset if GapReason.PRUNED in source.gaps else source.asked_first
+        first, end = asked_first, source.asked_end
         log = target.log(name, source.partition)
         if match is Match.APPEND and log is not None:
             first, end = log.first, log.stable
@@ -169,7 +172,7 @@ def _pair_topic(
             target_topic=name,
             partition=source.partition,
             match=match,
-            source=_extent(source, source.asked_first),
+            source=_extent(source, asked_first),
             target=None if match is Match.SET else target.extent(name, source.partition, first, end),
             notes=(*_notes(source), *_target_notes(target, name, source.partition, match, (first, end))),
             times=times,

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_REFUSED
-from maxbrod.model import TopicPartition, now_ms
+from maxbrod.model import GapReason, TopicPartition, now_ms
 from maxbrod.restore.plan.obstacles import GAPS, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode
 
@@ -65,6 +65,8 @@ class RestoreReport:
     """For topics that the cluster had lost, the run that last saw them, whose configuration they get."""
     left_out: tuple[LeftOut, ...] = ()
     """Internal topics of the archive, which are restored only by name."""
+    pruned: tuple[str, ...] = ()
+    """Partitions of which the archive has given up records on purpose, and where each begins."""
     access: AccessPlan | None = None
     """The restored ACLs and quotas, once all records are restored."""
     transform: TransformPlan | None = None
@@ -104,6 +106,17 @@ def _written(topic: TopicPlan) -> dict[int, OffsetsMode]:
     return {each.source.partition: each.offsets.mode for each in topic.partitions}
 
 
+def pruned_in(plan: RestorePlan) -> tuple[str, ...]:
+    """A line for each partition of which requested offsets were pruned."""
+    sources = (each.source for topic in plan.topics for each in topic.partitions)
+    return tuple(
+        f"{each.topic}-{each.partition}: {each.gaps[GapReason.PRUNED]:,} offsets were pruned from the archive; "
+        f"the first one left is {each.first_offset:,}"
+        for each in sources
+        if GapReason.PRUNED in each.gaps
+    )
+
+
 def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms: int, resumed: bool) -> RestoreReport:
     found = {each.where: each for each in restored}
     partitions = []
@@ -138,5 +151,6 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         retention=tuple(str(each) for each in plan.obstacles if each.kind is ObstacleKind.RETENTION),
         known_from={each.target.source_topic: each.known_from for each in plan.topics if each.known_from},
         left_out=plan.left_out,
+        pruned=pruned_in(plan),
         accepted_gaps=tuple(str(each) for each in plan.obstacles if each.kind in GAPS),
     )

@@ -14,7 +14,7 @@ from maxbrod.errors import EXIT_DONE, error_of
 from maxbrod.restore.plan.access import describe_acl, describe_quota
 from maxbrod.restore.plan.obstacles import ObstacleKind
 from maxbrod.restore.plan.plan import describe
-from maxbrod.restore.report import AGAIN
+from maxbrod.restore.report import AGAIN, pruned_in
 from maxbrod.transform.summary import print_transform
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, 
         "provenance": plan.provenance,
         "transform": None if plan.transform is None else asdict(plan.transform),
         "left_out": [asdict(each) for each in plan.left_out],
+        "pruned": list(pruned_in(plan)),
         "obstacles": [asdict(each) for each in plan.obstacles],
         "refused": None if refused is None else refused.as_dict(),
     }
@@ -80,6 +81,7 @@ def print_plan(plan: RestorePlan) -> None:
     )
     print_known_from({each.target.source_topic: each.known_from for each in plan.topics if each.known_from})
     print_left_out(plan.left_out)
+    _print_some(pruned_in(plan), indent="")
     if plan.since_ms is not None:
         print_line(f"only records from {human_time(plan.since_ms)} on")
     if plan.until_ms is not None:
@@ -184,6 +186,7 @@ def print_report(report: RestoreReport) -> None:
         _print_access(report.access, done=True)
     print_known_from(report.known_from)
     print_left_out(report.left_out)
+    _print_some(report.pruned, indent="")
     print_failures(report, out)
     print_gaps(report)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable, Iterator, Sequence
+    from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -110,8 +110,11 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def replace(self, path: str, data: Buffer) -> None:
+    def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:
         """Create or overwrite an object. A reader sees all of the old bytes or all of the new ones.
+
+        `metadata` is for other programs: it is kept with the object if the store can, and directories cannot. Names are
+        lower-case letters, because stores disagree about everything else.
 
         When this returns the new object is durable. UnavailableError: it is the old or the new one; repeat the call.
         Of two simultaneous writers either one wins.

@@ -15,7 +15,7 @@ from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable, Iterator, Sequence
+    from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
 
 _SCHEME: Final = "joined://"
 
@@ -62,7 +62,7 @@ class JoinedStorage(Storage):
     def put(self, path: str, data: Buffer) -> None:  # noqa: ARG002 - the interface's
         self._refuse("put", path)
 
-    def replace(self, path: str, data: Buffer) -> None:  # noqa: ARG002 - the interface's
+    def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:  # noqa: ARG002
         self._refuse("replace", path)
 
     def create(self, path: str) -> Writer:

@@ -25,7 +25,7 @@ from maxbrod.storage.names import RESERVED, check_folder, check_name
 from maxbrod.storage.writeback import Writeback
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable, Iterator, Sequence
+    from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -150,7 +150,7 @@ class LocalStorage(Storage):
         with self.create(path) as writer:
             writer.write(data)
 
-    def replace(self, path: str, data: Buffer) -> None:
+    def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:  # noqa: ARG002
         check_name(path)
         with self._errors("replace", path):
             draft = self._draft()

@@ -35,8 +35,8 @@ class OverlaidStorage(Storage):
     def put(self, path: str, data: Buffer) -> None:
         self._base.put(self._target(path), data)
 
-    def replace(self, path: str, data: Buffer) -> None:
-        self._base.replace(self._target(path), data)
+    def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:
+        self._base.replace(self._target(path), data, metadata=metadata)
 
     def create(self, path: str) -> Writer:
         return self._base.create(self._target(path))

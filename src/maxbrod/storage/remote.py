@@ -80,9 +80,9 @@ class RemoteStorage(Storage):
 
         self._retries.run(attempt)
 
-    def replace(self, path: str, data: Buffer) -> None:
+    def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:
         body = memoryview(data).cast("B")
-        attributes = self._marked(uuid.uuid4().hex)
+        attributes = {**self._marked(uuid.uuid4().hex), **(metadata or {})}
         put = partial(
             obstore.put, self._clients.once, check_name(path), body, use_multipart=False, attributes=attributes
         )

@@ -148,7 +148,8 @@ class _File:
         sync = seed.digest()
         header = encode_header(names.SEED_SCHEMA if self._seed else names.SCHEMA, self._codec, metadata, sync)
         data = b"".join([header, *(encode_block(count, block, sync) for count, block in self._packed)])
-        storage.replace(path, data)
+        # For rules of retention that cannot look into files. The header of the file says the same.
+        storage.replace(path, data, metadata={names.LAST_MESSAGE: str(max(self._highest))})
         return ForeignSegment(
             where=where,
             path=path,

@@ -1,0 +1,57 @@
+"""A pruned archive of a real cluster: backups go on, a restore begins at what is left, and an undo makes it whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backup.engine import back_up, config_of
+from compare.engine import without_spark
+from maxbrod.cli.main import run
+from maxbrod.sandbox.topics import create_topic, offsets
+from maxbrod.sandbox.traffic import numbered, produce
+from restore.engine import Command
+from restore.engine import without_spark as restoring_without_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from maxbrod.sandbox.cluster import Cluster
+
+
+@pytest.fixture(autouse=True)
+def _here() -> Iterator[None]:
+    with without_spark(), restoring_without_spark():
+        yield
+
+
+def test_backups_restores_and_comparisons_of_a_pruned_archive(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic, config={"retention.ms": "-1"})
+    for _ in range(3):
+        produce(cluster, topic, numbered(40))
+        assert back_up(config_of(cluster, tmp_path, topic)).complete
+    assert run(["prune", "-a", str(tmp_path), "--topic-bytes", "0", "--apply"]) == 0
+    produce(cluster, topic, numbered(40))
+    assert back_up(config_of(cluster, tmp_path, topic)).complete
+    command = Command(cluster, tmp_path, capsys)
+    capsys.readouterr()
+    # The source still has what was pruned: that is no difference.
+    compared = command.json("compare")
+    assert (compared["equal"], compared["source_records"]) == (True, 80)
+    told = command("restore", "--suffix", "-left", "--offsets", "exact")
+    assert f"{topic}-0: 80 offsets were pruned from the archive; the first one left is 80" in told
+    assert offsets(cluster, f"{topic}-left") == (80, 160)
+    assert command.json("compare", "--suffix", "-left")["equal"]
+
+    # A backup has committed since.
+    assert run(["prune", "-a", str(tmp_path), "--undo", "--apply"]) == 0
+    capsys.readouterr()
+    command("restore", "--suffix", "-all", "--offsets", "exact")
+    assert offsets(cluster, f"{topic}-all") == (0, 160)
+    report = command.json("compare", "--suffix", "-all")
+    assert (report["equal"], report["source_records"]) == (True, 160)
+    assert run(["check", "-a", str(tmp_path)]) == 0
