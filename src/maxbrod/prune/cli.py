@@ -47,7 +47,7 @@ def prune(call: Call[PruneOptions]) -> None:
     from maxbrod.prune.run import prune_archive  # noqa: PLC0415
 
     options = call.options
-    if options.grace < _GRACE_S_MIN:
+    if parse_duration_s(options.grace) < _GRACE_S_MIN:
         raise UsageError("a grace period of less than 1h is too short", hint="readers may still use the objects")
     opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
     if options.apply and opened.survey is None:
@@ -91,7 +91,7 @@ def _request(options: PruneOptions) -> PruneRequest:
             yearly=options.keep_yearly,
         ),
         topics=options.topics,
-        grace_s=round(options.grace),
+        grace_s=parse_duration_s(options.grace),
     )
 
 

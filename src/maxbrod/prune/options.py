@@ -60,8 +60,8 @@ class PruneOptions(Options):
     keep_monthly: Annotated[int | None, Option("The newest run of each of the last N months.", RUNS, "N", low=1)] = None
     keep_yearly: Annotated[int | None, Option("The newest run of each of the last N years.", RUNS, "N", low=1)] = None
     grace: Annotated[
-        Seconds, Option("How long --undo can bring it back, and its objects stay. At least 1h.", BEHAVIOR, "TIME")
-    ] = 7 * 24 * 3600.0
+        str, Option("How long --undo can bring it back, and its objects stay: 24h, 30d. At least 1h.", BEHAVIOR, "TIME")
+    ] = "7d"
     undo: Annotated[
         bool, Option("Bring back what a prune took away: the newest one, or that of the named run.", BEHAVIOR)
     ] = False
