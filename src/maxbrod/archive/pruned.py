@@ -20,7 +20,7 @@ from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -37,14 +37,25 @@ class Swap:
     """Rows of an undo that cannot come back, because something else has taken their offsets since."""
 
 
-def prune_rows(going: pa.Table, live_gaps: pa.Table, replaced: pa.Table, *, run_id: str) -> Swap:
+def prune_rows(
+    going: pa.Table,
+    live_gaps: pa.Table,
+    replaced: pa.Table,
+    *,
+    run_id: str,
+    borders: Mapping[PartitionId, Collection[int]] | None = None,
+) -> Swap:
     """Replace rows of kind data, live or replaced, by gaps.
 
-    `live_gaps` are all live gaps `pruned` of the same partitions, `replaced` all rows of kind replaced of them.
+    `live_gaps` are all live gaps `pruned` of the same partitions, `replaced` their rows of kind replaced. `borders`
+    are more offsets across which gaps are not joined.
     """
+    cuts = _cuts(replaced)
+    for place, offsets in (borders or {}).items():
+        cuts.setdefault(place, set()).update(offsets)
     live = going.filter(pc.equal(going["kind"], Kind.DATA))
     dead = going.filter(pc.equal(going["kind"], Kind.REPLACED))
-    joined, absorbed = _join(live, live_gaps, _cuts(replaced), run_id)
+    joined, absorbed = _join(live, live_gaps, cuts, run_id)
     return Swap(
         added=pa.concat_tables([joined, _replaced_gaps(dead, run_id)]), removed=pa.concat_tables([going, absorbed])
     )

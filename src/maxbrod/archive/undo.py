@@ -20,7 +20,7 @@ from maxbrod.catalog.commits import absent_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.validity import find_fault
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UsageError
-from maxbrod.model import now_ms
+from maxbrod.model import PartitionId, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +79,9 @@ def take(archive: Archive, plan: Callable[[], Taking | None], *, grace_s: int) -
         path = f"{PRUNES}/{run_id}-{secrets.token_hex(8)}.parquet"
         written.append(path)
         _write(archive.storage, path, pa.concat_tables([taking.pruned, taking.dropped]))
-        swap = prune_rows(taking.pruned, *_around(archive, taking.pruned), run_id=run_id)
+        swap = prune_rows(
+            taking.pruned, *_around(archive, taking.pruned), run_id=run_id, borders=_generation_borders(archive)
+        )
         undo = {UNDO: path, UNDO_UNTIL: now_ms() + grace_s * 1000}
         return Change(
             added=swap.added,
@@ -97,6 +99,16 @@ def _around(archive: Archive, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     gaps = gaps.filter(is_pruned(gaps))
     replaced = archive.catalog.replaced_rows()
     return tuple(each.filter(pc.is_in(each["topic_id"], value_set=topics)) for each in (gaps, replaced))
+
+
+def _generation_borders(archive: Archive) -> dict[PartitionId, set[int]]:
+    """Where a generation under construction ends: rows of the archive must have a boundary there until it is active."""
+    return {
+        PartitionId(topic_id=topic_id, partition=partition): {target}
+        for topic_id, topic in archive.catalog.generations().items()
+        if topic.building is not None
+        for partition, target in topic.building.targets.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
