@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
-from backup.drivers import driver
 from backup.engine import back_up, config_of
 from backup.oracle import Holding, read_archive
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
+from maxbrod.catalog import catalog as catalog_module
 from maxbrod.catalog.generations import Stage
 from maxbrod.check.run import check_archive
 from maxbrod.inspect.garbage import collect_garbage
@@ -23,6 +25,7 @@ from maxbrod.sandbox.topics import create_topic, offsets, recreate_topic, set_to
 from maxbrod.sandbox.traffic import Message, produce
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from maxbrod.catalog.generations import Generation
@@ -141,33 +144,57 @@ def test_a_generation_is_read_over_many_runs_while_the_backup_goes_on_and_nobody
         assert {each for each in held.records[key] if each < target} <= began[key].keys()
 
 
-def test_killed_at_any_point_the_archive_has_the_old_generation_or_the_new_one_and_never_a_mixture(
+class Killed(BaseException):
+    """As sudden as SIGKILL: nothing handles it."""
+
+
+@contextmanager
+def dying(point: int) -> Iterator[list[str]]:
+    """Dies before or after the n-th commit to the catalog; says how many such moments there were."""
+    met: list[str] = []
+    write_commit = catalog_module.write_commit
+
+    def meet(moment: str) -> None:
+        met.append(moment)
+        if len(met) == point + 1:
+            raise Killed
+
+    def commit(*arguments: Any, **options: Any) -> Any:
+        meet("before")
+        committed = write_commit(*arguments, **options)
+        meet("after")
+        return committed
+
+    with patch.object(catalog_module, "write_commit", commit), suppress(Killed):
+        yield met
+
+
+def test_killed_around_any_commit_the_archive_has_the_old_generation_or_the_new_one_and_never_a_mixture(
     cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     base = tmp_path / "base"
     filled(cluster, topic, base)
     old, new = read_archive(str(base)).records, fresh(cluster, topic, tmp_path / "other").records
     assert old != new
-    met: list[str] = []
-    with driver(cluster, topic, **OFTEN) as program:
-        for point in range(POINTS_MAX):
-            archive = tmp_path / f"archive-{point}"
-            shutil.copytree(base, archive)
-            met.append(program.run(archive, point).get("killed", ""))
-            seen = read_archive(str(archive)).records
-            known = open_archive(str(archive)).catalog.generations().values()
-            active = [each.active.number for each in known if each.active is not None]
-            assert seen == (new if active == [2] else old), met[-1]
-            assert check_archive(open_archive(str(archive))).exit_code == 0, met[-1]
-            assert program.run(archive)["exit_code"] == 0, met[-1]
-            assert read_archive(str(archive)).records == new, met[-1]
-            assert (2, Stage.BUILDING) not in stages(archive)
-            shutil.rmtree(archive)
-            if not met[-1]:
-                break
-    assert not met[-1]
+    seen: list[list[int]] = []
+    for point in range(POINTS_MAX):
+        archive = tmp_path / f"archive-{point}"
+        shutil.copytree(base, archive)
+        with dying(point) as met:
+            back_up(config_of(cluster, archive, topic, **OFTEN))
+        known = open_archive(str(archive)).catalog.generations().values()
+        seen.append([each.number for topics in known for each in topics.generations if each.stage is Stage.ACTIVE])
+        assert read_archive(str(archive)).records == (new if seen[-1] == [2] else old), point
+        assert check_archive(open_archive(str(archive))).exit_code == 0, point
+        if len(met) <= point:
+            break
+        report = back_up(config_of(cluster, archive, topic, **OFTEN))
+        assert report.exit_code == 0, (point, report.notices)
+        assert read_archive(str(archive)).records == new, point
+        assert (2, Stage.BUILDING) not in stages(archive)
+        shutil.rmtree(archive)
     # It begins, has been read, is known to be complete, and is active.
-    assert met.count("after write_commit") == 4
+    assert seen == [[], [1], [1], [1], [1], [1], [1], [2], [2]]
 
 
 @pytest.mark.parametrize("what", ["deleted", "not compacted"])
