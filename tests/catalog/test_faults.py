@@ -46,8 +46,10 @@ LIST = HttpMatch("GET", r"list-type")
 
 def filled(archive: Archive) -> Archive:
     catalog = archive.create()
-    for base in range(COMMITS):
-        catalog.commit([segment(base, base + 1), run(f"run-{base:02}", finished_at=base)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("maxbrod.catalog.table._CHECKPOINT_EVERY", COMMITS - 1)
+        for base in range(COMMITS):
+            catalog.commit([segment(base, base + 1), run(f"run-{base:02}", finished_at=base)])
     return archive
 
 

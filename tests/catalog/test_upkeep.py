@@ -7,12 +7,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from catalog.examples import run, segment
 from maxbrod.catalog.commits import FAN_IN
+from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.rows import decode_rows
+from maxbrod.catalog.schema import TABLE_PROPERTIES
 from maxbrod.errors import RefusedError
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from catalog.archives import Archive
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.full
 
 DAY_S = 24 * 3600
+CHECKPOINT_EVERY = int(TABLE_PROPERTIES["delta.checkpointInterval"])
+OTHER_ACTIONS = 3  # protocol, metadata, transaction
 
 
 def parquet_files(archive: Archive) -> set[Path]:
@@ -35,10 +41,14 @@ def test_hundreds_of_runs_leave_a_few_data_files_that_hold_every_row(folder: Arc
     assert [each.run_id for each in folder.open().runs()] == [f"run-{base:03}" for base in range(200)]
 
 
-def test_files_that_went_out_of_use_a_day_ago_are_swept_and_younger_ones_stay(folder: Archive) -> None:
+def test_files_that_went_out_of_use_a_day_ago_are_swept_and_younger_ones_stay(
+    folder: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     catalog = folder.create()
-    for base in range(20):
-        catalog.commit([segment(base, base + 1)])
+    with monkeypatch.context() as then:
+        then.setattr("maxbrod.catalog.commits.now_ms", lambda: now_ms() - 2 * DAY_S * 1000)
+        for base in range(20):
+            catalog.commit([segment(base, base + 1)])
     reader = folder.open()
     orphans = [Path(folder.url) / "catalog/segments" / f"part-{name}.parquet" for name in ("old", "young")]
     for orphan in orphans:
@@ -62,17 +72,17 @@ def test_a_catalog_outlives_the_cleanup_of_deltas_own_log(folder: Archive) -> No
     catalog = folder.create()
     stale = folder.open()
     old = time.time() - 2 * DAY_S
-    for base in range(40):
+    for base in range(100):
         catalog.commit([segment(base, base + 1), run(f"run-{base}")])
         for path in Path(folder.url).glob("catalog/segments/_delta_log/*"):
             os.utime(path, (old, old))
     log = {path.name for path in Path(folder.url).glob("catalog/segments/_delta_log/*.json")}
     assert "00000000000000000001.json" not in log
-    assert len(folder.open().runs()) == 40
+    assert len(folder.open().runs()) == 100
     # The name of the entry after the one that `stale` read is free again.
     with pytest.raises(RefusedError, match="another writer"):
         stale.commit([segment(0, 1)])
-    assert folder.open().rows().num_rows == 40
+    assert folder.open().rows().num_rows == 100
 
 
 def test_paths_that_were_named_lately_are_remembered_until_their_files_go(archive: Archive) -> None:
@@ -83,5 +93,64 @@ def test_paths_that_were_named_lately_are_remembered_until_their_files_go(archiv
     assert {"old", "snapshots/1"} <= archive.open().recent_paths(0)
     assert archive.open().recent_paths(2**62) == set()
     files = catalog._files()
-    files.delete(files.removed_since(0))
+    files.delete(files.replaced_since(0))
     assert "old" not in archive.open().recent_paths(0)
+
+
+def checkpoints(archive: Archive) -> list[Path]:
+    return sorted(Path(archive.url).glob("catalog/segments/_delta_log/*.checkpoint.parquet"))
+
+
+def removed(checkpoint: Path) -> list[str]:
+    return [each["path"] for each in pq.read_table(checkpoint)["remove"].to_pylist() if each]
+
+
+def test_the_log_grows_with_the_commits_and_not_with_their_square(folder: Archive) -> None:
+    catalog = folder.create()
+    for base in range(8 * CHECKPOINT_EVERY):
+        catalog.commit([segment(base, base + 1)])
+    assert len(checkpoints(folder)) == 8
+    for each in checkpoints(folder):
+        actions = pq.read_table(each)
+        assert removed(each) == []
+        assert actions.num_rows <= OTHER_ACTIONS + FAN_IN
+    # delta-rs reads it, and so does this release.
+    assert folder.table().version() == catalog.version
+    assert len(folder.table().file_uris()) == len(folder.open()._files().active)
+    assert folder.open().rows().num_rows == 8 * CHECKPOINT_EVERY
+
+
+def test_checkpoints_remember_replaced_rows_for_a_day(folder: Archive) -> None:
+    catalog = folder.create()
+    catalog.commit([segment(0, 10, path="old")])
+    catalog.commit([segment(0, 10, path="new")], replaced=[segment(0, 10, path="old")])
+    for base in range(10, 10 + 2 * CHECKPOINT_EVERY):
+        catalog.commit([segment(base, base + 1)])
+    assert len(removed(checkpoints(folder)[-1])) == 1
+    # Commands that planned before the replacement may still read the object: `gc` leaves it alone.
+    assert "old" in folder.open().recent_paths(0)
+
+
+def test_a_file_that_was_in_use_for_long_is_remembered_when_it_is_folded(
+    folder: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = folder.create()
+    with monkeypatch.context() as then:
+        then.setattr("maxbrod.catalog.commits.now_ms", lambda: now_ms() - 2 * 3600 * 1000)
+        catalog.commit([segment(0, 1)])
+    (old,) = catalog._files().active
+    for base in range(1, CHECKPOINT_EVERY):
+        catalog.commit([segment(base, base + 1)])
+    assert old not in catalog._files().active
+    assert removed(checkpoints(folder)[-1]) == [old.path]
+
+
+def test_a_follower_lists_the_catalogs_folder_once_an_hour(folder: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, listings = folder.create(), []
+    now = [now_ms()]
+    monkeypatch.setattr("maxbrod.catalog.catalog.now_ms", lambda: now[0])
+    monkeypatch.setattr(DataFiles, "unused", lambda _: listings.append(catalog.version) or [])
+    for base in range(200):
+        now[0] += 30_000
+        catalog.commit([segment(base, base + 1)])
+    assert listings == [64, 192]  # at 128 it was half an hour since the last one

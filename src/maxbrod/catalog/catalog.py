@@ -22,6 +22,7 @@ from maxbrod.catalog.schema import FORMAT_PROPERTY
 from maxbrod.catalog.table import create_table, keep_short, load_table, no_archive
 from maxbrod.catalog.validity import check_rows
 from maxbrod.errors import MaxbrodError
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 _SWEEP_EVERY: Final = 64
-"""Commits between two sweeps: the cost of listing a folder is then negligible."""
+_SWEEP_PAUSE_MS: Final = 3600 * 1000
+"""Commits, and in one process also the time, between two sweeps. Each lists the folder, which at a commit a second has
+the files of 86,400 commits: so a commit pays for listing a few dozen."""
 
 
 class Catalog(Queries):
@@ -44,6 +47,7 @@ class Catalog(Queries):
         # Never in a colder storage class: a catalog that must be thawed first would be useless.
         self._storage: Final = storage.at_hand()
         self._table = table
+        self._swept_at_ms = 0
 
     def __repr__(self) -> str:
         return f"Catalog({self.url!r}, version={self.version})"
@@ -108,7 +112,7 @@ class Catalog(Queries):
         A reader that plans from an older version may still read them. Reaches back one day, as Delta's files do.
         """
         files = self._files()
-        removed = files.removed_since(since_ms)
+        removed = files.replaced_since(since_ms)
         return {str(path) for file in removed for path in files.read_if_there(file, "path") if path is not None}
 
     def commit(
@@ -151,7 +155,8 @@ class Catalog(Queries):
     def _keep_small(self) -> None:
         """Keep the log short and sweep unused files. The commit is done, so nothing here may fail it."""
         self._table = keep_short(self._storage, self._table)
-        if self.version % _SWEEP_EVERY == 0:
+        if self.version % _SWEEP_EVERY == 0 and now_ms() - self._swept_at_ms >= _SWEEP_PAUSE_MS:
+            self._swept_at_ms = now_ms()
             # Not Delta's own vacuum: it commits, and other writers planning on this version would be refused.
             with suppress(MaxbrodError):
                 files = self._files()

@@ -50,7 +50,10 @@ class Rewrite:
     """What a commit writes: rows in new files, and the files that they replace."""
 
     rows: pa.Table
-    removed: list[DataFile]
+    touched: list[DataFile]
+    """Files with rows that are replaced."""
+    folded: list[DataFile]
+    """Files whose rows are all written again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,7 @@ def plan_rewrite(files: DataFiles, added: pa.Table, replaced: pa.Table) -> Rewri
     tables = [widen(added, files.schema), *survivors]
     if folded:
         tables.append(files.read(files.schema.names, files=folded))
-    return Rewrite(pa.concat_tables(tables), [*touched, *folded])
+    return Rewrite(pa.concat_tables(tables), touched, folded)
 
 
 def choose_folds(files: Iterable[DataFile], rows: int) -> list[DataFile]:
@@ -168,10 +171,16 @@ def write_commit(
     """
     now, version = now_ms(), table.log.version + 1
     adds = files.write(rewrite.rows, written_at=now)
-    removes = [RemoveAction(file.path, True, now, size=file.bytes, partition_values={}) for file in rewrite.removed]
+    # Delta's `dataChange` is false for a file whose rows the same commit adds again: see `Log.removed_since`.
+    removes = [
+        RemoveAction(file.path, data_change, now, size=file.bytes, partition_values={})
+        for files_of_kind, data_change in ((rewrite.touched, True), (rewrite.folded, False))
+        for file in files_of_kind
+    ]
     entry, committed = encode_commit(
         table,
-        [*adds, *removes],
+        adds,
+        removes,
         metadata={NONCE_KEY: uuid.uuid4().hex},
         transactions={} if batch is None else {f"{_STREAM_PREFIX}{batch.stream}": batch.batch_id},
     )

@@ -132,7 +132,8 @@ class DataFiles:
     def unused(self) -> list[str]:
         """Files older than a day that no version of the last day names: out of use, or left by a crash.
 
-        Younger ones may belong to a commit in progress, or to a reader of an older version.
+        Younger ones may belong to a commit in progress, or to a reader of an older version. A file that was in use
+        briefly goes a day after it was written, and any other a day after it was removed: see `Log.removed_briefly`.
         """
         before_ms = now_ms() - RETENTION_MS
         named = {file.path for file in self.active} | set(self._log.removed_since(before_ms))
@@ -146,9 +147,9 @@ class DataFiles:
             and info.modified_ms < before_ms
         ]
 
-    def removed_since(self, since_ms: int) -> list[str]:
-        """Files that commits have removed since then, as far back as Delta's log reaches."""
-        return self._log.removed_since(since_ms)
+    def replaced_since(self, since_ms: int) -> list[str]:
+        """Files with rows that commits have replaced since then, as far back as Delta's log reaches."""
+        return self._log.removed_since(since_ms, replaced=True)
 
     def read_if_there(self, path: str, column: str) -> list[object]:
         """One column of a file; empty if the file has been swept."""

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 TABLE_FOLDER: Final = "catalog/segments"
 LOG_FOLDER: Final = f"{TABLE_FOLDER}/_delta_log"
 RETENTION_MS: Final = 24 * 3600 * 1000
-"""How long unused log entries and data files are kept for readers in progress; `schema` tells other engines."""
+"""How long unused data files are kept for readers in progress; `schema` tells other engines."""
+LOG_RETENTION_MS: Final = 3600 * 1000
+"""How long log entries before a checkpoint are kept: for readers that have listed them and not read them yet."""
+_BRIEF_MS: Final = 3600 * 1000
+"""A file that is removed this soon after it was added is in use briefly."""
 BRING_BACK: Final = (
     "restore the folder 'catalog' from a copy or from older object versions; do not back up into this archive "
     "until then"
@@ -50,10 +54,36 @@ class Log:
     def with_entry(self, entry: bytes) -> Log:
         return Log(self.version + 1, {**self.files, entry_name(self.version + 1): entry})
 
-    def removed_since(self, since_ms: int) -> list[str]:
-        """Data files that have been removed since then. A checkpoint drops them after a day."""
+    def removed_since(self, since_ms: int, *, replaced: bool = False) -> list[str]:
+        """Data files that have been removed since then, or only those with rows that were replaced.
+
+        A checkpoint drops files that were in use briefly, and others after a day.
+        """
         actions = (action["remove"] for name, data in self.files.items() for action in _removals(name, data))
-        return [action["path"] for action in actions if (action.get("deletionTimestamp") or 0) >= since_ms]
+        return [
+            action["path"]
+            for action in actions
+            if (action.get("deletionTimestamp") or 0) >= since_ms and (action.get("dataChange", True) or not replaced)
+        ]
+
+    def removed_briefly(self) -> set[str]:
+        """Files that entries since the checkpoint have removed, less than an hour after they were added, by folding.
+
+        The log need not remember them: their rows are in another file, and the sweep, which keeps every file for a day
+        after it was written, keeps them for readers nearly as long as it keeps others.
+        """
+        entries = [action for name, data in self.files.items() if _ENTRY.fullmatch(name) for action in _actions(data)]
+        added = {each["path"]: each.get("modificationTime", 0) for action in entries if (each := action.get("add"))}
+        for name, data in self.files.items():
+            if _ENTRY.fullmatch(name) is None:
+                added |= _additions(data)
+        removed = [action["remove"] for action in entries if action.get("remove")]
+        return {
+            each["path"]
+            for each in removed
+            if not each.get("dataChange", True)
+            and (each.get("deletionTimestamp") or 0) - added.get(each["path"], -_BRIEF_MS) < _BRIEF_MS
+        }
 
 
 def entry_name(version: int) -> str:
@@ -105,19 +135,22 @@ def has_entry(storage: Storage, version: int) -> bool:
 
 
 def put_checkpoint(storage: Storage, log: Log, checkpoint: bytes, pointer: bytes) -> Log:
-    """Put the checkpoint of a version beside its entry and delete expired entries; the shortened log."""
+    """Put the checkpoint of a version beside its entry; the shortened log."""
     name = checkpoint_name(log.version)
-    # The checkpoint before the pointer, and both before entries are deleted: a crash in between leaves a complete log.
+    # The checkpoint before the pointer: a crash in between leaves a complete log.
     storage.put(log_path(name), checkpoint)
     storage.replace(log_path(_LAST_CHECKPOINT), pointer)
-    storage.delete(_expired(storage))
     # delta-rs reads the entry of the version that it commits onto, although the checkpoint contains it.
     return Log(log.version, {name: checkpoint, entry_name(log.version): log.files[entry_name(log.version)]})
 
 
+def delete_expired(storage: Storage) -> None:
+    """Delete entries and checkpoints older than an hour that precede a checkpoint older than an hour."""
+    storage.delete(_expired(storage))
+
+
 def _expired(storage: Storage) -> list[str]:
-    """Entries older than a day that precede a checkpoint older than a day."""
-    before_ms = now_ms() - RETENTION_MS
+    before_ms = now_ms() - LOG_RETENTION_MS
     old = [(_name_of(info), info) for info in storage.list(LOG_FOLDER) if info.modified_ms < before_ms]
     checkpoints = [int(matched[1]) for name, _ in old if (matched := _CHECKPOINT.fullmatch(name)) and not matched[2]]
     first = max(checkpoints, default=0)
@@ -194,6 +227,12 @@ def _removals(name: str, data: bytes) -> list[dict[str, Any]]:
         return [action for action in _actions(data) if action.get("remove")]
     rows = pq.read_table(pa.BufferReader(data), columns=["remove"]).to_pylist()
     return [row for row in rows if row.get("remove")]
+
+
+def _additions(checkpoint: bytes) -> dict[str, int]:
+    """The files that a checkpoint names, and when each was added."""
+    rows = pq.read_table(pa.BufferReader(checkpoint), columns=["add"])["add"].to_pylist()
+    return {row["path"]: row["modificationTime"] for row in rows if row}
 
 
 def _name_of(info: ObjectInfo) -> str:

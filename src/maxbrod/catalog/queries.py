@@ -78,15 +78,15 @@ class Queries(ABC):
         rows = decode_rows(self._files().read(SCHEMA.names, pc.field("kind") == Kind.RUN))
         return sorted((row for row in rows if isinstance(row, Run)), key=_run_order)
 
-    def last_snapshot(self) -> str | None:
-        """The snapshot of the last run that recorded one. A stream may have many runs, so none is decoded."""
+    def last_snapshot_run(self) -> Run | None:
+        """The last run that recorded a snapshot. There may be many runs, so no other is decoded."""
         condition = (pc.field("kind") == Kind.RUN) & pc.field("path").is_valid()
-        runs = self._files().read(["path", "written_at", "run_id", "details"], condition)
+        runs = self._files().read(SCHEMA.names, condition)
         commits = pc.struct_field(pc.extract_regex(runs["details"], RUN_COMMIT), "commit")
         numbered = runs.append_column("commit", pc.fill_null(commits.cast(pa.int64()), -1))
         order = [(name, "descending") for name in ("commit", "written_at", "run_id")]
-        paths: list[str] = numbered.sort_by(order).slice(0, 1)["path"].to_pylist()
-        return paths[0] if paths else None
+        last = decode_rows(numbered.sort_by(order).slice(0, 1))
+        return next((row for row in last if isinstance(row, Run)), None)
 
     def gaps(self, reasons: Collection[GapReason]) -> list[Gap]:
         """Every gap that has one of these reasons, by topic id, partition and offset."""

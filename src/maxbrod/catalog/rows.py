@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from maxbrod import strict_json
 from maxbrod.catalog.schema import SCHEMA, Kind, fields_of
@@ -20,7 +20,7 @@ from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import AbortedTransaction, GapReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,8 @@ class Run:
     finished_at: int
     snapshot: str | None
     statistics: Mapping[str, Any] = field(default_factory=dict)
+    snapshot_changes: Sequence[Any] = ()
+    """What differs from `snapshot`, which is an earlier run's; empty if it is this run's own."""
     written_at: int
     commit: int | None = field(default=None, compare=False)
     """The version of the catalog that added the row. It orders runs regardless of clocks. The catalog sets it; None in
@@ -107,6 +109,7 @@ class _RunDetails(BaseModel):
     started_at: int
     finished_at: int
     statistics: dict[str, Any]
+    snapshot_changes: Annotated[tuple[list[Any], ...], Field(strict=False)] = ()
     commit: int | None = None
 
 
@@ -138,6 +141,8 @@ def _encode(row: Row) -> dict[str, Any]:
                 "finished_at": row.finished_at,
                 "statistics": dict(row.statistics),
             }
+            if row.snapshot_changes:
+                details["snapshot_changes"] = list(row.snapshot_changes)
             if row.commit is not None:
                 details[COMMIT] = row.commit
             text = json.dumps(details, sort_keys=True, allow_nan=False)

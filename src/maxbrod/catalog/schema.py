@@ -257,9 +257,9 @@ SORT_ORDER: Final = [("topic_id", "ascending"), ("partition", "ascending"), ("ba
 
 TABLE_PROPERTIES: Final = {
     FORMAT_PROPERTY: FORMAT_VERSION,
-    "delta.checkpointInterval": "10",
+    "delta.checkpointInterval": "32",
     # Queries as of a run use its snapshot, never Delta's time travel. The log is kept only for readers in progress.
-    "delta.logRetentionDuration": "interval 1 days",
+    "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 days",
     "delta.enableExpiredLogCleanup": "true",
 }

@@ -6,10 +6,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from maxbrod.catalog.codec import Table, decode_log, encode_checkpoint, first_entry
-from maxbrod.catalog.log import BRING_BACK, LOG_FOLDER, Log, entry_name, log_path, put_checkpoint, read_log
+from maxbrod.catalog.log import (
+    BRING_BACK,
+    LOG_FOLDER,
+    Log,
+    delete_expired,
+    entry_name,
+    log_path,
+    put_checkpoint,
+    read_log,
+)
 from maxbrod.catalog.schema import TABLE_PROPERTIES, check_format
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectExistsError, RefusedError, UsageError
 
@@ -21,6 +31,8 @@ _OBJECTS: Final = ("catalog", "snapshots", "packs", "segments")
 """Folders that only an archive has, the one with the fewest objects first."""
 
 _CHECKPOINT_EVERY: Final = int(TABLE_PROPERTIES["delta.checkpointInterval"])
+_CLEANUP_EVERY: Final = 2 * _CHECKPOINT_EVERY
+"""Commits between two cleanups of the log: each lists it, and at a commit a second it has thousands of entries."""
 
 
 def create_table(storage: Storage) -> Table:
@@ -49,9 +61,13 @@ def _decode(storage: Storage, log: Log) -> Table:
 
 def keep_short(storage: Storage, table: Table) -> Table:
     """Write a checkpoint if one is due, and clean up the log; the same table. Never raises: the commit is done."""
-    if table.log.version % _CHECKPOINT_EVERY == 0:
-        with suppress(MaxbrodError, DeltaError):
-            return replace(table, log=put_checkpoint(storage, table.log, *encode_checkpoint(table.log)))
+    if table.log.version % _CHECKPOINT_EVERY:
+        return table
+    with suppress(MaxbrodError, DeltaError, pa.ArrowException):
+        table = replace(table, log=put_checkpoint(storage, table.log, *encode_checkpoint(table.log)))
+        # Entries are deleted only after a checkpoint that replaces them.
+        if table.log.version % _CLEANUP_EVERY == 0:
+            delete_expired(storage)
     return table
 
 
