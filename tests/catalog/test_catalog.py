@@ -80,10 +80,12 @@ def test_a_streams_batch_is_known_with_its_commit_and_never_before(archive: Arch
 
 def test_the_last_snapshot_is_that_of_the_run_that_was_committed_last(folder: Archive) -> None:
     catalog = folder.create()
-    assert catalog.last_snapshot() is None
+    assert catalog.last_snapshot_run() is None
     catalog.commit([run("run-2", snapshot="snapshots/b", written_at=9)])
     catalog.commit([run("run-1", snapshot="snapshots/a", written_at=8), run("run-3", snapshot=None, written_at=10)])
-    assert catalog.last_snapshot() == "snapshots/a"
+    last = catalog.last_snapshot_run()
+    assert last is not None
+    assert last.snapshot == "snapshots/a"
 
 
 @pytest.mark.parametrize(

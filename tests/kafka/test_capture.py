@@ -328,7 +328,9 @@ def test_sizes_are_those_of_the_leaders_logs(cluster3: Cluster, topic: str, monk
 
     monkeypatch.setattr(KafkaClient, "ask_broker", noted)
     with client_of(cluster3) as client:
-        sizes = partition_sizes(client, [topic, "no-such-topic"])
+        sizes = partition_sizes(
+            client, [*(partition_of(topic, index) for index in range(3)), partition_of("no-such-topic")]
+        )
     leaders = [replicas(cluster3, topic, index).leader for index in range(3)]
     logs = [log_bytes(cluster3, topic, broker=leader, partition=index) for index, leader in enumerate(leaders)]
     assert sizes == {partition_of(topic, index): len(log) for index, log in enumerate(logs)}

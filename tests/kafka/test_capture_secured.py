@@ -174,8 +174,8 @@ def test_hidden_topics_and_offsets_are_named_to_who_may_describe_the_cluster(gua
 
 def test_sizes_that_may_not_be_known_are_left_out(guarded: Cluster) -> None:
     with client_for(guarded, "alice") as alice, client_for(guarded, "carol") as carol:
-        assert partition_sizes(alice, ["seen", "secret"]) == {}
-        assert set(partition_sizes(carol, ["seen", "secret"])) == {partition_of("seen")}
+        assert partition_sizes(alice, [partition_of("seen"), partition_of("secret")]) == {}
+        assert set(partition_sizes(carol, [partition_of("seen"), partition_of("secret")])) == {partition_of("seen")}
 
 
 def test_an_open_transaction_is_told_as_far_as_a_user_may_know(guarded: Cluster) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from maxbrod import strict_json
+from maxbrod.archive.snapshot_changes import apply_changes
 from maxbrod.batch.compression import compress, decompress
 from maxbrod.batch.crc import crc32c
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from maxbrod.archive.snapshot_changes import Change
+
 FORMAT_FIELD: Final = "maxbrod.snapshot"
 FORMAT_VERSION: Final = 1
 _CHECKSUM_FIELD: Final = "crc32c"
 _CARRIED_FIELD: Final = "carried"
+RUNS: Final = "runs"
 _OPERATION: Final = "read a snapshot"
 _INT64_MAX: Final = 2**63 - 1
 _NEVER: Final = -1
@@ -54,11 +58,18 @@ class Snapshot:
     """The log start offsets that the run observed."""
     revisions: Mapping[PartitionId, int] = field(default_factory=dict)
     """How often rows of each partition had been replaced: with it the catalog finds the rows of that time."""
+    runs: Sequence[Mapping[str, Any]] = ()
+    """The rows of the runs that share the snapshot before this one, as JSON: no object of their own has them."""
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    document = {
-        FORMAT_FIELD: FORMAT_VERSION,
+    document = {FORMAT_FIELD: FORMAT_VERSION, **document_of(snapshot)}
+    return compress(Codec.ZSTD, _text({**document, _CHECKSUM_FIELD: _checksum(document)}))
+
+
+def document_of(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot as JSON, without version and checksum."""
+    return {
         "run_id": snapshot.run_id,
         "taken_at_ms": snapshot.taken_at_ms,
         "cluster": snapshot.cluster,
@@ -69,12 +80,15 @@ def encode(snapshot: Snapshot) -> bytes:
         **({} if snapshot.carried is None else {_CARRIED_FIELD: snapshot.carried}),
         **_optional("log_starts", snapshot.log_starts),
         **_optional("revisions", snapshot.revisions),
+        **({RUNS: [dict(each) for each in snapshot.runs]} if snapshot.runs else {}),
     }
-    return compress(Codec.ZSTD, _text({**document, _CHECKSUM_FIELD: _checksum(document)}))
 
 
-def decode(data: bytes, *, object_name: str | None = None) -> Snapshot:
-    """UnsupportedFormatError: a version that this release does not know. CorruptDataError: it is damaged."""
+def decode(data: bytes, *, changes: Sequence[Change] = (), object_name: str | None = None) -> Snapshot:
+    """The snapshot, or what `changes` make of it.
+
+    UnsupportedFormatError: a version that this release does not know. CorruptDataError: it is damaged.
+    """
     document = _document(data, object_name)
     version = document.get(FORMAT_FIELD)
     if version != FORMAT_VERSION or isinstance(version, bool):
@@ -88,13 +102,23 @@ def decode(data: bytes, *, object_name: str | None = None) -> Snapshot:
     try:
         if document.pop(_CHECKSUM_FIELD) != _checksum(document):
             raise _corrupt("its checksum does not match", object_name)
-        return _snapshot(document)
+        return _snapshot(_changed(document, changes, object_name))
     except (KeyError, RecursionError) as error:
         raise _corrupt("it has no checksum, or is nested too deep", object_name) from error
     except ValidationError as error:
         wrong = error.errors(include_input=False, include_url=False)[0]
         about = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
         raise _corrupt(f"a field is missing or is not what it should be ({about})", object_name) from error
+
+
+def _changed(document: dict[str, Any], changes: Sequence[Change], object_name: str | None) -> dict[str, Any]:
+    if not changes:
+        return document
+    try:
+        # The runs before the shared snapshot are not those before this run.
+        return apply_changes({name: value for name, value in document.items() if name != RUNS}, changes)
+    except (LookupError, TypeError, ValueError) as error:
+        raise _corrupt(f"the changes that a run recorded do not fit it ({error})", object_name) from error
 
 
 def _text(document: Mapping[str, Any]) -> NDArray[np.uint8]:
@@ -162,13 +186,14 @@ class _Document(BaseModel):
     carried: dict[str, Any] | None = None
     log_starts: _Numbers = {}
     revisions: _Numbers = {}
+    runs: list[dict[str, Any]] = []
 
 
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     fields = dict(_Document.model_validate(document))
     fields |= {name: _by_partition(fields[name]) for name in ("ends", "log_starts", "revisions")}
     fields |= {name: _with_none(fields[name]) for name in ("recovery_points", "behind")}
-    return Snapshot(**fields)
+    return Snapshot(**{**fields, RUNS: tuple(fields[RUNS])})
 
 
 def _by_partition(lists: Mapping[str, Sequence[int | None]]) -> dict[PartitionId, int]:

@@ -155,4 +155,5 @@ def read_snapshot(storage: Storage, run: Run) -> Snapshot:
     """ObjectNotFoundError, CorruptDataError, UnsupportedFormatError: it cannot be read."""
     if run.snapshot is None:
         raise UsageError(f"the run {run.run_id} recorded no snapshot", hint="name a run of 'maxbrod backup'")
-    return decode(bytes(storage.get(run.snapshot)), object_name=storage.name_of(run.snapshot))
+    data = bytes(storage.get(run.snapshot))
+    return decode(data, changes=run.snapshot_changes, object_name=storage.name_of(run.snapshot))

@@ -6,22 +6,56 @@ a newer one. After an error it may be ahead of the catalog, or behind a commit w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.carried import NOTHING, carry
+from maxbrod.archive.snapshot_changes import find_changes
+from maxbrod.archive.snapshot_document import RUNS, document_of
 from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snapshot
 from maxbrod.catalog.queries import ArchivedRange
+from maxbrod.catalog.replaced import after_replacing
+from maxbrod.catalog.rows import Gap
+from maxbrod.model import MENDABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from maxbrod.archive.carried import Carried, RunKnowledge
     from maxbrod.archive.opening import Archive
     from maxbrod.backup.plan.states import PartitionBackup, PartitionState
-    from maxbrod.catalog.rows import Run
+    from maxbrod.catalog.rows import Row, Run
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.model import PartitionId
+
+
+_SHARED_MS: Final = 60_000
+_CHANGES_BYTES_MAX: Final = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSnapshot:
+    """A snapshot, and the runs since that share it because they differ little: each has its changes in its row."""
+
+    path: str
+    document: Mapping[str, Any]
+    runs: tuple[Run, ...] = ()
+
+    def changes_to(self, document: Mapping[str, Any]) -> list[Any] | None:
+        """How this document differs. None: it is to be an object of its own, because they differ much, or after a time.
+
+        At an interval of a second most objects would be snapshots. A minute is what an archive that loses its catalog
+        may lose of their number.
+        """
+        if not 0 <= document["taken_at_ms"] - self.document["taken_at_ms"] < _SHARED_MS:
+            return None
+        changes = find_changes(self.document, document)
+        return changes if len(json.dumps(changes)) <= _CHANGES_BYTES_MAX else None
+
+    def encode_runs(self) -> tuple[dict[str, Any], ...]:
+        """The runs as JSON, for the next snapshot."""
+        return tuple(asdict(run) for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +83,10 @@ class ArchiveState:
     """As recorded in the last snapshot."""
     confirmed_at_ms: int | None = None
     """When `cluster` was last confirmed."""
+    mendable: tuple[Gap, ...] = ()
+    """Gaps that may be readable by now."""
+    shared: SharedSnapshot | None = None
+    """The last snapshot that is an object of its own."""
 
     @property
     def ends(self) -> dict[PartitionId, int]:
@@ -58,6 +96,16 @@ class ArchiveState:
     def topics(self) -> dict[str, str]:
         """The name of each topic id that the archive holds."""
         return {each.topic_id: self.names.get(each.topic_id, "") for each in self.held}
+
+    def with_committed(self, rows: Iterable[Row], retired: Iterable[Row]) -> ArchiveState:
+        """The archive after a commit."""
+        gone = set(retired)
+        new = (row for row in rows if isinstance(row, Gap) and row.reason in MENDABLE)
+        return replace(
+            self,
+            revisions=after_replacing(self.revisions, retired),
+            mendable=(*(gap for gap in self.mendable if gap not in gone), *new),
+        )
 
     def with_held(self, changes: Mapping[PartitionId, ArchivedRange]) -> ArchiveState:
         return replace(self, held={**self.held, **changes})
@@ -159,6 +207,21 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
         knowledge=knowledge,
         revisions=archive.catalog.revisions(),
         unrecorded=False,
+        mendable=tuple(archive.catalog.gaps(MENDABLE)),
+        shared=None if last is None else _read_shared(archive, last, runs),
+    )
+
+
+def _read_shared(archive: Archive, last: Run, runs: Sequence[Run]) -> SharedSnapshot | None:
+    """The snapshot that the last run shares or has put, and the runs that share it."""
+    sharing = [run for run in runs if run.snapshot == last.snapshot]
+    owner = next((run for run in sharing if not run.snapshot_changes), None)
+    if owner is None or owner.snapshot is None:
+        return None
+    document = json.loads(json.dumps(document_of(read_snapshot(archive.storage, owner))))
+    document.pop(RUNS, None)
+    return SharedSnapshot(
+        path=owner.snapshot, document=document, runs=tuple(run for run in sharing if run.snapshot_changes)
     )
 
 

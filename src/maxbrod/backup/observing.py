@@ -11,6 +11,7 @@ from maxbrod.backup.plan.starts import AtTime
 from maxbrod.backup.plan.states import PartitionState
 from maxbrod.backup.truncation import find_truncations
 from maxbrod.errors import EXIT_INCOMPLETE, MaxbrodError, UsageError
+from maxbrod.kafka.fetch.log_bounds import LogBounds, read_log_bounds
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.state.sizes import partition_sizes
 from maxbrod.kafka.wire.deadline import Deadline
@@ -49,13 +50,24 @@ class Observed(ChosenTopics):
     """The broker's answers if the backup starts at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Offsets:
-    """The leader's answers for one partition."""
+class SameLogs:
+    """Partitions whose log was compared with the archive, and the leader epoch at that time.
 
-    log_start: int
-    stable: int
-    high_watermark: int
+    A log is cut only when its leader changes, and then the leader epoch increases. While it stays the same, asking
+    again would give the same answer.
+    """
+
+    def __init__(self) -> None:
+        self._epochs: dict[PartitionId, int] = {}
+
+    def contains(self, partition: PartitionId, leader_epoch: int) -> bool:
+        return leader_epoch >= 0 and self._epochs.get(partition) == leader_epoch
+
+    def add(self, epochs: Mapping[PartitionId, int]) -> None:
+        self._epochs.update(epochs)
+
+    def clear(self) -> None:
+        self._epochs.clear()
 
 
 def choose_topics(client: KafkaClient, request: BackupOptions, *, patience_s: float, demand: bool) -> ChosenTopics:
@@ -92,8 +104,12 @@ def observe(
     compacted: Collection[str],
     start: Start,
     patience_s: float,
+    same_logs: SameLogs | None = None,
 ) -> Observed:
-    """The state of every partition of the chosen topics. `compacted` has topic ids."""
+    """The state of every partition of the chosen topics. `compacted` has topic ids.
+
+    What only partitions with news need is asked for those only: of a thousand partitions, few may have some.
+    """
     failed: dict[TopicPartition, MaxbrodError] = {}
     offsets = _read_offsets(client, chosen.topics, failed, patience_s)
     topics, recreated = _without_recreated(client, chosen.topics, patience_s)
@@ -102,7 +118,7 @@ def observe(
         for where in (*offsets, *failed)
         if where.topic in topics
     }
-    sizes = partition_sizes(client, sorted(topics))
+    sizes = partition_sizes(client, [where for where, each in offsets.items() if _has_news(each, held, ids.get(where))])
     states = {
         where: PartitionState(
             topic=where.topic,
@@ -118,7 +134,10 @@ def observe(
         for where, each in offsets.items()
         if where in ids
     }
-    cuts = find_truncations(client, catalog, states.values(), failed=failed, patience_s=patience_s)
+    same_logs = SameLogs() if same_logs is None else same_logs
+    suspects = [state for where, state in states.items() if not same_logs.contains(state.id, _epoch(topics, where))]
+    cuts = find_truncations(client, catalog, suspects, failed=failed, patience_s=patience_s)
+    same_logs.add({s.id: _epoch(topics, s.where) for s in suspects if s.where not in cuts and s.where not in failed})
     states |= {where: replace(states[where], truncated_at=offset) for where, offset in cuts.items()}
     offsets_for_time: dict[TopicPartition, int] = {}
     if isinstance(start, AtTime):
@@ -141,23 +160,22 @@ def observe(
 
 def _read_offsets(
     client: KafkaClient, topics: Mapping[str, Topic], failed: dict[TopicPartition, MaxbrodError], patience_s: float
-) -> dict[TopicPartition, _Offsets]:
+) -> dict[TopicPartition, LogBounds]:
     places = [
         TopicPartition(topic=name, partition=number) for name, topic in topics.items() for number in topic.partitions
     ]
+    found = read_log_bounds(client, places, deadline=Deadline.after(client.request_timeout_s))
+    rest = [where for where in places if where not in found]
 
     def offsets(moment: int, *, read_committed: bool = False) -> dict[TopicPartition, int]:
-        rest = {where: moment for where in places if where not in failed}
+        wanted = {where: moment for where in rest if where not in failed}
         limit = Deadline.after(patience_s)
-        answers = list_offsets(client, rest, read_committed=read_committed, deadline=limit, failed=failed)
+        answers = list_offsets(client, wanted, read_committed=read_committed, deadline=limit, failed=failed)
         return {where: each.offset for where, each in answers.items()}
 
     # In this order, so that each offset lies before the next, however much is written meanwhile.
     starts, stable, high = offsets(EARLIEST), offsets(LATEST, read_committed=True), offsets(LATEST)
-    return {
-        where: _Offsets(log_start=min(starts[where], stable[where]), stable=stable[where], high_watermark=high[where])
-        for where in high
-    }
+    return found | {where: LogBounds(min(starts[where], stable[where]), stable[where], high[where]) for where in high}
 
 
 def _without_recreated(
@@ -165,9 +183,20 @@ def _without_recreated(
 ) -> tuple[dict[str, Topic], list[Notice]]:
     """Offsets were requested by name: they belong to the topic id only if that is the same before and after."""
     now = client.metadata(sorted(topics), deadline=Deadline.after(patience_s)).topics if topics else {}
-    same = {name: topic for name, topic in topics.items() if name in now and now[name].topic_id == topic.topic_id}
+    # As they are now: an epoch that is newer than the offsets is compared once more, an older one would not be.
+    same = {name: now[name] for name, topic in topics.items() if name in now and now[name].topic_id == topic.topic_id}
     message = "the topic was deleted while the run was planned; the next run backs up the topic that exists then"
     return same, [Notice(kind="deleted", message=message, topic=name) for name in sorted(topics.keys() - same.keys())]
+
+
+def _has_news(offsets: LogBounds, held: Mapping[PartitionId, ArchivedRange], partition: PartitionId | None) -> bool:
+    known = None if partition is None else held.get(partition)
+    return partition is not None and (known is None or known.end_offset < offsets.stable)
+
+
+def _epoch(topics: Mapping[str, Topic], where: TopicPartition) -> int:
+    found = topics[where.topic].partitions.get(where.partition)
+    return -1 if found is None else found.leader_epoch
 
 
 def _bytes_per_offset(size: int | None, offsets: int) -> float | None:

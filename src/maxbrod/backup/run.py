@@ -29,13 +29,13 @@ from maxbrod.archive.carried import RunKnowledge, encode_carried
 from maxbrod.archive.opening import Archive, open_for_writing
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.selection import select_topics
-from maxbrod.archive.snapshot_document import Snapshot, encode
-from maxbrod.backup.archive_state import read_archive_state
+from maxbrod.archive.snapshot_document import Snapshot, document_of, encode
+from maxbrod.backup.archive_state import SharedSnapshot, read_archive_state
 from maxbrod.backup.generational import GenerationalBackup
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
 from maxbrod.backup.job import run_backup_job
 from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
-from maxbrod.backup.observing import choose_topics, observe
+from maxbrod.backup.observing import SameLogs, choose_topics, observe
 from maxbrod.backup.plan.mending import plan_mending
 from maxbrod.backup.plan.states import plan_partitions
 from maxbrod.backup.plan.tasks import plan_tasks
@@ -100,6 +100,7 @@ class Backup(GenerationalBackup):
         self._compression = Compression.parse(self._request.compression)
         self._opened: Archive | None = None
         self._policy = policy_of(self._request)
+        self._same_logs = SameLogs()
 
     def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
         """Bring the archive up to date, except for partitions that `waiting` defers.
@@ -139,7 +140,7 @@ class Backup(GenerationalBackup):
             if again is None:
                 self._run = replace(self._run, present=chosen.present)
                 again = self._round(archive, chosen, waiting)
-                self._mend(archive)
+                self._mend()
             else:
                 topics = {name: topic for name, topic in chosen.topics.items() if name in again}
                 again = self._round(archive, replace(chosen, topics=topics), None)
@@ -165,6 +166,7 @@ class Backup(GenerationalBackup):
             compacted=self._known.compacted,
             start=self._start,
             patience_s=self._config.patience,
+            same_logs=self._same_logs,
         )
         self._note(*observed.notices)
         appeared = self._known.appeared(observed.states)
@@ -202,6 +204,7 @@ class Backup(GenerationalBackup):
     def _forget(self, error: BaseException) -> None:
         """`_known` may be ahead of the catalog by uncommitted rows, or behind a commit whose answer was lost."""
         self._opened = None
+        self._same_logs.clear()
         if isinstance(error, UnavailableError) and error.operation == ON_SPARK:
             # Its JVM may have died.
             self._close_spark()
@@ -221,6 +224,7 @@ class Backup(GenerationalBackup):
         self._known = replace(
             self._known.with_held({partition: cut.held for partition, cut in cuts.items()}),
             revisions=archive.catalog.revisions(),
+            mendable=tuple(archive.catalog.gaps(MENDABLE)),
         )
         superseded = {partition: cut.superseded for partition, cut in cuts.items() if cut.superseded is not None}
         self._run = replace(self._run, superseded={**self._run.superseded, **superseded})
@@ -295,9 +299,9 @@ class Backup(GenerationalBackup):
             again=proved.again.union(plans[each].state.topic for each in mixed),
         )
 
-    def _mend(self, archive: Archive) -> None:
+    def _mend(self) -> None:
         """Read offsets again that were damaged or unexplained in earlier runs: another replica may lead today."""
-        retries = plan_mending(archive.catalog.gaps(MENDABLE), self._run.plans)
+        retries = plan_mending(self._known.mendable, self._run.plans)
         if self._run.interrupted:
             self._run = replace(self._run, suspect=self._run.suspect.union(retry.partition for retry in retries))
             return
@@ -333,13 +337,17 @@ class Backup(GenerationalBackup):
         if not run.rows and not run.replaced and not self._generations.pending and row is None:
             return
         retired = self._to_retire(everything=everything)
+        switched = everything and self._generations.switch is not None
         archive.catalog.commit(
             [*run.rows, *(() if row is None else (row,))],
             retired=retired,
             generations=self._generations.changes(archive, run_id=run.run_id, everything=everything),
         )
         self._generations = self._generations.after_commit()
-        self._known = replace(self._known, revisions=after_replacing(self._known.revisions, retired))
+        self._known = self._known.with_committed(run.rows, retired)
+        if switched:
+            # What a generation brings along was proved by earlier runs.
+            self._known = replace(self._known, mendable=tuple(archive.catalog.gaps(MENDABLE)))
         self._run = run.after_commit(self._known.ends, everything=everything)
 
     def _to_retire(self, *, everything: bool) -> list[Row]:
@@ -351,43 +359,36 @@ class Backup(GenerationalBackup):
         if self._run.interrupted:
             self._note(stopped())
         self._note(*not_captured(cluster))
-        # As it is after a round trip through JSON, which makes lists of tuples: it is compared with a snapshot.
-        document = json.loads(json.dumps(encode_state(cluster)))
         before = self._known.recovery_points_before((*self._run.plans, *self._run.unanswered))
-        news = self._has_news(document)
-        if news or self._run.behind(self._known.behind).keys() != self._known.behind.keys():
+        news, reaches = self._has_news(cluster), self._run.reaches()
+        if news or self._run.behind(self._known.behind, reaches).keys() != self._known.behind.keys():
             try:
-                self._record(archive, cluster, document, before)
+                self._record(archive, cluster, before)
             except MaxbrodError as error:
                 if news and not self._reports(error):
                     raise
                 self._forget(error)
                 self._run = self._run.without_uncommitted()
-        points = self._run.recovery_points(before)
+            reaches = self._run.reaches()
+        points = self._run.recovery_points(before, reaches)
         self._known = replace(self._known, recovery_points=points, confirmed_at_ms=self._run.started_at_ms)
         self.recovery_point_ms = self._run.recovery_point(points)
         return self._run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
 
-    def _record(
-        self,
-        archive: Archive,
-        cluster: ClusterState,
-        document: Mapping[str, Any],
-        before: Mapping[PartitionId, int | None],
-    ) -> None:
+    def _record(self, archive: Archive, cluster: ClusterState, before: Mapping[PartitionId, int | None]) -> None:
         """Commit the remaining rows together with the run's own row, which names a snapshot of the cluster."""
         self._on_progress(Progress(phase="committing"))
         run, known = self._run, self._known
-        path = f"snapshots/{run.run_id}.json.zst"
         # Snapshot and row describe the state after the commit that names them: only readers of that commit see them.
         done = run.after_commit(known.ends, everything=True)
-        points, behind = done.recovery_points(before), done.behind(known.behind)
+        reaches = done.reaches()
+        points, behind = done.recovery_points(before, reaches), done.behind(known.behind, reaches)
         report = done.report(self._archive_url, archive.catalog.version + 1, done.recovery_point(points))
         carried = known.carried_beside(cluster)
         snapshot = Snapshot(
             run_id=run.run_id,
             taken_at_ms=run.started_at_ms,
-            cluster=document,
+            cluster=encode_state(cluster),
             ends=known.ends,
             topics=known.topics,
             recovery_points=points,
@@ -396,32 +397,53 @@ class Backup(GenerationalBackup):
             revisions=after_replacing(known.revisions, self._to_retire(everything=True)),
             log_starts={partition: plan.state.log_start for partition, plan in run.plans.items()},
         )
-        # The snapshot is durable before the row that names it.
-        archive.storage.put(path, encode(snapshot))
+        shared, changes = self._put_snapshot(archive, snapshot)
         row = Run(
             run_id=run.run_id,
             started_at=run.started_at_ms,
             finished_at=report.finished_at_ms,
-            snapshot=path,
+            snapshot=shared.path,
+            snapshot_changes=changes,
             statistics=report.statistics(),
             written_at=now_ms(),
         )
         self._commit(archive, row)
+        if changes:
+            shared = replace(shared, runs=(*shared.runs, replace(row, commit=archive.catalog.version)))
         self._known = replace(
             self._known,
             newest_run=row,
             knowledge=RunKnowledge(run_id=run.run_id, cluster=cluster, carried=carried),
-            cluster=document,
+            cluster=snapshot.cluster,
             unrecorded=False,
             behind=behind,
+            shared=shared,
         )
 
-    def _has_news(self, cluster: Mapping[str, Any]) -> bool:
+    def _put_snapshot(self, archive: Archive, snapshot: Snapshot) -> tuple[SharedSnapshot, list[Any]]:
+        """Store the snapshot, or find how it differs from the last one that was stored, if that is little.
+
+        The snapshot is durable before the row that names it.
+        """
+        # As it is after a round trip through JSON, which makes lists of tuples: it is compared with one that was read.
+        document = json.loads(json.dumps(document_of(snapshot)))
+        last = self._known.shared
+        changes = None if last is None else last.changes_to(document)
+        if last is not None and changes is not None:
+            return last, changes
+        path = f"snapshots/{snapshot.run_id}.json.zst"
+        runs = () if last is None else last.encode_runs()
+        archive.storage.put(path, encode(replace(snapshot, runs=runs)))
+        return SharedSnapshot(path=path, document=document), []
+
+    def _has_news(self, cluster: ClusterState) -> bool:
         """A run in which nothing changed writes nothing to the archive."""
-        run = self._run
+        run, known = self._run, self._known.knowledge
         if run.rows or run.superseded or run.committed or self._known.unrecorded or self._generations.pending:
             return True
-        return _timeless(cluster) != _timeless(self._known.cluster or {})
+        if known is None:
+            return True
+        return replace(cluster, taken_at_ms=known.cluster.taken_at_ms) != known.cluster
 
     def _reports(self, error: MaxbrodError) -> bool:
         """Whether the report says already that the archive cannot be written: that says more than the error."""
@@ -432,8 +454,3 @@ class Backup(GenerationalBackup):
 def _start_notes(plans: Plans) -> list[Notice]:
     """The plans that begin elsewhere than requested."""
     return [about(plan.state.where, "start", plan.note) for plan in plans.values() if plan.note]
-
-
-def _timeless(cluster: Mapping[str, Any]) -> str:
-    """The cluster's state without the time, as text: a snapshot has lists where the state has tuples."""
-    return json.dumps({name: value for name, value in cluster.items() if name != "taken_at_ms"}, sort_keys=True)

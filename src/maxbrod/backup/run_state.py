@@ -155,7 +155,7 @@ class BackupRun:
             partition: Reach(
                 end=plan.end,
                 archived=self.ends.get(partition, plan.first),
-                sound=not grave & {(plan.state.topic, partition.partition), (plan.state.topic, None)}
+                sound=not (grave and grave & {(plan.state.topic, partition.partition), (plan.state.topic, None)})
                 and partition not in self.suspect,
                 put_off=partition in self.deferred,
                 held_back=partition in self.held_since_ms,
@@ -165,12 +165,17 @@ class BackupRun:
         }
         return {**answered, **{each: Reach(end=None, archived=0) for each in self.unanswered}}
 
-    def recovery_points(self, before: Mapping[PartitionId, int | None]) -> dict[PartitionId, int | None]:
-        """The recovery points after the run. Other partitions keep theirs while the cluster has them."""
+    def recovery_points(
+        self, before: Mapping[PartitionId, int | None], reaches: Mapping[PartitionId, Reach] | None = None
+    ) -> dict[PartitionId, int | None]:
+        """The recovery points after the run. Other partitions keep theirs while the cluster has them.
+
+        Here and below, `reaches` saves finding them again.
+        """
         kept = {partition: point for partition, point in before.items() if partition.topic_id in self.present}
         mine = {
             partition: move_on(before.get(partition), reach, began_at_ms=self.started_at_ms)
-            for partition, reach in self.reaches().items()
+            for partition, reach in (self.reaches() if reaches is None else reaches).items()
         }
         return {**kept, **mine}
 
@@ -179,9 +184,11 @@ class BackupRun:
         chosen = {*self.plans, *self.unanswered}
         return oldest(points.get(each) for each in chosen) if chosen else self.started_at_ms
 
-    def behind(self, before: Mapping[PartitionId, int | None]) -> dict[PartitionId, int | None]:
+    def behind(
+        self, before: Mapping[PartitionId, int | None], reaches: Mapping[PartitionId, Reach] | None = None
+    ) -> dict[PartitionId, int | None]:
         """Partitions that are archived less far than planned. Those that the run did not choose stay as they were."""
-        reaches = self.reaches()
+        reaches = self.reaches() if reaches is None else reaches
         kept = {each: end for each, end in before.items() if each not in reaches and each.topic_id in self.present}
         return {**kept, **behind(reaches)}
 

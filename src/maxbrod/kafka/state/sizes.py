@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeLogDirsRequest
 
 from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.partitions import each_partition
@@ -24,25 +24,22 @@ _PATIENCE_S: Final = 30.0
 
 
 def partition_sizes(
-    client: KafkaClient, topics: Iterable[str], *, deadline: Deadline | None = None
+    client: KafkaClient, places: Iterable[TopicPartition], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, int]:
     """The bytes of each partition's log on its leader's disk, if this user may Describe the cluster.
 
-    For a topic with remote storage it is the local part. A partition whose leader does not answer is left out.
+    For a topic with remote storage it is the local part. A partition whose leader is unknown or does not answer is left
+    out.
     """
     limit = deadline or Deadline.after(_PATIENCE_S)
-    client.metadata([], deadline=limit)
     led: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for topic in see_topics(client, topics, deadline=limit).topics.values():
-        for index, partition in topic.partitions.items():
-            if partition.leader is not None:
-                led[partition.leader][topic.name].append(index)
+    for where in places:
+        with suppress(MaxbrodError):
+            led[client.leader(where, deadline=limit).node_id][where.topic].append(where.partition)
     sizes: dict[TopicPartition, int] = {}
     for leader, partitions in led.items():
-        try:
+        with suppress(MaxbrodError):  # no permission, no answer, or an old broker: the caller estimates
             sizes |= _log_sizes(client, leader, partitions, deadline=limit)
-        except MaxbrodError:  # no permission, no answer, or an old broker: the caller estimates
-            continue
     return sizes
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maxbrod.archive.carried import NOTHING, encode_carried
-from maxbrod.archive.snapshot_document import Snapshot, decode, encode
+from maxbrod.archive.snapshot_document import Snapshot, encode
+from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.batch.patch import patch
 from maxbrod.catalog.opening import open_writable
@@ -72,16 +73,16 @@ class Known:
 def look(storage: Storage, catalog: Catalog) -> Known:
     """What the archive holds now. A snapshot that cannot be read is ignored, as by every command about the present."""
     snapshot, cluster = _EMPTY, None
-    path = catalog.last_snapshot()
-    if path is not None:
+    last = catalog.last_snapshot_run()
+    if last is not None:
         with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
-            snapshot = decode(bytes(storage.get(path)), object_name=storage.name_of(path))
+            snapshot = read_snapshot(storage, last)
             cluster = decode_state(snapshot.cluster)
     ends, topics = dict(snapshot.ends), dict(snapshot.topics)
     for place, position in catalog.positions().items():
         ends[place] = max(position.end_offset, ends.get(place, 0))
         topics[place.topic_id] = position.topic
-    carried = encode_carried(NOTHING) if path is None else snapshot.carried
+    carried = encode_carried(NOTHING) if last is None else snapshot.carried
     revisions = catalog.revisions()
     return Known(ends=ends, topics=topics, cluster=cluster, revisions=revisions, carried=carried, snapshot=snapshot)
 
