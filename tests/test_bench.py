@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 from native_logs import data_batch
 
-from maxbrod.bench import backup, logdir, restore, table
+from maxbrod.bench import backup, follow, logdir, restore, table
 from maxbrod.bench.bare import BareLoop, BareProducer
 from maxbrod.bench.groups import Group, TableGroup
 from maxbrod.bench.loads import BATCH_BYTES
@@ -192,3 +192,11 @@ def test_processor_time_of_children_counts_once() -> None:
     lap = time_lap(lambda: subprocess.run([sys.executable, "-c", burn], check=True))
 
     assert 0.3 <= lap.cpu_seconds < 3
+
+
+def test_the_follow_benchmark_measures_intervals_and_commits(cluster: Cluster, spark: Session, tmp_path: Path) -> None:
+    stage = follow.Stage(cluster=cluster, session=spark, disk=tmp_path, scale=1, rounds=2)
+    assert all("new objects" in each.note and each.value > 0 for each in follow._intervals(stage, 2))
+    figures = list(follow.measure_commits(100))
+    assert [each.unit for each in figures] == ["seconds", "bytes"]
+    assert all(each.value > 0 for each in figures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maxbrod.bench.figures import Figure
+
+_SHORT_S: Final = 0.5
 
 app = typer.Typer(help="Measure maxbrod against something anyone can run beside it.", no_args_is_help=True)
 
@@ -128,6 +130,25 @@ def restore(
     _print_figures("A restore, measured", figures, json=json)
 
 
+@app.command()
+def follow(
+    partitions: Annotated[
+        list[int] | None, typer.Option(min=1, help="Partitions of a topic to follow. May be repeated.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=0, help="Number of intervals of each kind; 0 for none.")] = 100,
+    commits: Annotated[
+        int, typer.Option(min=0, help="Number of commits to simulate, a second apart; 0 for none.")
+    ] = 10_000,
+    soak: Annotated[int, typer.Option(min=0, help="Number of runs after which memory is compared; 0 for none.")] = 0,
+    json: JsonFlag = False,
+) -> None:
+    """What `backup --follow` costs: intervals without and with news, and commits after very many others."""
+    from maxbrod.bench.follow import measure  # noqa: PLC0415 - as above
+
+    figures = measure(partitions=partitions or (4, 1000), runs=runs, commits=commits, soak=soak, on_stage=_print_stage)
+    _print_figures("Following, measured", figures, json=json)
+
+
 @app.command(name="table")
 def spark_table(
     scale: Annotated[float, typer.Option(min=0.001, help="Multiplies the size of the data.")] = 1.0,
@@ -185,6 +206,8 @@ def _amount(unit: str, value: float | None) -> str:
     match unit, value:
         case _, None:
             return ""
+        case "seconds", float() if value < _SHORT_S:
+            return f"{1000 * value:.1f} ms"
         case "seconds", float():
             return f"{value:.2f} s"
         case "bytes", _:

@@ -46,6 +46,17 @@ def cpu_seconds_of(pids: frozenset[int]) -> float:
     return sum(sum(map(int, stats[pid][_TIMES][:2])) for pid in pids if pid in stats) / ticks
 
 
+def resident_bytes(uncounted: frozenset[int] = frozenset()) -> tuple[int, int]:
+    """The resident memory of this process, and that of all its descendants except `uncounted`, in bytes."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    found: dict[int, int] = {}
+    for pid in _tree(_stats(), os.getpid(), uncounted):
+        with suppress(OSError, IndexError):
+            found[pid] = int((_PROC / str(pid) / "statm").read_text().split()[1]) * page
+    own = found.pop(os.getpid(), 0)
+    return own, sum(found.values())
+
+
 def peak_bytes_below(word: str) -> int:
     """The highest peak of any descendant that has `word` in its command line."""
     peaks = [0]

@@ -1,0 +1,302 @@
+"""What following costs: an interval without news, one with news, and a commit after 100 to 100,000 others.
+
+Intervals are runs of the Python API on a sandbox and a warm session. Commits go to a store in memory whose clock moves
+a second per commit, so that everything that depends on the time (retention, sweeps) happens as it would within a day.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Final, Self
+from unittest.mock import patch
+
+from maxbrod.backup.run import Backup
+from maxbrod.bench.figures import Figure
+from maxbrod.bench.processes import cpu_seconds, resident_bytes
+from maxbrod.bench.stage import Stage, open_sandbox
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.log import LOG_FOLDER, TABLE_FOLDER
+from maxbrod.catalog.rows import Run, Segment
+from maxbrod.errors import ObjectExistsError, ObjectNotFoundError
+from maxbrod.model import now_ms
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.storage.interface import ObjectInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+IDLE_WANTED: Final = 0.020
+BUSY_WANTED: Final = 0.150
+_WINDOW: Final = 64
+"""Commits that one figure averages: all that is done now and then is done once in them, or more rarely."""
+_MARKS: Final = (100, 1_000, 10_000, 100_000)
+_ACTIVE: Final = 10
+_SECOND_MS: Final = 1000
+_CLOCKS: Final = tuple(f"maxbrod.catalog.{name}.now_ms" for name in ("catalog", "codec", "commits", "files", "log"))
+
+
+def measure(
+    *, partitions: Sequence[int], runs: int, commits: int, soak: int, on_stage: Callable[[str], None]
+) -> list[Figure]:
+    """`partitions`: the sizes of topics to follow. `soak`: so many runs, and what memory they left."""
+    figures: list[Figure] = []
+    if runs:
+        with ExitStack() as undo:
+            disk, cluster, session = open_sandbox(undo)
+            stage = Stage(cluster=cluster, session=session, disk=disk, scale=1, rounds=runs)
+            for count in partitions:
+                on_stage(f"following {count} partitions")
+                figures += _intervals(stage, count)
+            if soak:
+                on_stage(f"{soak} runs")
+                figures += _soak(stage, soak)
+    if commits:
+        on_stage(f"{commits} commits")
+        figures += measure_commits(commits)
+    return figures
+
+
+# Intervals
+
+
+def _intervals(stage: Stage, partitions: int) -> list[Figure]:
+    topic = f"followed-{partitions}"
+    create_topic(stage.cluster, topic, partitions=partitions)
+    with Backup(stage.config(topic, stage.disk / topic), session=stage.session) as backup:
+        for _ in range(stage.rounds):  # the JVM compiles
+            _write(stage, topic, partitions)
+            backup.run()
+        while backup.run().committed:
+            pass
+        objects = _count_objects(stage.disk / topic)
+        idle = [_processor_s(stage, backup) for _ in range(stage.rounds)]
+        new_objects = _count_objects(stage.disk / topic) - objects
+        busy = []
+        for _ in range(stage.rounds):
+            _write(stage, topic, partitions)
+            busy.append(_processor_s(stage, backup))
+        busy_objects = (_count_objects(stage.disk / topic) - objects) / stage.rounds
+    of = f"{partitions} partitions"
+    note = f"driver {1000 * median(driver for driver, _ in idle):.1f} ms; {new_objects} new objects"
+    busy_note = (
+        f"news in {min(partitions, _ACTIVE)} partitions; driver {1000 * median(driver for driver, _ in busy):.0f} ms, "
+        f"JVM and workers the rest; {busy_objects:.1f} new objects"
+    )
+    return [
+        _processor(f"an interval without news, {of}", [each for _, each in idle], IDLE_WANTED, note),
+        _processor(f"an interval with news, {of}", [each for _, each in busy], BUSY_WANTED, busy_note),
+    ]
+
+
+def _write(stage: Stage, topic: str, partitions: int) -> None:
+    for partition in range(min(partitions, _ACTIVE)):
+        produce(stage.cluster, topic, numbered(2), partition=partition)
+
+
+def _processor_s(stage: Stage, backup: Backup) -> tuple[float, float]:
+    """Processor seconds of one run: of the driver, and of everything but the brokers."""
+    uncounted = frozenset(stage.cluster.pids)
+    mine, everything = _own_cpu_s(), cpu_seconds(uncounted)
+    backup.run()
+    # The clock of other processes ticks in hundredths: never less than what the driver took.
+    own = _own_cpu_s() - mine
+    return own, max(own, cpu_seconds(uncounted) - everything)
+
+
+def _own_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _processor(name: str, taken: Sequence[float], wanted: float, note: str) -> Figure:
+    mean = sum(taken) / len(taken)
+    return Figure(
+        name=f"{name}, processor time",
+        value=mean,
+        median=median(taken),
+        unit="seconds",
+        wanted=wanted,
+        at_most=True,
+        note=note,
+    )
+
+
+def _count_objects(folder: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(folder))
+
+
+def _soak(stage: Stage, runs: int) -> list[Figure]:
+    """Memory of the driver, and of the JVM and the workers together, after a tenth of the runs and after all."""
+    topic = "soaked"
+    create_topic(stage.cluster, topic, partitions=4)
+    found: list[tuple[int, int]] = []
+    with Backup(stage.config(topic, stage.disk / topic), session=stage.session) as backup:
+        for number in range(runs):
+            if number % 2 == 0:
+                produce(stage.cluster, topic, numbered(2))
+            backup.run()
+            if number + 1 in {max(runs // 10, 1), runs}:
+                gc.collect()
+                found.append(resident_bytes(frozenset(stage.cluster.pids)))
+    (driver_then, others_then), (driver_now, others_now) = found[0], found[-1]
+    note = f"{runs} runs, every second one with news; first after {max(runs // 10, 1)}, then after all"
+    return [
+        Figure(name="growth of the driver", value=driver_now / driver_then, wanted=1.1, at_most=True, note=note),
+        Figure(
+            name="growth of the JVM and the workers",
+            value=others_now / others_then,
+            wanted=1.1,
+            at_most=True,
+            note=f"from {others_then / 1e6:.0f} to {others_now / 1e6:.0f} MB; driver {driver_now / 1e6:.0f} MB",
+        ),
+    ]
+
+
+# Commits
+
+
+def measure_commits(commits: int) -> Iterator[Figure]:
+    """A commit's processor time and the bytes of Delta's log that it adds, once there are 100, 1,000, ... of them.
+
+    delta-rs has its own clock, the machine's: it expires no removed file of the simulated day, so the log is rather
+    longer than it would be.
+    """
+    store = _Store()
+    with _simulated(store):
+        catalog = Catalog.create(store)  # type: ignore[arg-type] # what a catalog uses of a storage
+        number = 0
+        for mark in (each for each in _MARKS if each <= commits):
+            while number < mark:
+                number = _commit(store, catalog, number)
+            began_s, log_bytes, data_bytes = _own_cpu_s(), store.written[LOG_FOLDER], store.written[TABLE_FOLDER]
+            while number < mark + _WINDOW:
+                number = _commit(store, catalog, number)
+            taken_s = (_own_cpu_s() - began_s) / _WINDOW
+            log = (store.written[LOG_FOLDER] - log_bytes) / _WINDOW
+            data = (store.written[TABLE_FOLDER] - data_bytes) / _WINDOW
+            note = f"{len(store.names(LOG_FOLDER))} objects in the log; {data / 1e3:.1f} kB of rows a commit"
+            yield Figure(name=f"a commit after {mark:,}, processor time", value=taken_s, unit="seconds")
+            yield Figure(name=f"bytes of the log a commit after {mark:,}", value=log, unit="bytes", note=note)
+
+
+def _commit(store: _Store, catalog: Catalog, number: int) -> int:
+    store.clock_ms += _SECOND_MS
+    run_id = f"20260101T000000Z-{number:06x}"
+    row = Segment(
+        topic="followed",
+        topic_id="simulatedsimulatedsimA",
+        partition=number % _ACTIVE,
+        base_offset=number // _ACTIVE,
+        end_offset=number // _ACTIVE + 1,
+        path=f"packs/{run_id}-0123456789abcdef.log",
+        position=0,
+        bytes=100,
+        raw_bytes=100,
+        codec="none",
+        records=1,
+        min_timestamp=store.clock_ms,
+        max_timestamp=store.clock_ms,
+        first_leader_epoch=0,
+        last_leader_epoch=0,
+        digest="crc32c:01234567",
+        run_id=run_id,
+        written_at=store.clock_ms,
+    )
+    run = Run(
+        run_id=run_id,
+        started_at=store.clock_ms,
+        finished_at=store.clock_ms,
+        snapshot=f"snapshots/20260101T000000Z-{number // 60:06x}.json.zst",
+        snapshot_changes=([["taken_at_ms"], store.clock_ms], [["recovery_points", None, None], store.clock_ms]),
+        statistics={"command": "backup", "records": 1, "bytes": 100, "exit_code": 0},
+        written_at=store.clock_ms,
+    )
+    catalog.commit([row, run])
+    return number + 1
+
+
+@contextmanager
+def _simulated(store: _Store) -> Iterator[None]:
+    with ExitStack() as undo:
+        for clock in _CLOCKS:
+            undo.enter_context(patch(clock, lambda: store.clock_ms))
+        yield
+
+
+@dataclass(slots=True)
+class _Store:
+    """Objects in memory with a clock of its own: what a catalog uses of a storage."""
+
+    url: str = "memory of this process"
+    clock_ms: int = field(default_factory=now_ms)
+    objects: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=lambda: {LOG_FOLDER: 0, TABLE_FOLDER: 0})
+
+    def at_hand(self) -> Self:
+        return self
+
+    def name_of(self, path: str) -> str:
+        return path
+
+    def names(self, folder: str) -> list[str]:
+        return [path for path in self.objects if path.startswith(f"{folder}/")]
+
+    def list(self, folder: str = "") -> Iterator[ObjectInfo]:
+        return (self._info(path) for path in self.names(folder))
+
+    def head(self, path: str) -> ObjectInfo:
+        if path not in self.objects:
+            raise ObjectNotFoundError("there is no such object", object_name=path)
+        return self._info(path)
+
+    def get(self, path: str, *, size: int | None = None) -> bytes:
+        del size
+        self.head(path)
+        return self.objects[path][0]
+
+    def put(self, path: str, data: bytes) -> None:
+        if path in self.objects:
+            raise ObjectExistsError("there is such an object", object_name=path)
+        self.replace(path, data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self.objects[path] = bytes(data), self.clock_ms
+        self.written[LOG_FOLDER if path.startswith(LOG_FOLDER) else TABLE_FOLDER] += len(data)
+
+    def create(self, path: str) -> _Writer:
+        return _Writer(self, path)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.objects.pop(path, None)
+
+    def _info(self, path: str) -> ObjectInfo:
+        data, modified_ms = self.objects[path]
+        return ObjectInfo(path=path, size=len(data), modified_ms=modified_ms, etag=None)
+
+
+@dataclass(slots=True)
+class _Writer:
+    store: _Store
+    path: str
+    data: bytearray = field(default_factory=bytearray)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.store.put(self.path, bytes(self.data))
+
+    def write(self, data: memoryview) -> None:
+        self.data += data
