@@ -19,6 +19,7 @@ from maxbrod.bench.loads import BATCH_BYTES
 from maxbrod.bench.logdir import LogDirectory, race_logdir
 from maxbrod.bench.planning import SEGMENT_OFFSETS, plan, plan_slices, write_catalog
 from maxbrod.bench.race import race_laps, time_lap
+from maxbrod.bench.stage import Stage
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig
 from maxbrod.kafka.wire.client import KafkaClient
@@ -195,7 +196,7 @@ def test_processor_time_of_children_counts_once() -> None:
 
 
 def test_the_follow_benchmark_measures_intervals_and_commits(cluster: Cluster, spark: Session, tmp_path: Path) -> None:
-    stage = follow.Stage(cluster=cluster, session=spark, disk=tmp_path, scale=1, rounds=2)
+    stage = Stage(cluster=cluster, session=spark, disk=tmp_path, scale=1, rounds=2)
     assert all("new objects" in each.note and each.value > 0 for each in follow._intervals(stage, 2))
     figures = list(follow.measure_commits(100))
     assert [each.unit for each in figures] == ["seconds", "bytes"]

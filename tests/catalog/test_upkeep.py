@@ -146,10 +146,16 @@ def test_a_file_that_was_in_use_for_long_is_remembered_when_it_is_folded(
 
 
 def test_a_follower_lists_the_catalogs_folder_once_an_hour(folder: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalog, listings = folder.create(), []
+    catalog = folder.create()
+    listings: list[int] = []
     now = [now_ms()]
+
+    def unused(_: DataFiles) -> list[str]:
+        listings.append(catalog.version)
+        return []
+
     monkeypatch.setattr("maxbrod.catalog.catalog.now_ms", lambda: now[0])
-    monkeypatch.setattr(DataFiles, "unused", lambda _: listings.append(catalog.version) or [])
+    monkeypatch.setattr(DataFiles, "unused", unused)
     for base in range(200):
         now[0] += 30_000
         catalog.commit([segment(base, base + 1)])

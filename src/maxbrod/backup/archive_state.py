@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.carried import NOTHING, carry
 from maxbrod.archive.snapshot_changes import find_changes
-from maxbrod.archive.snapshot_document import RUNS, document_of
+from maxbrod.archive.snapshot_document import document_of
 from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snapshot
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.replaced import after_replacing
@@ -212,17 +212,22 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
     )
 
 
-def _read_shared(archive: Archive, last: Run, runs: Sequence[Run]) -> SharedSnapshot | None:
-    """The snapshot that the last run shares or has put, and the runs that share it."""
-    sharing = [run for run in runs if run.snapshot == last.snapshot]
-    owner = next((run for run in sharing if not run.snapshot_changes), None)
-    if owner is None or owner.snapshot is None:
-        return None
-    document = json.loads(json.dumps(document_of(read_snapshot(archive.storage, owner))))
-    document.pop(RUNS, None)
+def _read_shared(archive: Archive, last: Run, runs: Sequence[Run]) -> SharedSnapshot:
+    """The snapshot that the last run has stored or shares, and the runs that no backup's snapshot has the rows of.
+
+    Another command may have stored a snapshot since they shared one.
+    """
+    stored = read_snapshot(archive.storage, replace(last, snapshot_changes=()))
+    document = json.loads(json.dumps(document_of(replace(stored, runs=()))))
+    kept = [number for number, run in enumerate(runs) if _is_stored_by_backup(run)]
+    since = runs[kept[-1] + 1 :] if kept else runs
     return SharedSnapshot(
-        path=owner.snapshot, document=document, runs=tuple(run for run in sharing if run.snapshot_changes)
+        path=last.snapshot or "", document=document, runs=tuple(run for run in since if run.snapshot_changes)
     )
+
+
+def _is_stored_by_backup(run: Run) -> bool:
+    return run.snapshot is not None and not run.snapshot_changes and run.statistics.get("command") == "backup"
 
 
 def _partition_counts(cluster: Mapping[str, Any]) -> dict[str, int]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import resource
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Final, Self
 from unittest.mock import patch
+
+from kafka import KafkaProducer
 
 from maxbrod.backup.run import Backup
 from maxbrod.bench.figures import Figure
@@ -25,7 +27,6 @@ from maxbrod.catalog.rows import Run, Segment
 from maxbrod.errors import ObjectExistsError, ObjectNotFoundError
 from maxbrod.model import now_ms
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.storage.interface import ObjectInfo
 
 if TYPE_CHECKING:
@@ -70,9 +71,11 @@ def measure(
 def _intervals(stage: Stage, partitions: int) -> list[Figure]:
     topic = f"followed-{partitions}"
     create_topic(stage.cluster, topic, partitions=partitions)
-    with Backup(stage.config(topic, stage.disk / topic), session=stage.session) as backup:
+    with ExitStack() as undo:
+        write = undo.enter_context(_writer(stage, topic, partitions))
+        backup = undo.enter_context(Backup(stage.config(topic, stage.disk / topic), session=stage.session))
         for _ in range(stage.rounds):  # the JVM compiles
-            _write(stage, topic, partitions)
+            write()
             backup.run()
         while backup.run().committed:
             pass
@@ -81,7 +84,7 @@ def _intervals(stage: Stage, partitions: int) -> list[Figure]:
         new_objects = _count_objects(stage.disk / topic) - objects
         busy = []
         for _ in range(stage.rounds):
-            _write(stage, topic, partitions)
+            write()
             busy.append(_processor_s(stage, backup))
         busy_objects = (_count_objects(stage.disk / topic) - objects) / stage.rounds
     of = f"{partitions} partitions"
@@ -96,9 +99,17 @@ def _intervals(stage: Stage, partitions: int) -> list[Figure]:
     ]
 
 
-def _write(stage: Stage, topic: str, partitions: int) -> None:
-    for partition in range(min(partitions, _ACTIVE)):
-        produce(stage.cluster, topic, numbered(2), partition=partition)
+@contextmanager
+def _writer(stage: Stage, topic: str, partitions: int) -> Iterator[Callable[[], None]]:
+    """Writes a record to a few partitions each time."""
+    with closing(KafkaProducer(**stage.cluster.running_client_properties())) as producer:
+
+        def write() -> None:
+            for partition in range(min(partitions, _ACTIVE)):
+                producer.send(topic, b"news", partition=partition)
+            producer.flush()
+
+        yield write
 
 
 def _processor_s(stage: Stage, backup: Backup) -> tuple[float, float]:
@@ -138,10 +149,12 @@ def _soak(stage: Stage, runs: int) -> list[Figure]:
     topic = "soaked"
     create_topic(stage.cluster, topic, partitions=4)
     found: list[tuple[int, int]] = []
-    with Backup(stage.config(topic, stage.disk / topic), session=stage.session) as backup:
+    with ExitStack() as undo:
+        write = undo.enter_context(_writer(stage, topic, 4))
+        backup = undo.enter_context(Backup(stage.config(topic, stage.disk / topic), session=stage.session))
         for number in range(runs):
             if number % 2 == 0:
-                produce(stage.cluster, topic, numbered(2))
+                write()
             backup.run()
             if number + 1 in {max(runs // 10, 1), runs}:
                 gc.collect()

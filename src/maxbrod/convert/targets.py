@@ -165,8 +165,9 @@ class NativeTarget:
             ends=ends,
             topics=topics,
             carried=carried,
-            # The revisions of the source do not apply to the target.
+            # The revisions and the runs of the source are not the target's.
             revisions=self._archive.catalog.revisions(),
+            runs=(),
         )
         self._archive.storage.put(path, encode(converted))
         at = now_ms()
