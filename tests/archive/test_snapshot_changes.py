@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 
 from archive.examples import part
 from archive.test_snapshot_document import SNAPSHOT, _snapshots
@@ -34,6 +34,7 @@ def test_changes_make_any_snapshot_of_any_other(one: Snapshot, other: Snapshot) 
 
 @given(_snapshots, _snapshots)
 def test_a_snapshot_is_read_as_the_run_that_shares_it_had_it(one: Snapshot, other: Snapshot) -> None:
+    assume(document(one) != document(other))  # without changes it is its own, and has the runs before it
     shared = replace(one, runs=({"run_id": "before"},))
     assert decode(encode(shared), changes=find_changes(document(one), document(other))) == other
 
