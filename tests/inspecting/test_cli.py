@@ -42,6 +42,15 @@ def test_topics_are_listed_wherever_the_archive_is(place: Place, said: Any) -> N
     assert [each["records"] for each in document["topics"]] == [0, 30, 7]
 
 
+def test_a_snapshot_that_cannot_be_read_is_named_and_no_recovery_point_is_claimed(
+    local_place: Place, said: Any
+) -> None:
+    fill(local_place).storage.delete(["snapshots/run-2.json.zst"])
+    text = " ".join(said("ls", *local_place.arguments).split())
+    assert "recovery point: unknown: the snapshot of run run-2 cannot be read" in text
+    assert json.loads(said("ls", *local_place.arguments, "--json"))["unreadable_snapshot"] == "run-2"
+
+
 def test_every_listing_fits_eighty_columns_and_a_pipe_gets_names_whole(
     local_place: Place, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,12 @@ def _show_generations(chosen: list[TopicSummary]) -> None:
 
 def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:
     """With the topic that determines it, if others are newer."""
-    if listing.recovery_point is None:
+    if listing.unreadable_snapshot is not None:
+        print_line(
+            f"recovery point: unknown: the snapshot of run {listing.unreadable_snapshot} cannot be read, see "
+            "'maxbrod check'; topics without records are not listed"
+        )
+    elif listing.recovery_point is None:
         print_line("recovery point: none: no backup of a cluster has archived all of this to its end")
     else:
         known = {topic.recovery_point: topic.topic for topic in chosen if topic.recovery_point is not None}

@@ -77,6 +77,8 @@ class Listing:
     """
     behind: int = 0
     """The number of partitions that the last backup could not archive completely."""
+    unreadable_snapshot: str | None = None
+    """The newest run with a snapshot, if that cannot be read: recovery points and empty topics are then unknown."""
 
 
 def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> Listing:
@@ -102,6 +104,7 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
         last_run=summarise_run(runs[-1]) if runs else None,
         recovery_point=oldest(point for each, point in points.items() if each.topic_id in listed or not patterns),
         behind=0 if snapshot is None else sum(each.topic_id in listed or not patterns for each in snapshot.behind),
+        unreadable_snapshot=moment.run.run_id if moment.run is not None and snapshot is None else None,
     )
 
 
