@@ -243,7 +243,9 @@ def _tiling_problems(rows: pa.Table, snapshots: SnapshotFindings, names: Mapping
 
 def _building_problems(building: pa.Table, names: Mapping[str, str]) -> Iterator[Problem]:
     """A generation under construction has rows without holes, from its first to its last."""
-    faults = find_tiling_faults(building.filter(pc.is_in(building["topic_id"], value_set=pa.array(list(names)))))
+    # Typed, because without names Arrow would compare text with nulls, which it refuses.
+    chosen = pc.is_in(building["topic_id"], value_set=pa.array(list(names), pa.string()))
+    faults = find_tiling_faults(building.filter(chosen))
     message = "in a generation under construction"
     for hole in faults.holes:
         yield _range_problem(ProblemKind.HOLE, hole, names, message)
