@@ -109,3 +109,17 @@ def test_the_change_of_a_checksum_is_right_for_the_largest_batches() -> None:
     change = crc32c_change(np.array([[0xA5]], np.uint8), np.array([tail.size - 1]))
 
     assert old ^ int(change[0]) == crc32c(tail)
+
+
+def test_the_change_of_many_checksums_is_that_of_each() -> None:
+    rng = np.random.default_rng(5)
+    size = np.append(rng.integers(61, 3000, 1500), [62, 61, 61 + 255, 61 + 256, 61 + 65536])
+    difference = np.zeros((len(size), 40), np.uint8)
+    difference[::3, 22:36] = rng.integers(0, 256, (len(difference[::3]), 14))
+    difference[1::3, :] = rng.integers(0, 256, (len(difference[1::3]), 40))
+    made = crc32c_change(difference, size - 61)
+    for row, length in enumerate((size - 61).tolist()):
+        before = rng.integers(0, 256, 40 + length, np.uint8)
+        after = before.copy()
+        after[:40] ^= difference[row]
+        assert int(made[row]) == crc32c(before) ^ crc32c(after)

@@ -10,11 +10,14 @@ from unittest.mock import patch
 import google_crc32c
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from native_logs import archive, data_batch, new_storage, pack
 from reference import Record
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts import reading
+from maxbrod.layouts.kafka import reading as native
 from maxbrod.layouts.kafka.digest import Digest
 from maxbrod.layouts.kafka.frames import FRAME_BYTES, FrameDecoder, FrameEncoder, encode_frame
 from maxbrod.layouts.kafka.reading import read_log, read_logs
@@ -160,6 +163,13 @@ def test_a_frame_that_claims_to_be_huge_takes_no_memory() -> None:
         list(FrameDecoder(1 << 30).decode(memoryview(frame)))
 
 
+@pytest.fixture(params=[1, 1 << 30], ids=["large parts", "small parts"])
+def copied_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of this size are not copied for the batch that began in the part before."""
+    monkeypatch.setattr(native, "_COPIED_BYTES", request.param)
+
+
+@pytest.mark.usefixtures("copied_bytes")
 @pytest.mark.parametrize("mode", ["source", "zstd"])
 @pytest.mark.parametrize("request_bytes", [1, 100, 1 << 20])
 def test_reading_ahead_never_changes_what_is_read_or_refused(mode: str, request_bytes: int) -> None:
@@ -174,7 +184,39 @@ def test_reading_ahead_never_changes_what_is_read_or_refused(mode: str, request_
             list(read_logs(storage, row, request_bytes=request_bytes, ahead=ahead))
 
 
-def test_no_more_than_one_piece_is_ever_read_ahead() -> None:
+@pytest.mark.usefixtures("copied_bytes")
+@given(size=st.integers(1, 300), check_crc=st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_batches_do_not_depend_on_the_parts_in_which_they_are_read(size: int, check_crc: bool) -> None:
+    storage, row, whole = stored("source")
+    pieces = list(read_logs(storage, row, request_bytes=size, check_crc=check_crc))
+
+    assert b"".join(data.tobytes() for data, _ in pieces) == whole
+    assert [size for _, headers in pieces for size in headers.size.tolist()] == [len(batch) for batch in LOG]
+    assert all(headers.end == len(data) and not headers.tail for data, headers in pieces)
+
+
+def test_a_large_part_is_not_copied_for_the_batch_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, row, whole = stored("source")
+    monkeypatch.setattr(native, "_COPIED_BYTES", len(whole) // 2)
+    pieces = list(read_logs(storage, row, request_bytes=len(whole) // 2 + 1))
+
+    # The batch that both parts share is the only one that is copied.
+    assert [isinstance(owner_of(data), bytes) for data, _ in pieces] == [True, False, True]
+    assert len(pieces[1][1]) == 1
+
+
+def owner_of(data: object) -> object:
+    """What holds the memory of an array."""
+    while isinstance(data, np.ndarray | memoryview):
+        below = data.base if isinstance(data, np.ndarray) else data.obj
+        if below is None:
+            return data
+        data = below
+    return data
+
+
+def test_no_more_than_two_pieces_are_ever_read_ahead() -> None:
     storage, row, whole = stored("source")
     requested: list[int] = []
     get_range = storage.get_range
@@ -188,8 +230,8 @@ def test_no_more_than_one_piece_is_ever_read_ahead() -> None:
         reading = read_logs(storage, row, request_bytes=size, ahead=ahead)
         next(reading)
         ahead.submit(len, requested).result()  # all earlier requests are done
-        seen = len(requested)
-        assert seen < 5
+        # One or two parts hold the first whole batch.
+        assert len(requested) <= 4
         assert len(list(reading)) + 1 <= 5
     assert requested == list(range(0, len(whole), size))
 
@@ -205,6 +247,7 @@ def handed_out(storage: Storage, row: Slice, request_bytes: int) -> tuple[int, C
     return reached, None
 
 
+@pytest.mark.usefixtures("copied_bytes")
 @pytest.mark.parametrize("mode", ["source", "zstd"])
 def test_how_far_a_damaged_slice_is_read_depends_on_its_bytes_alone(mode: str) -> None:
     storage, row, whole = stored(mode)

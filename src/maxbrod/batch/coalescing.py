@@ -103,10 +103,12 @@ def same_records(tail: NDArray[np.uint8], codec: Codec, batches: Batches) -> boo
 
 def concatenate(first: Batches, second: Batches) -> Batches:
     """Both in one new buffer."""
-    parts = [_own(first), _own(second)]
-    headers = [part.headers for part in parts]
+    return _side_by_side(first, second, np.concatenate([_bytes_of(first), _bytes_of(second)]))
+
+
+def _side_by_side(first: Batches, second: Batches, data: NDArray[np.uint8]) -> Batches:
+    headers = [first.headers, second.headers]
     size = np.concatenate([each.size for each in headers])
-    data = np.concatenate([part.data for part in parts])
     return Batches(
         data=data,
         headers=BatchHeaders(
@@ -116,8 +118,8 @@ def concatenate(first: Batches, second: Batches) -> Batches:
             end=data.size,
             tail=0,
         ),
-        source_offset=np.concatenate([part.source_offset for part in parts]),
-        hole=np.concatenate([part.hole for part in parts]),
+        source_offset=np.concatenate([first.source_offset, second.source_offset]),
+        hole=np.concatenate([first.hole, second.hole]),
     )
 
 
@@ -131,7 +133,7 @@ class Coalescer:
         self._open: Batches | None = None
 
     def add(self, batches: Batches) -> list[Batches]:
-        """Everything that can be sent now. Its buffers belong to the receiver."""
+        """Everything that can be sent now. Its buffers belong to the receiver, those of `batches` to the coalescer."""
         done = []
         if self._open is not None and len(batches):
             rest = self._rows_of_open(self._open, batches)
@@ -143,7 +145,7 @@ class Coalescer:
         if len(batches):
             edges = find_groups(batches, self._rule, self._target_bytes)
             last = int(edges[-2])
-            self._open = _own(batches.take(slice(last, None)))
+            self._open = batches.take(slice(last, None))
             done.append(self._joined(batches.take(slice(last)), edges[:-1]))
         return [each for each in done if len(each)]
 
@@ -154,10 +156,10 @@ class Coalescer:
 
     def _rows_of_open(self, opened: Batches, batches: Batches) -> int:
         """How many of the next batches belong to the open group."""
-        # Only as many as may fit are looked at, so that a large buffer is not copied for a small group.
+        # Only the headers are looked at, and only as many as may fit.
         room = self._target_bytes - int(opened.headers.size.sum())
         some = int(np.searchsorted(np.cumsum(batches.headers.size), room, side="right")) + 1
-        both = concatenate(opened, batches.take(slice(some)))
+        both = _side_by_side(opened, batches.take(slice(some)), np.empty(0, np.uint8))
         first = int(find_groups(both, self._rule, self._target_bytes)[1])
         return first - len(opened)
 
@@ -270,15 +272,12 @@ def _seal(batch: NDArray[np.uint8], headers: BatchHeaders, count: int) -> None:
     batch[:HEADER_BYTES] = row.view(np.uint8)
 
 
-def _own(batches: Batches) -> Batches:
-    """The same in a buffer of its own."""
-    headers = batches.headers
-    spans = zip(headers.position.tolist(), (headers.position + headers.size).tolist(), strict=True)
-    data = np.concatenate([np.empty(0, np.uint8), *(batches.data[start:end] for start, end in spans)])
-    moved = BatchHeaders(
-        position=np.cumsum(headers.size) - headers.size, size=headers.size, fields=headers.fields, end=data.size, tail=0
-    )
-    return Batches(data=data, headers=moved, source_offset=batches.source_offset, hole=batches.hole)
+def _bytes_of(batches: Batches) -> NDArray[np.uint8]:
+    """The bytes of these batches alone; not copied if they stand side by side."""
+    start, end = batches.headers.position, batches.headers.position + batches.headers.size
+    if not start.size or (start[1:] == end[:-1]).all():
+        return batches.data[start[0] : end[-1]] if start.size else batches.data[:0]
+    return np.concatenate([batches.data[first:last] for first, last in zip(start.tolist(), end.tolist(), strict=True)])
 
 
 def _read(data: NDArray[np.uint8], position: NDArray[np.int64], size: NDArray[np.int64]) -> BatchHeaders:

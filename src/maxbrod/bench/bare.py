@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
+from maxbrod.batch.coalescing import AUTO, Batches, Coalescer
 from maxbrod.batch.headers import walk
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.ranges import read_range
-from maxbrod.kafka.produce.appends import stamped
+from maxbrod.kafka.produce.appends import sequence_after, stamped
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.request import RecordsTo, produce_body
 from maxbrod.kafka.wire.client import KafkaClient
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.bench.loads import Load
     from maxbrod.kafka.wire.sending import Piece
     from maxbrod.layouts.kafka.slices import Slice
@@ -46,6 +50,8 @@ PROCESSES: Final = 2
 _IN_FLIGHT: Final = 5
 _TIMEOUT_S: Final = 60.0
 _VERSION: Final = 13
+_BATCH_BYTES_MAX: Final = 1_048_588
+"""The default of `max.message.bytes`."""
 _HEADER: Final = struct.Struct(">ihhihx")  # size, API key, version, correlation id, no client id; no tagged fields
 _SIZE: Final = struct.Struct(">i")
 _TOPIC: Final = 23  # where the partitions of the only topic begin: after correlation id, tags, counts and topic id
@@ -159,10 +165,13 @@ class _ProduceShare:
 
 
 class BareProducer(_Processes):
-    """Produces the batches of slices from memory."""
+    """Produces the batches that a restore of slices sends, from memory."""
 
-    def prepare(self, topic: str, archive_url: str, slices: Mapping[int, Sequence[Slice]]) -> None:
-        """Prepare the batches of these slices, as they are stored, for the partitions of a new topic."""
+    def prepare(self, topic: str, archive_url: str, slices: Mapping[int, Sequence[Slice]]) -> int:
+        """Join the batches of these slices as a restore does, for the partitions of a new topic.
+
+        Returns the number of batches before.
+        """
         each = [(number, tuple(found)) for number, found in sorted(slices.items())]
         shares = [
             _ProduceShare(
@@ -170,8 +179,8 @@ class BareProducer(_Processes):
             )
             for place in range(PROCESSES)
         ]
-        for ready in [pool.submit(_prepare, share) for pool, share in zip(self._pools, shares, strict=True)]:
-            ready.result()
+        ready = [pool.submit(_prepare, share) for pool, share in zip(self._pools, shares, strict=True)]
+        return sum(each.result() for each in ready)
 
     def produce(self) -> int:
         """Send everything; returns the number of batches."""
@@ -181,8 +190,9 @@ class BareProducer(_Processes):
 _prepared: list[tuple[socket.socket, list[list[Piece]], int]] = []
 
 
-def _prepare(share: _ProduceShare) -> None:
+def _prepare(share: _ProduceShare) -> int:
     _prepared.clear()
+    archived = 0
     with KafkaClient(KafkaConfig(bootstrap=share.bootstrap)) as client:
         deadline = Deadline.after(_TIMEOUT_S)
         topic_id = client.topic(share.topic, deadline=deadline).topic_id
@@ -191,9 +201,16 @@ def _prepare(share: _ProduceShare) -> None:
         for number, slices in share.slices:
             where = TopicPartition(topic=share.topic, partition=number)
             client.leader(where, deadline=deadline)
-            data = np.concatenate([read_log(storage, each) for each in slices])
-            batches = stamped(data, walk(data, check_crc=False), new_producer_id(client), first_sequence=0)
-            lanes.append([RecordsTo(where, topic_id, batch.data) for batch in batches])
+            lane, identity, sequence = list[RecordsTo](), new_producer_id(client), 0
+            for stored in slices:
+                data = read_log(storage, stored)
+                headers = walk(data, check_crc=False)
+                archived += len(headers)
+                for joined in _joined(data, headers):
+                    made = stamped(joined.data, joined.headers, identity, first_sequence=sequence)
+                    sequence = sequence_after(sequence, sum(batch.count for batch in made))
+                    lane += [RecordsTo(where, topic_id, batch.data) for batch in made]
+            lanes.append(lane)
     frames = [
         _frame(ticket, [each for each in entries if each is not None])
         for ticket, entries in enumerate(zip_longest(*lanes))
@@ -202,6 +219,19 @@ def _prepare(share: _ProduceShare) -> None:
     stream = socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _prepared.append((stream, frames, sum(map(len, lanes))))
+    return archived
+
+
+def _joined(data: NDArray[np.uint8], headers: BatchHeaders) -> list[Batches]:
+    """As a restore joins the batches of one slice, into a topic with the default limits."""
+    coalescer = Coalescer(AUTO, batch_bytes_max=_BATCH_BYTES_MAX)
+    batches = Batches(
+        data=data,
+        headers=headers,
+        source_offset=headers["base_offset"],
+        hole=np.zeros(len(headers), np.int64),
+    )
+    return [*coalescer.add(batches), *coalescer.finish()]
 
 
 def _frame(ticket: int, entries: list[RecordsTo]) -> list[Piece]:

@@ -34,7 +34,6 @@ from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.producing import produce_all, prove_topic
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.kafka.reading import REQUEST_BYTES
 from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
@@ -58,9 +57,11 @@ _OPERATION: Final = "restore"
 _PAUSE_S: Final = 0.05
 PARTITIONS_AT_ONCE: Final = 64
 """Partitions that are written at the same time. The others wait, and hold no memory."""
-_READ_BYTES: Final = 64 << 20
-"""Read at once for all partitions together. Making batches ready takes about three times as much memory."""
-_READERS: Final = 2
+_READ_BYTES: Final = 24 << 20
+"""Read at once for all partitions together. Three times as much is held: two more requests are under way."""
+_REQUEST_BYTES: Final = 2 << 20
+"""What is read at once exists several times: as it was read, without what is left out, joined and in flight."""
+_READERS: Final = 4
 _SETTLING_S: Final = 0.2
 _RULES: Final = {BatchesMode.AUTO: AUTO, BatchesMode.JOIN: JOIN}
 _RUN_BYTES: Final = 8 << 20
@@ -131,7 +132,7 @@ def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) ->
     Errors are returned, not raised: Spark would run the task again, and the user would not see the message.
     """
     share = _READ_BYTES // max(1, min(len(items), PARTITIONS_AT_ONCE))
-    partitions = [_Partition(item, settings, request_bytes=min(share, REQUEST_BYTES)) for item in items]
+    partitions = [_Partition(item, settings, request_bytes=min(share, _REQUEST_BYTES)) for item in items]
     failure = None
     try:
         storage = open_storage(settings.archive_url, settings.storage)

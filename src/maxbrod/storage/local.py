@@ -64,13 +64,14 @@ class Draft:
         return cls(root, folder, name, descriptor)
 
     def write(self, view: memoryview) -> None:
-        self._writeback.wrote(len(view))
         while view:
-            view = view[os.write(self._descriptor, view) :]
+            count = os.write(self._descriptor, view)
+            self._writeback.wrote(count)
+            view = view[count:]
 
     def publish(self, target: str) -> None:
         """Give the file its name; FileExistsError if it is taken. When this returns, a power failure cannot undo it."""
-        self._sync()
+        os.fsync(self._descriptor)
         above, _, last = target.rpartition("/")
         with self._root.folder(self._folder) as drafts, self._root.folder(above, make=True) as parent:
             os.link(self._name, last, src_dir_fd=drafts, dst_dir_fd=parent, follow_symlinks=False)
@@ -83,7 +84,7 @@ class Draft:
 
     def replace(self, target: str) -> None:
         """Give the file its name, replacing any file of that name. The draft has no other name afterwards."""
-        self._sync()
+        os.fsync(self._descriptor)
         above, _, last = target.rpartition("/")
         with self._root.folder(self._folder) as drafts, self._root.folder(above, make=True) as parent:
             os.replace(self._name, last, src_dir_fd=drafts, dst_dir_fd=parent)
@@ -94,17 +95,10 @@ class Draft:
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
-        # Wait for the sync in the background: after close, the descriptor's number may belong to another file.
-        with suppress(OSError):
-            self._writeback.settle()
         with suppress(OSError, MaxbrodError), self._root.folder(self._folder) as drafts:
             os.unlink(self._name, dir_fd=drafts)
         with suppress(OSError):
             os.close(descriptor)
-
-    def _sync(self) -> None:
-        self._writeback.settle()
-        os.fsync(self._descriptor)
 
 
 def remove_stale_drafts(root: Root, folder: str) -> None:

@@ -1,46 +1,63 @@
-"""Syncs a growing file in the background, so that the sync at its end has little left to do.
+"""Starts to write a growing file to its disk early, so that the sync at its end has little left to do.
 
-Measured with a gigabyte: a sync at the end of each 256 MiB took as long as the writing itself; started early, it costs
-nothing.
+`sync_file_range` only starts the writing and makes nothing durable: the sync at the end does that. Measured with
+512 MiB, processor time and time: 0.13 s and 0.4 to 0.5 s; 0.13 s and 0.6 s with a sync at the end alone; 0.24 s and 0.8
+to 1.2 s with syncs in a second thread, which wait for the journal and block the writer.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
-import threading
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
-WRITEBACK_BYTES: Final = 16 << 20
-"""Dirty bytes that are worth a thread; fewer are synced quickly at the end."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WRITEBACK_BYTES: Final = 8 << 20
+"""Dirty bytes that are worth a system call; fewer are synced quickly at the end."""
+_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
+_UNABLE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP, errno.EPERM})
+"""The kernel, the file system or a sandbox does not offer it."""
 
 
 class Writeback:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._dirty = 0
-        self._thread: threading.Thread | None = None
-        self._error: OSError | None = None
+        self._started = self._written = 0
+        self._able = True
 
     def wrote(self, size: int) -> None:
-        """Count written bytes, and start a sync in the background if one is due; raises the error of the last sync."""
-        self._dirty += size
-        if self._dirty < WRITEBACK_BYTES or (self._thread is not None and self._thread.is_alive()):
-            return
-        self.settle()
-        self._dirty = 0
-        self._thread = threading.Thread(target=self._sync, name="writeback", daemon=True)
-        self._thread.start()
+        """Count bytes that were written to the end of the file, and start to write them to the disk if it is time.
 
-    def settle(self) -> None:
-        """Wait until the file can be closed. The kernel reports a failed sync only once, so it is raised again here."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            raise self._error
+        OSError: the disk has failed, or is full. The sync at the end would say so too, after more was written.
+        """
+        self._written += size
+        if self._able and self._written - self._started >= WRITEBACK_BYTES:
+            self._able = start_writing(self._descriptor, self._started, self._written - self._started)
+            self._started = self._written
 
-    def _sync(self) -> None:
-        try:
-            os.fdatasync(self._descriptor)
-        except OSError as error:
-            self._error = error
+
+def start_writing(descriptor: int, start: int, size: int) -> bool:
+    """Whether the file system can do so."""
+    function = _sync_file_range()
+    if function is None:
+        return False
+    if function(descriptor, start, size, _WRITE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNABLE:
+        return False
+    raise OSError(code, os.strerror(code))
+
+
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Python has no name for this call, and only Linux has it."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+    if function is not None:
+        function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+        function.restype = ctypes.c_int
+    return function

@@ -8,6 +8,7 @@ read depends on its bytes alone.
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
@@ -28,7 +29,7 @@ from maxbrod.layouts.kafka.frames import FrameDecoder
 from maxbrod.layouts.kafka.names import is_framed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from concurrent.futures import Executor
 
     from numpy.typing import NDArray
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES: Final = 8 << 20
 """The size of one request to the storage."""
+_AHEAD: Final = 2
+"""Requests under way while a part is used, where an executor is given."""
+_COPIED_BYTES: Final = 4 << 20
+"""A part of this size is not copied; smaller ones are, because every buffer that is yielded costs its reader."""
 HINT: Final = "read it again; if it persists, the object is damaged: back these offsets up again, or use a copy"
 
 HINT_MISSING: Final = "restore the object from a copy of the archive, or back these offsets up again"
@@ -87,8 +92,8 @@ def read_logs(
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
     """The same in parts of whole batches, each with its headers. Uses about `request_bytes` of memory at a time.
 
-    With `ahead`, the next part is fetched while the caller uses the current one. `on_stored` gets the stored bytes, in
-    order, before they are checked.
+    With `ahead`, the next two parts are fetched while the caller uses the current one. `on_stored` gets the stored
+    bytes, in order, before they are checked.
     """
     with _about(storage, stored):
         digest, size = Digest(), 0
@@ -124,14 +129,13 @@ def _parts(storage: Storage, stored: Stored, request_bytes: int, ahead: Executor
 
 
 def _fetched_ahead(get: Callable[[int], Part], starts: range, ahead: Executor) -> Iterator[Part]:
-    if not starts:
-        return
-    coming = ahead.submit(get, starts[0])
-    for start in starts[1:]:
-        part = coming.result()
-        coming = ahead.submit(get, start)
+    coming = deque(ahead.submit(get, start) for start in starts[:_AHEAD])
+    for start in starts[_AHEAD:]:
+        part = coming.popleft().result()
+        coming.append(ahead.submit(get, start))
         yield part
-    yield coming.result()
+    while coming:
+        yield coming.popleft().result()
 
 
 def _available(storage: Storage, path: str, start: int, size: int) -> Part:
@@ -166,25 +170,57 @@ def _log(
 def _whole_batches(
     parts: Iterable[NDArray[np.uint8]], *, check_crc: bool
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    held: list[NDArray[np.uint8]] = []
-    needed = 0
+    cut = _CutBatch()
     for part in parts:
-        held.append(part)
-        # A batch may span many parts: wait for all of them and join them once.
-        if sum(each.size for each in held) < needed:
+        whole, rest = cut.complete(part)
+        if not whole.size:
             continue
-        data = part if len(held) == 1 else np.concatenate(held)
-        try:
-            headers = walk(data, check_crc=check_crc)
-        except (CorruptDataError, UnsupportedFormatError) as error:
-            yield from _sound(data[: error.position or 0])
-            raise
-        if len(headers):
-            yield data[: headers.end], replace(headers, tail=0)
-        held = [data[headers.end :]] if headers.tail else []
-        needed = _announced(held[0]) if held else 0
-    if held:
-        raise TruncatedDataError(f"the last batch is cut off after {sum(each.size for each in held)} bytes")
+        # What the first walk leaves over is not a batch: the second one says what it is.
+        left = yield from _walked(whole, check_crc=check_crc)
+        if rest.size:
+            left = yield from _walked(np.concatenate([left, rest]) if left.size else rest, check_crc=check_crc)
+        cut = _CutBatch(left)
+    if cut.size:
+        raise TruncatedDataError(f"the last batch is cut off after {cut.size} bytes")
+
+
+class _CutBatch:
+    """The beginning of a batch that continues in the next part."""
+
+    def __init__(self, start: NDArray[np.uint8] | None = None) -> None:
+        self._held = [] if start is None or not start.size else [start]
+        self.size = 0 if start is None else start.size
+        self._needed = _announced(start) if start is not None else 0
+
+    def complete(self, part: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """The batch, with what follows it if that costs little, and the rest of the part. Both are empty if it goes on.
+
+        A large part is not copied for the batch at its beginning.
+        """
+        if not self._held:
+            return part, part[:0]
+        missing = self._needed - self.size
+        taken = part[:missing] if self._needed and part.size >= max(_COPIED_BYTES, missing) else part
+        self._held.append(taken)
+        self.size += taken.size
+        # A batch may span many parts: wait for all of them and join them once.
+        if self.size < self._needed:
+            return part[:0], part[:0]
+        return np.concatenate(self._held), part[taken.size :]
+
+
+def _walked(
+    data: NDArray[np.uint8], *, check_crc: bool
+) -> Generator[tuple[NDArray[np.uint8], BatchHeaders], None, NDArray[np.uint8]]:
+    """Yield the whole batches; return the beginning of the one after them."""
+    try:
+        headers = walk(data, check_crc=check_crc)
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        yield from _sound(data[: error.position or 0])
+        raise
+    if len(headers):
+        yield data[: headers.end], replace(headers, tail=0)
+    return data[headers.end :]
 
 
 def _sound(data: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:

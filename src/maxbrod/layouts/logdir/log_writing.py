@@ -209,16 +209,16 @@ class _Segment:
         position = headers.position - first + self._size
         self.indexes.add(position, headers.last_offset, headers["max_timestamp"].astype(np.int64))
         for descriptor, writeback in self._files:
-            writeback.wrote(stop - first)
             view = memoryview(data[first:stop])
             while view:
-                view = view[os.write(descriptor, view) :]
+                count = os.write(descriptor, view)
+                writeback.wrote(count)
+                view = view[count:]
         self._size += stop - first
 
     def close(self) -> None:
         # The log is durable before its indexes exist, because a broker that finds indexes does not read the log.
-        for descriptor, writeback in self._files:
-            writeback.settle()
+        for descriptor, _ in self._files:
             os.fsync(descriptor)
         self.discard()
         for folder in self._folders:
@@ -227,11 +227,8 @@ class _Segment:
 
     def discard(self) -> None:
         files, self._files = self._files, []
-        for descriptor, writeback in files:
-            try:
-                writeback.settle()
-            finally:
-                os.close(descriptor)
+        for descriptor, _ in files:
+            os.close(descriptor)
 
 
 def _name(base_offset: int, suffix: str) -> str:
