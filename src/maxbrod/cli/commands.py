@@ -100,7 +100,8 @@ def command(
 
 def _parameters(each: Declared) -> list[Parameter]:
     about = each.option
-    kind = each.type if each.type in {bool, int, Path} else str
+    # What is read from text, such as 64MiB, is text to typer.
+    kind = each.type if each.type in {bool, int, Path} and each.reads is None else str
     kind = Path if each.repeated and "Path" in str(each.type) else kind
     # Bounds are checked with the type, alike for flags and the file.
     shared: dict[str, Any] = {"metavar": about.metavar, "help": each.whole_help, "show_default": False}
