@@ -70,6 +70,9 @@ def test_by_age_old_segments_become_gaps_and_the_rest_stays(place: Place) -> Non
     assert_tiles(place.open())
     assert not check_archive(place.open()).problems
     assert (report.going.segments, report.going.records) == (10, 71)
+    # The prune is a run, but no point in time.
+    found = place.open()
+    assert find_moment(found.storage, found.catalog.runs(), "latest").as_of == "run-9"
 
 
 def test_every_item_is_listed_with_its_reason(local_place: Place) -> None:

@@ -135,10 +135,14 @@ def knowledge_at(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snap
 
 
 def find_run(runs: Sequence[Run], run_id: str) -> Run:
-    """The run with this id, or with an id that begins so if only one does; `latest` is the last run."""
+    """The run with this id, or with an id that begins so if only one does.
+
+    `latest` is the last run that recorded a snapshot: prune, hold and the like leave runs without one.
+    """
     matching = [run for run in runs if run.run_id == run_id] or [run for run in runs if run.run_id.startswith(run_id)]
     if run_id == "latest":
-        matching = list(runs[-1:])
+        last = last_snapshot_run(runs)
+        matching = list(runs[-1:]) if last is None else [last]
     if len(matching) != 1:
         raise UsageError(
             f"{len(matching) or 'no'} runs of this archive match {run_id!r}", hint="see 'maxbrod ls --runs'"
