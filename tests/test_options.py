@@ -43,8 +43,6 @@ WORDS = {
     "commit_bytes": ("1MiB", "2MiB", 2 << 20),
     "min_segment_size": ("1MiB", "2MiB", 2 << 20),
     "max_segment_size": ("1MiB", "2MiB", 2 << 20),
-    "topic_bytes": ("1MiB", "2MiB", 2 << 20),
-    "archive_bytes": ("1MiB", "2MiB", 2 << 20),
     "per_topic": ({"orders": {"min_level": 1}}, None, None),
     "rate_bytes_per_s": ("1MB", "2MB/s", 2_000_000),
     "every": ("3m", "2m", 120.0),
