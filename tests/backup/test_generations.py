@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
 COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
-OFTEN = {"generation_every": "1ms"}
-BOUNDED = {**OFTEN, "follow": True, "every": "60s", "generation_bytes": 300}
+OFTEN: dict[str, Any] = {"generation_every": "1ms"}
+BOUNDED: dict[str, Any] = {**OFTEN, "follow": True, "every": "60s", "generation_bytes": 300}
 POINTS_MAX = 100
 
 
@@ -152,7 +152,7 @@ class Killed(BaseException):
 def dying(point: int) -> Iterator[list[str]]:
     """Dies before or after the n-th commit to the catalog; says how many such moments there were."""
     met: list[str] = []
-    write_commit = catalog_module.write_commit
+    write_commit = catalog_module.write_commit  # type: ignore[attr-defined] # not its to export
 
     def meet(moment: str) -> None:
         met.append(moment)

@@ -19,7 +19,7 @@ from maxbrod.catalog.generations import (
     decode_generations,
     encode_generations,
 )
-from maxbrod.catalog.rows import decode_rows
+from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.catalog.schema import Kind
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PLACE = PartitionId(topic_id=TOPIC_ID, partition=0)
 OLD = [segment(0, 10, path="old-1"), segment(10, 20, path="old-2"), segment(20, 30, path="tail")]
-NEW = [gap(0, 8, reason=GapReason.COMPACTED), segment(8, 20, path="new", records=3)]
+NEW: list[Segment | Gap] = [gap(0, 8, reason=GapReason.COMPACTED), segment(8, 20, path="new", records=3)]
 TOPIC = TopicGenerations(
     topic="orders",
     topic_id=TOPIC_ID,
