@@ -129,3 +129,58 @@ def test_a_million_rows_are_committed_and_summed_up_in_seconds(folder: Archive) 
     assert {position.end_offset for position in positions.values()} == {100_000}
     assert found.num_rows == 100
     assert grown < 2 << 30
+
+
+@pytest.mark.parametrize("rows_max", [1, 7, 25, 1000])
+def test_portions_have_all_rows_in_order_and_whole_partitions(archive: Archive, rows_max: int) -> None:
+    catalog, rows = filled(archive)
+    portions = [
+        [key(row) for row in decode_rows(each) if isinstance(row, Segment | Gap)]
+        for each in catalog.portions(rows_max=rows_max)
+    ]
+    assert [each for portion in portions for each in portion] == sorted(map(key, rows))
+    places = [{each[:2] for each in portion} for portion in portions]
+    assert sum(map(len, places)) == 4, "no partition is in two portions"
+    assert all(len(portion) <= rows_max or len(found) == 1 for portion, found in zip(portions, places, strict=True))
+    chosen = catalog.portions(["topic_id"], topic_ids=[TOPIC_ID], rows_max=rows_max)
+    assert {name for each in chosen for name in each["topic_id"].to_pylist()} == {TOPIC_ID}
+
+
+def test_portions_as_of_a_run_are_the_rows_as_of_it(archive: Archive) -> None:
+    catalog, _ = filled(archive)
+    ends = {PartitionId(topic_id=TOPIC_ID, partition=0): 35, PartitionId(topic_id="Z" * 22, partition=1): 10}
+    whole = catalog.rows(as_of=ends)
+    assert pa.concat_tables(catalog.portions(as_of=ends, rows_max=3)) == whole
+    names = catalog.topics(as_of=ends)["topic_id"].to_pylist()
+    assert names == sorted({each.topic_id for each in ends})
+
+
+def test_topics_are_named_once_with_their_first_time(archive: Archive) -> None:
+    catalog, rows = filled(archive)
+    expected = {
+        (row.topic_id, row.topic, min(each.written_at for each in rows if each.topic_id == row.topic_id))
+        for row in rows
+    }
+    found = catalog.topics().to_pylist()
+    assert [(each["topic_id"], each["topic"], each["written_at"]) for each in found] == sorted(expected)
+
+
+def test_a_set_of_paths_has_every_path_that_a_row_names(archive: Archive) -> None:
+    catalog, _ = filled(archive)
+    found = catalog.path_set()
+    assert all(path in found for path in catalog.paths())
+    assert "segments/another" not in found
+
+
+def test_the_rows_of_one_topic_are_read_from_the_row_groups_that_have_it(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maxbrod.catalog.files._GROUP_ROWS", 10)
+    catalog = archive.create()
+    topics = [f"{number:022}" for number in range(20)]
+    catalog.commit([segment(base, base + 1, topic_id=each) for each in topics for base in range(10)])
+    files = catalog._files()
+    (fragment,) = [files._fragment(each) for each in files.active]
+    chosen = pc.field("topic_id").isin(pa.array([topics[3], topics[17]]))
+    assert len(fragment.subset(filter=chosen).row_groups) == 2
+    assert catalog.rows(topic_ids=[topics[3], topics[17]]).num_rows == 20

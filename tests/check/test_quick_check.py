@@ -8,6 +8,7 @@ import pytest
 
 from archive.examples import EMPTY_ID, NAMES, fill, part
 from catalog.examples import gap, many_segments, segment
+from maxbrod.catalog.queries import Queries
 from maxbrod.check import run as quick_check
 from maxbrod.check.problems import Problem, ProblemKind, verdict_of
 from maxbrod.check.run import check_archive
@@ -263,7 +264,32 @@ def test_offsets_that_the_cluster_had_and_no_run_has_archived_are_named(local_pl
 def test_there_is_one_verdict_for_all_that_was_looked_at(
     quick: tuple[ProblemKind, ...], deep: tuple[ProblemKind, ...] | None, interrupted: bool, verdict: str
 ) -> None:
-    problems = [Problem(kind=kind, message="x") for kind in (*quick, *(deep or ()))]
-    found = verdict_of(problems, deep=deep is not None, interrupted=interrupted)
+    found = verdict_of((*quick, *(deep or ())), deep=deep is not None, interrupted=interrupted)
     codes = {"whole": 0, "sound": 0, "damaged": 4}
     assert (found, found.exit_code) == (verdict, codes.get(verdict, 3))
+
+
+def test_portions_of_any_size_find_the_same_problems(local_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = local_place.create()
+    rows = [
+        segment(base, base + 9, partition=part, path=f"segments/{part}-{base}") for part in range(4) for base in (0, 20)
+    ]
+    commit_run(archive, "run-1", [*rows, gap(9, 15, partition=2, reason=GapReason.UNEXPLAINED)])
+    for path in ("segments/1-0", "segments/3-20"):
+        archive.storage.delete([path])
+    whole = check_archive(archive)
+    assert {each.kind for each in whole.problems} == {ProblemKind.HOLE, ProblemKind.UNEXPLAINED, ProblemKind.MISSING}
+    monkeypatch.setattr(Queries.portions, "__kwdefaults__", {**(Queries.portions.__kwdefaults__ or {}), "rows_max": 1})
+    assert check_archive(local_place.open()) == whole
+
+
+def test_a_report_keeps_the_first_of_many_problems_and_counts_all(local_place: Place) -> None:
+    archive = local_place.create()
+    commit_run(archive, "run-1", [segment(base, base + 1, path=f"segments/{base}") for base in range(6)])
+    archive.storage.delete([f"segments/{base}" for base in range(5)])
+    taken: list[Problem] = []
+    report = check_archive(archive, kept_max=2, on_problem=taken.append)
+    assert [each.first_offset for each in taken] == [0, 1, 2, 3, 4]
+    assert (report.problems, report.problem_counts) == (tuple(taken[:2]), {ProblemKind.MISSING: 5})
+    assert report.exit_code == 4
+    assert check_archive(archive, kept_max=2) == report

@@ -64,8 +64,7 @@ class RunReport:
 def show_run(archive: Archive, run_id: str) -> RunReport:
     """UsageError: no run has this id."""
     run = find_run(archive.catalog.runs(), run_id)
-    rows = archive.catalog.rows(columns=_COLUMNS)
-    rows = rows.filter(pc.equal(rows["run_id"], run.run_id))
+    rows = archive.catalog.rows(columns=_COLUMNS, run_id=run.run_id)
     return RunReport(archive=archive.url, run=summarise_run(run), topics=_topics(rows))
 
 

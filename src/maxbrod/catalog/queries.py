@@ -13,13 +13,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from maxbrod.catalog.generations import as_active, decode_generations
+from maxbrod.catalog.path_set import PathSet
+from maxbrod.catalog.portions import PORTION_ROWS, add_up, divide
 from maxbrod.catalog.replaced import REVISION_COLUMNS, as_it_was, count_revisions, revive
 from maxbrod.catalog.rows import RUN_COMMIT, Gap, Run, decode_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from maxbrod.catalog.generations import TopicGenerations
     from maxbrod.catalog.replaced import Revisions
@@ -32,7 +34,12 @@ _NOT_PRESENT: Final = (Kind.RUN, Kind.REPLACED, Kind.BUILDING, Kind.GENERATIONS)
 class Readable(Protocol):
     """The rows of a catalog, in files or in memory."""
 
+    @property
+    def row_count(self) -> int | None: ...
+
     def read(self, columns: Sequence[str], condition: ds.Expression | None = None) -> pa.Table: ...
+
+    def stream(self, columns: Sequence[str], condition: ds.Expression | None = None) -> Iterator[pa.Table]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +65,11 @@ class Queries(ABC):
 
     def _positions(self, condition: ds.Expression) -> dict[PartitionId, ArchivedRange]:
         columns = ["topic", "topic_id", "partition", "base_offset", "end_offset", "last_leader_epoch"]
-        rows = self._files().read(columns, condition)
         # Leader epochs only rise along a log, so the highest is the last.
-        ranges = rows.group_by(["topic_id", "partition"]).aggregate(
-            [("topic", "max"), ("base_offset", "min"), ("end_offset", "max"), ("last_leader_epoch", "max")]
+        ranges = add_up(
+            self._files().stream(columns, condition),
+            ["topic_id", "partition"],
+            [("topic", "max"), ("base_offset", "min"), ("end_offset", "max"), ("last_leader_epoch", "max")],
         )
         return {
             PartitionId(topic_id=row["topic_id"], partition=row["partition"]): ArchivedRange(
@@ -70,7 +78,7 @@ class Queries(ABC):
                 end_offset=row["end_offset_max"],
                 last_leader_epoch=row["last_leader_epoch_max"],
             )
-            for row in ranges.to_pylist()
+            for row in ([] if ranges is None else ranges.to_pylist())
         }
 
     def runs(self) -> list[Run]:
@@ -100,7 +108,9 @@ class Queries(ABC):
         *,
         topic: str | None = None,
         topic_id: str | None = None,
+        topic_ids: Collection[str] | None = None,
         partition: int | None = None,
+        run_id: str | None = None,
         offsets: tuple[int, int] | None = None,
         timestamps: tuple[int, int] | None = None,
         as_of: Mapping[PartitionId, int] | None = None,
@@ -115,17 +125,70 @@ class Queries(ABC):
         `as_of` gives the end offset of each partition as a run's snapshot recorded it: partitions that it does
         not name did not exist then, and the last row of each may reach beyond its end. `revisions` is how often rows
         of each partition had been replaced by then, also from a snapshot, and selects the rows of that time; without
-        it the current rows are returned.
+        it the current rows are returned. `portions` returns the same rows of a large archive in bounded memory.
         """
+        ids = topic_ids if topic_id is None else [topic_id]
+        places = _places(topic=topic, topic_ids=ids, partition=partition, run_id=run_id, as_of=as_of)
+        return self._select(places, _bounds(offsets, timestamps), columns, as_of, revisions)
+
+    def portions(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        topic_ids: Collection[str] | None = None,
+        as_of: Mapping[PartitionId, int] | None = None,
+        revisions: Revisions | None = None,
+        rows_max: int = PORTION_ROWS,
+    ) -> Iterator[pa.Table]:
+        """As `rows`, in the same order, but in portions that have all rows of one or more partitions.
+
+        Only one portion is in memory at a time. A portion has at most `rows_max` rows, unless one partition has more.
+        """
+        places = _places(topic_ids=topic_ids, as_of=as_of)
+        for condition in self._divided(places, rows_max):
+            yield self._select([*places, *condition], [], columns, as_of, revisions)
+
+    def topics(self, *, as_of: Mapping[PartitionId, int] | None = None, revisions: Revisions | None = None) -> pa.Table:
+        """One row for each topic id that has rows: `topic_id`, `topic`, and the lowest `written_at`."""
+        names = ("topic_id", "topic", "written_at")
+        if revisions is not None and _find_replaced(self._files(), REVISION_COLUMNS).num_rows:
+            pieces = self.portions(names, as_of=as_of, revisions=revisions)
+        else:
+            needed = [*names, "partition", "base_offset"]
+            pieces = self._files().stream(needed, _all([_present(), *_places(as_of=as_of)]))
+            pieces = pieces if as_of is None else (_until(piece, as_of) for piece in pieces)
+        found = add_up(pieces, ["topic_id"], [("topic", "max"), ("written_at", "min")])
+        schema = pa.schema([SCHEMA.field(name) for name in names])
+        return schema.empty_table() if found is None else found.rename_columns(list(names)).sort_by("topic_id")
+
+    def _divided(self, places: Sequence[ds.Expression], rows_max: int) -> list[list[ds.Expression]]:
+        """The conditions of the portions that these rows are read in."""
         files = self._files()
-        places = [
-            pc.field(name) == value
-            for name, value in (("topic", topic), ("topic_id", topic_id), ("partition", partition))
-            if value is not None
-        ]
-        if as_of is not None:
-            places.append(pc.field("topic_id").isin(pa.array(sorted({each.topic_id for each in as_of}), pa.string())))
-        bounds = _bounds(offsets, timestamps)
+        if files.row_count is not None and files.row_count <= rows_max:
+            return [[]]
+        # Replaced rows count too: as of an older run they are returned.
+        ranged = pc.field("kind") != Kind.RUN
+        counts = add_up(
+            files.stream(["topic_id", "partition", "kind"], _all([ranged, *places])),
+            ["topic_id", "partition"],
+            [("kind", "count")],
+        )
+        if counts is None:
+            return []
+        ordered = counts.sort_by([("topic_id", "ascending"), ("partition", "ascending")])
+        names = (ordered[name].to_pylist() for name in ("topic_id", "partition", "kind_count"))
+        sizes = (((topic_id, partition), count) for topic_id, partition, count in zip(*names, strict=True))
+        return [[portion.condition] for portion in divide(sizes, rows_max)]
+
+    def _select(
+        self,
+        places: Sequence[ds.Expression],
+        bounds: Sequence[ds.Expression],
+        columns: Sequence[str] | None,
+        as_of: Mapping[PartitionId, int] | None,
+        revisions: Revisions | None,
+    ) -> pa.Table:
+        files = self._files()
         names = list(SCHEMA.names if columns is None else columns)
         needed = list(dict.fromkeys([*names, *(name for name, _ in SORT_ORDER), "end_offset"]))
         rows = files.read(needed, _all([_present(), *places, *bounds]))
@@ -175,8 +238,33 @@ class Queries(ABC):
 
     def paths(self) -> set[str]:
         """Every object that some row names: data, also if it was replaced or is not active yet, and snapshots."""
-        paths: list[str | None] = self._files().read(["path"])["path"].unique().to_pylist()
-        return {path for path in paths if path is not None}
+        return {path for paths in self._path_lists() for path in paths if path is not None}
+
+    def path_set(self) -> PathSet:
+        """The same in little memory."""
+        found = PathSet()
+        for paths in self._path_lists():
+            found.add(path for path in paths if path is not None)
+        return found
+
+    def _path_lists(self) -> Iterator[list[str | None]]:
+        return (piece["path"].unique().to_pylist() for piece in self._files().stream(["path"]))
+
+
+def _places(
+    *,
+    topic: str | None = None,
+    topic_ids: Collection[str] | None = None,
+    partition: int | None = None,
+    run_id: str | None = None,
+    as_of: Mapping[PartitionId, int] | None = None,
+) -> list[ds.Expression]:
+    values = (("topic", topic), ("partition", partition), ("run_id", run_id))
+    places = [pc.field(name) == value for name, value in values if value is not None]
+    known = None if as_of is None else {each.topic_id for each in as_of}
+    # Arrow compares a list of values with the statistics of row groups, as it does a single one.
+    chosen = [pa.array(sorted(ids), pa.string()) for ids in (topic_ids, known) if ids is not None]
+    return [*places, *(pc.field("topic_id").isin(ids) for ids in chosen)]
 
 
 def _run_order(run: Run) -> tuple[int, int, str]:

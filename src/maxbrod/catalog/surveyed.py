@@ -13,7 +13,7 @@ from maxbrod.catalog.validity import find_fault, refused_row
 from maxbrod.errors import CorruptDataError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.catalog.generations import GenerationChanges
     from maxbrod.catalog.rows import Row
@@ -75,6 +75,13 @@ class _Rows:
 
     def read(self, columns: Sequence[str], condition: ds.Expression | None = None) -> pa.Table:
         return ds.dataset(self._table).to_table(columns=list(columns), filter=condition)
+
+    def stream(self, columns: Sequence[str], condition: ds.Expression | None = None) -> Iterator[pa.Table]:
+        yield self.read(columns, condition)
+
+    @property
+    def row_count(self) -> int:
+        return int(self._table.num_rows)
 
 
 def _encoded(rows: Iterable[Row]) -> pa.Table:

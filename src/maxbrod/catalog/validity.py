@@ -8,16 +8,13 @@ they take less time than reading them. `tiling` checks that rows tile their part
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.catalog.schema import COLUMNS, INT64_MAX, Kind
 from maxbrod.errors import CorruptDataError, RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _COUNTS: Final = ("records", "bytes", "raw_bytes", "control_records")
 _DAMAGED_HINT: Final = (
@@ -76,18 +73,29 @@ def find_fault(table: pa.Table, *, native: bool = True) -> Fault | None:
             row = pc.index(holds, False).as_py()
             if row >= 0:
                 return Fault(row=row, column=column.name, complaint=rule.complaint)
-    return next(_overflows(table), None)
+    return Totals().add(table)
 
 
-def _overflows(table: pa.Table) -> Iterator[Fault]:
-    """Counts whose sum exceeds 64 bits would turn negative wherever they are added up."""
-    counts = {column: table[column] for column in _COUNTS if column in table.column_names}
-    if {"base_offset", "end_offset"} <= set(table.column_names):
-        counts["end_offset"] = pc.subtract(table["end_offset"], table["base_offset"])
-    for column, values in counts.items():
-        if (pc.sum(pc.cast(values, pa.float64(), safe=False)).as_py() or 0) > INT64_MAX:
-            row = pc.index(values, pc.max(values)).as_py()
-            yield Fault(row=row, column=column, complaint="and those of the other rows add up to more than 64 bits")
+class Totals:
+    """The sums of counts over the pieces of a table. A sum beyond 64 bits would turn negative wherever it is used."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+
+    def add(self, piece: pa.Table) -> Fault | None:
+        """Count these rows too; the fault if a sum exceeds 64 bits with them."""
+        counts = {column: piece[column] for column in _COUNTS if column in piece.column_names}
+        if {"base_offset", "end_offset"} <= set(piece.column_names):
+            counts["end_offset"] = pc.subtract(piece["end_offset"], piece["base_offset"])
+        for column, values in counts.items():
+            total = pc.sum(pc.cast(values, pa.float64(), safe=False)).as_py() or 0
+            self._sums[column] = self._sums.get(column, 0.0) + total
+            if self._sums[column] > INT64_MAX:
+                row = pc.index(values, pc.max(values)).as_py()
+                return Fault(
+                    row=row, column=column, complaint="and those of the other rows add up to more than 64 bits"
+                )
+        return None
 
 
 def _values(table: pa.Table, row: int) -> dict[str, Any]:

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, fields, replace
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Final, TextIO
 
 import typer
 
 from maxbrod.check.options import CheckOptions
-from maxbrod.check.problems import Verdict
+from maxbrod.check.problems import Problem, Verdict
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import ending, human_bytes, human_time, print_json, print_line
+from maxbrod.cli.output import ending, human_bytes, human_time, print_json, print_json_with, print_line
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.model import now_ms
 from maxbrod.options import PLACE, JsonOption, SparkOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.check.deep import DeepCheckReport
     from maxbrod.check.foreign import ForeignCheckReport
-    from maxbrod.check.problems import Problem
     from maxbrod.check.run import CheckReport
     from maxbrod.config import Config, SparkConfig
 
 _PROBLEMS_SHOWN: Final = 100
 _RUNS_SHOWN: Final = 10
+_FIELDS: Final = tuple(each.name for each in fields(Problem))
 _EXPLAINED: Final = "every offset is archived or explained, up to where the archive ends"
 _NOT_READ: Final = "no object was read, which --deep does"
 _NOT_ASKED: Final = "no cluster was asked what it has beyond that"
@@ -67,16 +69,25 @@ def check(call: Call[CheckOptions]) -> None:
         _check_foreign(opened, config, options.topics, deep=deep, as_json=as_json)
         return
     started_at = now_ms()
-    quick = check_archive(opened, options.topics)
-    found = _check_deep(opened, config.spark, options, part=part or 1.0, quiet=as_json) if deep else None
-    verdict = quick.verdict if found is None else found.verdict_with(quick.problems)
-    unrecorded = None if options.topics or verdict is Verdict.STOPPED else _record(opened, verdict, found, started_at)
-    if verdict is Verdict.DAMAGED:
-        quick = replace(quick, recovery_point=None)
-    if as_json:
-        deep_part = found and {**asdict(found), "verdict": found.verdict}
-        print_json({**asdict(quick), "deep": deep_part, "verdict": verdict, "exit_code": verdict.exit_code})
-    else:
+    with TemporaryFile("w+", encoding="utf-8") as problems:
+        quick = check_archive(
+            opened,
+            options.topics,
+            kept_max=0 if as_json else _PROBLEMS_SHOWN,
+            on_problem=_writer(problems) if as_json else None,
+        )
+        found = _check_deep(opened, config.spark, options, part=part or 1.0, quiet=as_json) if deep else None
+        verdict = quick.verdict if found is None else found.verdict_with(quick.problem_counts)
+        whole = not options.topics and verdict is not Verdict.STOPPED
+        unrecorded = _record(opened, verdict, found, started_at) if whole else None
+        if verdict is Verdict.DAMAGED:
+            quick = replace(quick, recovery_point=None)
+        if as_json:
+            deep_part = found and {**asdict(found), "verdict": found.verdict}
+            document = {**asdict(quick), "deep": deep_part, "verdict": verdict, "exit_code": verdict.exit_code}
+            problems.seek(0)
+            print_json_with(document, "problems", (line.rstrip("\n") for line in problems))
+    if not as_json:
         _print(quick, found)
         print_line(_words(verdict, quick, found))
         if unrecorded is not None:
@@ -99,6 +110,11 @@ def _record(archive: Archive, verdict: Verdict, deep: DeepCheckReport | None, st
         details=details,
     )
     return record_proof(archive.storage, proof)
+
+
+def _writer(file: TextIO) -> Callable[[Problem], None]:
+    """Writes each problem as a line. There may be millions, and an error later must be the only document."""
+    return lambda problem: print(json.dumps({name: getattr(problem, name) for name in _FIELDS}), file=file)
 
 
 def _repair(opened: Archive, *, yes: bool, quiet: bool) -> None:
@@ -206,8 +222,9 @@ def _print(report: CheckReport, found: DeepCheckReport | None) -> None:
     problems = (*report.problems, *(found.problems if found else ()))
     for problem in problems[:_PROBLEMS_SHOWN]:
         _print_problem(problem)
-    if len(problems) > _PROBLEMS_SHOWN:
-        print_line(f"and {len(problems) - _PROBLEMS_SHOWN:,} more: see --json")
+    total = sum(report.problem_counts.values()) + (len(found.problems) if found else 0)
+    if total > _PROBLEMS_SHOWN:
+        print_line(f"and {total - _PROBLEMS_SHOWN:,} more: see --json")
     _print_runs(report)
     without = _without_records(report.partitions_without_rows)
     print_line(
@@ -248,7 +265,7 @@ def _words(verdict: Verdict, quick: CheckReport, found: DeepCheckReport | None) 
             return f"{verdict}: {_EXPLAINED}, and {read} is what was written; {_NOT_ASKED}"
         case Verdict.STOPPED:
             return f"{verdict} on request, with nothing found so far: the same command goes on from here"
-    wrong = len(quick.problems) + (len(found.problems) if found else 0)
+    wrong = sum(quick.problem_counts.values()) + (len(found.problems) if found else 0)
     return f"{verdict}: {wrong:,} problem{'s'[: wrong != 1]}, see above"
 
 

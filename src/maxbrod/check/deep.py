@@ -13,6 +13,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from maxbrod.archive.incarnations import select_names
 from maxbrod.cache import cache_dir
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
@@ -58,11 +60,12 @@ class DeepCheckReport:
 
     @property
     def verdict(self) -> Verdict:
-        return verdict_of(self.problems, deep=True, interrupted=self.interrupted)
+        return self.verdict_with(())
 
-    def verdict_with(self, quick: Iterable[Problem]) -> Verdict:
-        """The verdict of this and the quick check together."""
-        return verdict_of((*quick, *self.problems), deep=True, interrupted=self.interrupted)
+    def verdict_with(self, quick: Iterable[ProblemKind]) -> Verdict:
+        """The verdict of this and the quick check together, which found problems of these kinds."""
+        kinds = {*quick, *(each.kind for each in self.problems)}
+        return verdict_of(kinds, deep=True, interrupted=self.interrupted)
 
     @property
     def exit_code(self) -> int:
@@ -127,12 +130,14 @@ def deep_check(
 
 def _segments(archive: Archive, patterns: Sequence[str]) -> list[Segment]:
     # Replaced rows too: they are still read as of older runs. Rows of a new generation will be read.
-    tables = (archive.catalog.rows(), archive.catalog.replaced(), archive.catalog.building())
-    rows = [row for table in tables for row in decode_rows(table) if isinstance(row, Segment)]
-    if not patterns:
-        return rows
-    chosen = select_names({row.topic for row in rows}, patterns)
-    return [row for row in rows if row.topic in chosen]
+    others = pa.concat_tables([archive.catalog.replaced(), archive.catalog.building()])
+    names = {each["topic_id"]: each["topic"] for each in archive.catalog.topics().to_pylist()}
+    names |= dict(zip(others["topic_id"].to_pylist(), others["topic"].to_pylist(), strict=True))
+    chosen = select_names(set(names.values()), patterns)
+    ids = {topic_id for topic_id, topic in names.items() if topic in chosen} if patterns else None
+    tables = (archive.catalog.rows(topic_ids=ids), others)
+    rows = (row for table in tables for row in decode_rows(table) if isinstance(row, Segment))
+    return [row for row in rows if ids is None or row.topic_id in ids]
 
 
 def _draw(rows: Sequence[Segment], sample: float, seed: int) -> list[Segment]:

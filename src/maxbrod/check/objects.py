@@ -1,38 +1,140 @@
-"""The objects in a quick check: every slice must lie within an object that exists."""
+"""The objects in a quick check: every slice must lie within an object that exists.
+
+Objects are compared by hashes of their names, in 16 bytes for each, because an archive may have millions of them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from array import array
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.catalog.path_set import hash_paths
 from maxbrod.catalog.schema import Kind
 from maxbrod.check.problems import Problem, ProblemKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
+
     from maxbrod.archive.opening import Archive
 
+_ABSENT: Final = -1
+_ROWS_AT_ONCE: Final = 4096
 
-def check_objects(archive: Archive, rows: pa.Table, *, narrow: bool) -> tuple[int, list[Problem]]:
+
+def check_objects(
+    archive: Archive, portions: Callable[[], Iterable[pa.Table]], *, narrow: bool
+) -> tuple[int, Iterator[Problem]]:
     """The number of objects that rows name, and the missing slices. Lists folders, not object by object.
 
-    `narrow`: the rows are of a few topics, so only their folders are listed.
+    `portions` returns the rows, and is called again to name missing slices. `narrow`: the rows are of a few topics, so
+    only their folders are listed.
     """
-    rows = rows.filter(pc.equal(rows["kind"], Kind.DATA))
-    rows = rows.append_column("slice_end", pc.add(rows["position"], rows["bytes"]))
-    ends = rows.group_by("path").aggregate([("slice_end", "max")]).to_pylist()
-    needed = {each["path"]: each["slice_end_max"] for each in ends}
-    folders = {_folder(path, narrow=narrow) for path in needed}
-    sizes = {found.path: found.size for folder in sorted(folders) for found in archive.storage.list(folder)}
-    bad = [path for path, end in needed.items() if sizes.get(path, -1) < end]
-    slices = rows.filter(pc.is_in(rows["path"], value_set=pa.array(bad, pa.string()))).to_pylist()
-    problems = [
-        _problem(archive, row, sizes.get(row["path"]))
-        for row in slices
-        if row["slice_end"] > sizes.get(row["path"], -1)
-    ]
-    return len(needed), problems
+    needed = NeededObjects(narrow=narrow)
+    for rows in portions():
+        needed.add(rows)
+    lacking = needed.lacking(archive)
+    problems = (problem for rows in (portions() if lacking else ()) for problem in lacking.problems(archive, rows))
+    return lacking.objects, problems
+
+
+class NeededObjects:
+    """The objects that rows name, each with the end of its last slice."""
+
+    def __init__(self, *, narrow: bool) -> None:
+        self._narrow = narrow
+        self._folders: set[str] = set()
+        self._hashes: list[NDArray[np.int64]] = []
+        self._ends: list[NDArray[np.int64]] = []
+
+    def add(self, rows: pa.Table) -> None:
+        slices = _slices(rows).group_by("path").aggregate([("slice_end", "max")])
+        paths = slices["path"].to_pylist()
+        self._folders.update(_folder(path, narrow=self._narrow) for path in paths)
+        self._hashes.append(hash_paths(paths))
+        self._ends.append(slices["slice_end_max"].to_numpy())
+
+    def lacking(self, archive: Archive) -> LackingObjects:
+        """List the objects, and find those that are missing or too short."""
+        names, sizes = _list(archive, self._folders)
+        hashes = np.concatenate([np.empty(0, np.int64), *self._hashes])
+        ends = np.concatenate([np.empty(0, np.int64), *self._ends])
+        order = np.lexsort((ends, hashes))
+        hashes, ends = hashes[order], ends[order]
+        # The last of each object has the highest end.
+        last = np.append(hashes[1:] != hashes[:-1], True)[: len(hashes)]
+        hashes, ends = hashes[last], ends[last]
+        found = _look_up(hashes, names, sizes)
+        short = found < ends
+        return LackingObjects(objects=len(hashes), hashes=hashes[short], sizes=found[short])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LackingObjects:
+    """Objects that are missing or too short: sorted hashes of their names, and their sizes."""
+
+    objects: int
+    """How many were looked for."""
+    hashes: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def __bool__(self) -> bool:
+        return bool(len(self.hashes))
+
+    def count(self, rows: pa.Table) -> Counter[ProblemKind]:
+        """How many slices of these rows are missing, and how many are cut off."""
+        slices = _slices(rows)
+        hashes = hash_paths(slices["path"].to_pylist())
+        found = _look_up(hashes, self.hashes, self.sizes)
+        # What is not among the lacking ones is whole.
+        lacking = np.isin(hashes, self.hashes)
+        short = lacking & (slices["slice_end"].to_numpy() > found)
+        missing = int((short & (found == _ABSENT)).sum())
+        return +Counter({ProblemKind.MISSING: missing, ProblemKind.TRUNCATED: int(short.sum()) - missing})
+
+    def problems(self, archive: Archive, rows: pa.Table) -> Iterator[Problem]:
+        """The slices of these rows that are not, or not completely, in their objects."""
+        slices = _slices(rows)
+        names = slices["path"].unique()
+        lacking = np.isin(hash_paths(names.to_pylist()), self.hashes)
+        slices = slices.filter(pc.is_in(slices["path"], value_set=names.filter(pa.array(lacking))))
+        for batch in slices.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            found = _look_up(hash_paths(batch["path"].to_pylist()), self.hashes, self.sizes)
+            for row, size in zip(batch.to_pylist(), found.tolist(), strict=True):
+                if row["slice_end"] > size:
+                    yield _problem(archive, row, None if size == _ABSENT else size)
+
+
+def _slices(rows: pa.Table) -> pa.Table:
+    data = rows.filter(pc.equal(rows["kind"], Kind.DATA))
+    return data.append_column("slice_end", pc.add(data["position"], data["bytes"]))
+
+
+def _list(archive: Archive, folders: Iterable[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Hashes of names, sorted, and the size of each object."""
+    hashes, sizes = array("q"), array("q")
+    for folder in sorted(folders):
+        for found in archive.storage.list(folder):
+            hashes.append(hash(found.path))
+            sizes.append(found.size)
+    names, known = np.frombuffer(hashes, np.int64), np.frombuffer(sizes, np.int64)
+    order = np.argsort(names)
+    return names[order], known[order]
+
+
+def _look_up(wanted: NDArray[np.int64], names: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The size of each wanted object among the sorted names; `_ABSENT` if it is not there."""
+    if not len(names):
+        return np.full(len(wanted), _ABSENT, np.int64)
+    places = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
+    return np.where(names[places] == wanted, sizes[places], _ABSENT)
 
 
 def _folder(path: str, *, narrow: bool) -> str:

@@ -85,12 +85,13 @@ class Problem:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_INCOMPLETE if self.kind in _INCOMPLETE else EXIT_CORRUPT
+        return exit_code_of(self.kind)
 
 
-def verdict_of(problems: Iterable[Problem], *, deep: bool, interrupted: bool = False) -> Verdict:
+def verdict_of(kinds: Iterable[ProblemKind], *, deep: bool, interrupted: bool = False) -> Verdict:
     """The gravest problem decides. `deep`: objects were read; `interrupted`: not all of them."""
-    match exit_code_of(problems):
+    # Damage is graver than offsets known to be missing.
+    match max(map(exit_code_of, kinds), default=EXIT_DONE):
         case 0 if interrupted:
             return Verdict.STOPPED
         case 0:
@@ -99,6 +100,5 @@ def verdict_of(problems: Iterable[Problem], *, deep: bool, interrupted: bool = F
             return Verdict.DAMAGED if code == EXIT_CORRUPT else Verdict.INCOMPLETE
 
 
-def exit_code_of(problems: Iterable[Problem]) -> int:
-    """Damage is graver than offsets known to be missing."""
-    return max((problem.exit_code for problem in problems), default=EXIT_DONE)
+def exit_code_of(kind: ProblemKind) -> int:
+    return EXIT_INCOMPLETE if kind in _INCOMPLETE else EXIT_CORRUPT

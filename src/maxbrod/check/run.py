@@ -8,7 +8,9 @@ the archive only what the last runs recorded.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, assert_never
 
 import pyarrow as pa
@@ -19,15 +21,15 @@ from maxbrod.archive.known import knowledge_of
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.runs import ending_of
 from maxbrod.archive.snapshots import read_snapshot
-from maxbrod.catalog.schema import Kind
-from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
-from maxbrod.check.objects import check_objects
+from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.catalog.tiling import TILING_COLUMNS, Tiling, find_tiling_faults
+from maxbrod.check.objects import NeededObjects
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
 from maxbrod.errors import EXIT_DONE, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
@@ -74,10 +76,13 @@ class CheckReport:
     unfinished_runs: tuple[UnfinishedRun, ...]
     """Those since the last successful run."""
     problems: tuple[Problem, ...]
+    """All of them, or the first."""
+    problem_counts: Mapping[ProblemKind, int]
+    """How many problems of each kind there are."""
 
     @property
     def verdict(self) -> Verdict:
-        return verdict_of(self.problems, deep=False)
+        return verdict_of(self.problem_counts, deep=False)
 
     @property
     def exit_code(self) -> int:
@@ -106,57 +111,154 @@ class SnapshotFindings:
     problems: list[Problem] = field(default_factory=list)
 
 
-def check_archive(archive: Archive, patterns: Sequence[str] = ()) -> CheckReport:
-    """Check all topics, or those that match. What is wrong with the archive is in the report, never raised."""
+def check_archive(
+    archive: Archive,
+    patterns: Sequence[str] = (),
+    *,
+    kept_max: int | None = None,
+    on_problem: Callable[[Problem], None] | None = None,
+) -> CheckReport:
+    """Check all topics, or those that match. What is wrong with the archive is in the report, never raised.
+
+    The report has the first `kept_max` problems, or all: an archive that lost its objects has as many as rows.
+    `on_problem` is called for every one.
+    """
     # The catalog is read before objects are listed: everything that its rows name existed at their commit.
-    # All columns are read though few are compared, because reading refuses invalid rows.
-    rows, runs = archive.catalog.rows().select(_COLUMNS), archive.catalog.runs()
+    runs = archive.catalog.runs()
     snapshots = _check_snapshots(archive, runs)
-    names = _names(rows, snapshots.last)
+    names = _names(archive, snapshots.last)
     if patterns:
         chosen = select_names(set(names.values()), patterns)
-        rows = rows.filter(pc.is_in(rows["topic"], value_set=pa.array(sorted(chosen), pa.string())))
         names = {topic_id: topic for topic_id, topic in names.items() if topic in chosen}
+    ids = names.keys() if patterns else None
+    rows = _RowFindings(runs, snapshots, names, NeededObjects(narrow=bool(patterns)))
+    # All columns are read though few are compared, because reading refuses invalid rows.
+    for portion in archive.catalog.portions(topic_ids=ids):
+        rows.add(portion.select(_COLUMNS))
     # Rows of older runs, and of generations that are not active yet.
-    building, replaced = archive.catalog.building(), archive.catalog.replaced()
-    others = pa.concat_tables([building.select(rows.column_names), replaced.select(rows.column_names)])
-    if patterns:
-        others = others.filter(pc.is_in(others["topic"], value_set=rows["topic"].unique()))
-    objects, object_problems = check_objects(archive, pa.concat_tables([rows, others]), narrow=bool(patterns))
-    ends = _ends(rows)
-    known = {*ends, *_known_partitions(snapshots.last, names)}
+    building = archive.catalog.building()
+    others = pa.concat_tables([building.select(_COLUMNS), archive.catalog.replaced().select(_COLUMNS)])
+    if ids is not None:
+        others = others.filter(pc.is_in(others["topic_id"], value_set=pa.array(sorted(ids), pa.string())))
+    rows.objects.add(others)
+    lacking = rows.objects.lacking(archive)
+    found = _Problems(kept_max, on_problem)
+    found.add([] if runs or rows.count else [_EMPTY])
+    found.add(snapshots.problems)
+    found.add([*_not_archived(snapshots.last, rows.ends, names)])
+    found.add([*_tiling_problems(rows.tiling(), snapshots, names)])
+    found.add([*_building_problems(building, names)])
+    found.add(rows.suspect)
+    if lacking:
+        for portion in chain(archive.catalog.portions(_COLUMNS, topic_ids=ids), [others]):
+            found.add_counted(lacking.count(portion), lacking.problems(archive, portion))
+    known = {*rows.ends, *_known_partitions(snapshots.last, names)}
     points = {} if snapshots.last is None else snapshots.last.recovery_points
-    problems = (
-        *([] if runs or rows.num_rows else [_EMPTY]),
-        *snapshots.problems,
-        *_not_archived(snapshots.last, ends, names),
-        *_tiling_problems(rows, snapshots, names),
-        *_building_problems(building, names),
-        *_suspect_rows(rows),
-        *object_problems,
-    )
-    damaged = verdict_of(problems, deep=False) is Verdict.DAMAGED
     return CheckReport(
         archive=archive.url,
         version=archive.catalog.version,
         topics=len({each.topic_id for each in known}),
         partitions=len(known),
-        partitions_without_rows=len(known - ends.keys()),
-        rows=rows.num_rows,
-        objects=objects,
-        bytes=pc.sum(rows["bytes"]).as_py() or 0,
+        partitions_without_rows=len(known - rows.ends.keys()),
+        rows=rows.count,
+        objects=lacking.objects,
+        bytes=rows.bytes,
         snapshots=snapshots.recorded,
         snapshots_read=snapshots.read,
-        recovery_point=None if damaged else oldest(point for each, point in points.items() if each.topic_id in names),
-        unfinished_runs=_unfinished(runs, rows),
-        problems=problems,
+        recovery_point=None
+        if verdict_of(found.counts, deep=False) is Verdict.DAMAGED
+        else oldest(point for each, point in points.items() if each.topic_id in names),
+        unfinished_runs=_unfinished(runs, rows.newer_runs),
+        problems=tuple(found.kept),
+        problem_counts=dict(found.counts),
     )
 
 
-def _names(rows: pa.Table, snapshot: Snapshot | None) -> dict[str, str]:
+class _Problems:
+    """The problems found so far: how many of each kind, and the first of them or all."""
+
+    def __init__(self, kept_max: int | None, on_problem: Callable[[Problem], None] | None) -> None:
+        self._kept_max, self._on_problem = kept_max, on_problem
+        self.kept: list[Problem] = []
+        self.counts: Counter[ProblemKind] = Counter()
+
+    def add(self, problems: Sequence[Problem]) -> None:
+        self.add_counted(Counter(each.kind for each in problems), problems)
+
+    def add_counted(self, counts: Mapping[ProblemKind, int], problems: Iterable[Problem]) -> None:
+        """`problems` may be made while they are read, which takes longer than counting: no more are than needed."""
+        self.counts.update(counts)
+        room = None if self._kept_max is None else self._kept_max - len(self.kept)
+        for number, each in enumerate(problems if self._on_problem is not None else islice(problems, room)):
+            if self._on_problem is not None:
+                self._on_problem(each)
+            if room is None or number < room:
+                self.kept.append(each)
+
+
+class _RowFindings:
+    """What the rows say, added up portion by portion. A portion has all rows of its partitions."""
+
+    def __init__(
+        self, runs: Sequence[Run], snapshots: SnapshotFindings, names: Mapping[str, str], objects: NeededObjects
+    ) -> None:
+        self.objects = objects
+        self.count = 0
+        self.bytes = 0
+        self.ends: dict[PartitionId, int] = {}
+        """The end of every partition that has rows."""
+        self.suspect: list[Problem] = []
+        self.newer_runs: set[str] = set()
+        """The runs of rows that are newer than the row of every run."""
+        self._last_ms = max((run.written_at for run in runs), default=-1)
+        self._snapshots = snapshots
+        self._expected_ends = {
+            each: end
+            for each, end in ({} if snapshots.last is None else snapshots.last.ends).items()
+            if each.topic_id in names
+        }
+        self._holes: list[UncoveredRange] = []
+        self._overlaps: list[Overlap] = []
+
+    def add(self, rows: pa.Table) -> None:
+        self.count += rows.num_rows
+        self.bytes += pc.sum(rows["bytes"]).as_py() or 0
+        self.objects.add(rows)
+        self.suspect += _suspect_rows(rows)
+        self.newer_runs.update(
+            rows.filter(pc.greater(rows["written_at"], self._last_ms))["run_id"].unique().to_pylist()
+        )
+        extents = rows.group_by(["topic_id", "partition"]).aggregate([("base_offset", "min"), ("end_offset", "max")])
+        firsts = {}
+        for each in extents.to_pylist():
+            place = PartitionId(topic_id=each["topic_id"], partition=each["partition"])
+            self.ends[place], firsts[place] = each["end_offset_max"], each["base_offset_min"]
+        self._prove(rows, firsts)
+
+    def tiling(self) -> Tiling:
+        """The faults of all rows, and the expected partitions that have none."""
+        nothing = SCHEMA.empty_table().select(_COLUMNS)
+        absent = self._expected_ends.keys() - self.ends.keys()
+        self._prove(nothing, {each: self._snapshots.lowest_ends[each] for each in absent})
+        holes = sorted(self._holes, key=lambda hole: (hole.partition, hole.first_offset))
+        return Tiling(holes=tuple(holes), overlaps=tuple(self._overlaps))
+
+    def _prove(self, rows: pa.Table, firsts: Mapping[PartitionId, int]) -> None:
+        """Rows must cover from the first row of each partition to its end in the last snapshot.
+
+        A backup may begin at any offset, so a partition without rows may have any end, but always the same one.
+        """
+        ends = self._expected_ends
+        expected = {each: (min(first, ends[each]), ends[each]) for each, first in firsts.items() if each in ends}
+        faults = find_tiling_faults(rows, expected)
+        self._holes += faults.holes
+        self._overlaps += faults.overlaps
+
+
+def _names(archive: Archive, snapshot: Snapshot | None) -> dict[str, str]:
     """The name of every topic that has rows or is in the last snapshot, by id."""
-    named = rows.group_by("topic_id").aggregate([("topic", "max")]).to_pylist()
-    return {**_snapshot_names(snapshot), **{each["topic_id"]: each["topic_max"] for each in named}}
+    named = archive.catalog.topics().to_pylist()
+    return {**_snapshot_names(snapshot), **{each["topic_id"]: each["topic"] for each in named}}
 
 
 def _snapshot_names(snapshot: Snapshot | None) -> dict[str, str]:
@@ -174,14 +276,6 @@ def _snapshot_names(snapshot: Snapshot | None) -> dict[str, str]:
 def _known_partitions(snapshot: Snapshot | None, names: Collection[str]) -> set[PartitionId]:
     known = () if snapshot is None else (*snapshot.ends, *snapshot.recovery_points, *snapshot.behind)
     return {each for each in known if each.topic_id in names}
-
-
-def _ends(rows: pa.Table) -> dict[PartitionId, int]:
-    """The end of every partition that has rows."""
-    found = rows.group_by(["topic_id", "partition"]).aggregate([("end_offset", "max")]).to_pylist()
-    return {
-        PartitionId(topic_id=each["topic_id"], partition=each["partition"]): each["end_offset_max"] for each in found
-    }
 
 
 def _not_archived(
@@ -207,7 +301,7 @@ def _not_archived(
             )
 
 
-def _unfinished(runs: Sequence[Run], rows: pa.Table) -> tuple[UnfinishedRun, ...]:
+def _unfinished(runs: Sequence[Run], newer: Iterable[str]) -> tuple[UnfinishedRun, ...]:
     """Backups since the last successful one, and runs whose rows are newer than the row of every ended run."""
     found: list[UnfinishedRun] = []
     for run in reversed(runs):
@@ -218,8 +312,6 @@ def _unfinished(runs: Sequence[Run], rows: pa.Table) -> tuple[UnfinishedRun, ...
         if code is not None:
             found.insert(0, UnfinishedRun(run_id=run.run_id, exit_code=code, findings=_findings(run)))
     ended = {run.run_id for run in runs}
-    last = max((run.written_at for run in runs), default=-1)
-    newer = rows.filter(pc.greater(rows["written_at"], last))["run_id"].unique().to_pylist()
     found += [UnfinishedRun(run_id=each, exit_code=None) for each in sorted(newer) if each not in ended]
     return tuple(found)
 
@@ -229,8 +321,7 @@ def _findings(run: Run) -> tuple[str, ...]:
     return tuple(map(str, findings[:_FINDINGS_SHOWN])) if isinstance(findings, list) else ()
 
 
-def _tiling_problems(rows: pa.Table, snapshots: SnapshotFindings, names: Mapping[str, str]) -> Iterator[Problem]:
-    faults = find_tiling_faults(rows, _expected(rows, snapshots, names))
+def _tiling_problems(faults: Tiling, snapshots: SnapshotFindings, names: Mapping[str, str]) -> Iterator[Problem]:
     for hole in faults.holes:
         if hole.after is None and snapshots.last is not None:
             message = f"run {snapshots.last.run_id} recorded them as archived, and no row covers them"
@@ -251,20 +342,6 @@ def _building_problems(building: pa.Table, names: Mapping[str, str]) -> Iterator
         yield _range_problem(ProblemKind.HOLE, hole, names, message)
     for overlap in faults.overlaps:
         yield _range_problem(ProblemKind.OVERLAP, overlap, names, message)
-
-
-def _expected(
-    rows: pa.Table, snapshots: SnapshotFindings, names: Mapping[str, str]
-) -> dict[PartitionId, tuple[int, int]]:
-    """The offsets that rows must cover: from the first row of each partition to its end in the last snapshot.
-
-    A backup may begin at any offset, so a partition without rows may have any end, but always the same one.
-    """
-    firsts = dict(snapshots.lowest_ends)
-    for each in rows.group_by(["topic_id", "partition"]).aggregate([("base_offset", "min")]).to_pylist():
-        firsts[PartitionId(topic_id=each["topic_id"], partition=each["partition"])] = each["base_offset_min"]
-    ends = {} if snapshots.last is None else snapshots.last.ends
-    return {each: (min(firsts[each], end), end) for each, end in ends.items() if each.topic_id in names}
 
 
 def _range_problem(

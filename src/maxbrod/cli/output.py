@@ -22,7 +22,7 @@ from maxbrod.notices import verdict_of
 from maxbrod.options import JsonOption, declared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rich.console import ConsoleOptions, ConsoleRenderable
 
@@ -125,6 +125,19 @@ def print_json(document: object) -> None:
     """Print one document to standard output, and nothing else: the contract of `--json`."""
     text = json.dumps(document, indent=None if _Standard.lines else 2, sort_keys=False, default=str)
     print_document(text)
+
+
+def print_json_with(document: Mapping[str, object], name: str, items: Iterable[str]) -> None:
+    """Print one document whose list `name` has items that are JSON already. They are not held in memory."""
+    head = json.dumps({key: value for key, value in document.items() if key != name}, indent=2, default=str)
+    _Standard.document_printed = True
+    sys.stdout.write(f"{head.removesuffix('}').rstrip()},\n  {json.dumps(name)}: [")
+    separator = ""
+    for item in items:
+        sys.stdout.write(f"{separator}\n    {item}")
+        separator = ","
+    sys.stdout.write("\n  ]\n}\n" if separator else "]\n}\n")
+    sys.stdout.flush()
 
 
 def print_json_line(document: object) -> None:

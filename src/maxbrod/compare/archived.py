@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.archive.incarnations import Incarnation, newest_ids
 from maxbrod.archive.selection import matches_nothing, select_topics
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
@@ -19,6 +18,7 @@ from maxbrod.compare.plan.parts import PART_BYTES
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.run import find_restore
 from maxbrod.model import GapReason
+from maxbrod.restore.archived import known_topics
 from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.mapping import decode_map
@@ -74,19 +74,11 @@ def measure_topics(archive: Archive, request: RestoreRequest) -> Iterator[tuple[
     """The chosen partitions of each selected topic, and how many partitions the topic has in all."""
     moment = find_moment(archive.storage, archive.catalog.runs(), request.as_of)
     revisions = moment.revisions_in(archive.catalog)
-    rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS), revisions=revisions)
-    topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
-    topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
-    written = rows.group_by("topic_id").aggregate([("written_at", "min")]).to_pylist()
-    first = {each["topic_id"]: each["written_at_min"] for each in written}
-    known = [
-        Incarnation(topic=name, topic_id=topic_id, first_written_at=first.get(topic_id, 0))
-        for topic_id, name in topics.items()
-    ]
-    chosen = choose_incarnations(request, topics, newest_ids(known, moment.ranks))
+    chosen = choose_incarnations(request, *known_topics(archive.catalog, moment, revisions))
     for error in chosen.wrong:
         raise error
     ends = {} if moment.snapshot is None else moment.snapshot.ends
+    rows = archive.catalog.portions(SOURCE_COLUMNS, topic_ids=chosen.topics, revisions=revisions)
     sources = measure_sources(rows, request, chosen, ends, as_of=request.as_of is not None, revisions=revisions)
     for partition in sorted(request.partitions - {each.partition for each in sources}):
         raise UsageError(f"no selected topic has a partition {partition}", hint="see 'maxbrod ls'")

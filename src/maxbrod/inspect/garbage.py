@@ -70,7 +70,8 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
     listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]
     listed += stagings_left(archive.storage)
     archive.catalog.refresh()
-    named = archive.catalog.paths() | named_by_undo(archive.storage, archive.catalog.runs())
+    named = archive.catalog.path_set()
+    named.add(named_by_undo(archive.storage, archive.catalog.runs()))
     unnamed = [found for found in listed if found.path not in named]
     garbage = [found for found in unnamed if found.modified_ms < now_ms - grace_s * 1000]
     if garbage:

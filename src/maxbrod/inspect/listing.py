@@ -1,12 +1,12 @@
 """The topics of an archive: `maxbrod ls`.
 
-Arrow sums all rows at once, so that an archive of a million segments is listed in seconds.
+Arrow adds up the rows portion by portion, so that millions of segments are listed in seconds and in little memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -85,9 +85,10 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
     """Topics by name; also empty ones, if the last backup saw them. UsageError: a pattern matches nothing."""
     runs = archive.catalog.runs()
     moment = find_moment(archive.storage, runs, as_of)
-    summaries = _summaries(
-        archive.catalog.rows(columns=_COLUMNS, as_of=moment.ends, revisions=moment.revisions), moment
-    )
+    totals: dict[str, _Totals] = {}
+    for rows in archive.catalog.portions(_COLUMNS, as_of=moment.ends, revisions=moment.revisions):
+        _add(totals, rows)
+    summaries = _summaries(totals, moment)
     if as_of is None:
         generations = summarise_generations(archive.catalog)
         summaries = [replace(each, generations=generations.get(each.topic_id, ())) for each in summaries]
@@ -116,12 +117,51 @@ def _recovery_points(snapshot: Snapshot | None) -> dict[str, int | None]:
     return {topic_id: oldest(points) for topic_id, points in found.items()}
 
 
-def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:
+@dataclass(slots=True)
+class _Totals:
+    """The sums of one topic's rows."""
+
+    topic: str
+    first_written_at: int
+    written_at: int
+    partitions: int = 0
+    offsets: int = 0
+    records: int = 0
+    segments: int = 0
+    bytes: int = 0
+    raw_bytes: int = 0
+    gaps: Counter[str] = field(default_factory=Counter)
+    min_timestamp: int | None = None
+    max_timestamp: int | None = None
+
+
+def _add(totals: dict[str, _Totals], rows: pa.Table) -> None:
+    """Add rows of one or more partitions, of each all."""
     partitions, offsets = _extents(rows)
     gaps, segments = gaps_by_topic(rows), _segments(rows)
-    totals = {each["topic_id"]: each for each in _totals(rows).to_pylist()}
+    for each in _sums(rows).to_pylist():
+        topic_id, first, last = each["topic_id"], each["written_at_min"], each["written_at_max"]
+        found = totals.setdefault(topic_id, _Totals(each["topic_max"], first, last))
+        found.first_written_at = min(found.first_written_at, first)
+        found.written_at = max(found.written_at, last)
+        found.partitions += partitions[topic_id]
+        found.offsets += offsets[topic_id]
+        found.records += each["records_sum"] or 0
+        found.segments += segments.get(topic_id, 0)
+        found.bytes += each["bytes_sum"] or 0
+        found.raw_bytes += each["raw_bytes_sum"] or 0
+        found.gaps.update(gaps.get(topic_id, {}))
+        lowest, highest = (
+            (found.min_timestamp, each["min_timestamp_min"]),
+            (found.max_timestamp, each["max_timestamp_max"]),
+        )
+        found.min_timestamp = min((time for time in lowest if time is not None), default=None)
+        found.max_timestamp = max((time for time in highest if time is not None), default=None)
+
+
+def _summaries(totals: Mapping[str, _Totals], moment: Moment) -> list[TopicSummary]:
     incarnations = [
-        Incarnation(topic=each["topic_max"], topic_id=topic_id, first_written_at=each["written_at_min"])
+        Incarnation(topic=each.topic, topic_id=topic_id, first_written_at=each.first_written_at)
         for topic_id, each in totals.items()
     ]
     known = _known_topics(moment.snapshot)
@@ -131,20 +171,20 @@ def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:
     points = _recovery_points(moment.snapshot)
     found = [
         TopicSummary(
-            topic=total["topic_max"],
+            topic=total.topic,
             topic_id=topic_id,
             newest=topic_id in newest,
             # Partitions without rows are still empty.
-            partitions=max(partitions[topic_id], known.get(topic_id, ("", 0))[1]),
-            offsets=offsets[topic_id],
-            records=total["records_sum"] or 0,
-            segments=segments.get(topic_id, 0),
-            bytes=total["bytes_sum"] or 0,
-            raw_bytes=total["raw_bytes_sum"] or 0,
-            gaps=gaps.get(topic_id, {}),
-            min_timestamp=total["min_timestamp_min"],
-            max_timestamp=total["max_timestamp_max"],
-            written_at=total["written_at_max"],
+            partitions=max(total.partitions, known.get(topic_id, ("", 0))[1]),
+            offsets=total.offsets,
+            records=total.records,
+            segments=total.segments,
+            bytes=total.bytes,
+            raw_bytes=total.raw_bytes,
+            gaps=dict(sorted(total.gaps.items())),
+            min_timestamp=total.min_timestamp,
+            max_timestamp=total.max_timestamp,
+            written_at=total.written_at,
             recovery_point=points.get(topic_id),
             last_seen=moment.lost.get(topic_id),
         )
@@ -160,7 +200,7 @@ def _summaries(rows: pa.Table, moment: Moment) -> list[TopicSummary]:
     return sorted(found, key=lambda each: (each.topic, not each.newest, -(each.written_at or 0), each.topic_id))
 
 
-def _totals(rows: pa.Table) -> pa.Table:
+def _sums(rows: pa.Table) -> pa.Table:
     return rows.group_by("topic_id").aggregate(
         [
             *((name, "sum") for name in ("records", "bytes", "raw_bytes")),

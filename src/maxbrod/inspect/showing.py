@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.incarnations import Incarnation, newest_ids
+from maxbrod.archive.incarnations import Incarnation, incarnations_in, newest_ids
 from maxbrod.archive.selection import matches_nothing
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
@@ -15,7 +15,7 @@ from maxbrod.inspect.generations import GenerationSummary, summarise_generations
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.archive.known import Known
     from maxbrod.archive.opening import Archive
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from maxbrod.archive.snapshots import Moment
     from maxbrod.kafka.state.cluster_state import ClusterState
 
+_ROWS_DECODED: Final = 1 << 16
+"""Rows take a hundred megabytes as values."""
 EVERY: Final = "*"
 """Stands in place of a topic id for all incarnations."""
 
@@ -82,17 +84,19 @@ def show_topic(
     """The newest incarnation of a topic, or that of `topic_id`. UsageError: it does not exist."""
     moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
     snapshot = moment.snapshot
-    rows = [
-        row
-        for row in decode_rows(archive.catalog.rows(topic=topic, as_of=moment.ends, revisions=moment.revisions))
-        if isinstance(row, (Segment, Gap))  # it returns no other rows
-    ]
-    partitions = _by_partition(rows, snapshot, topic)
-    if not partitions:
-        raise matches_nothing(topic, _names(archive, snapshot))
-    newest = _newest(topic, rows, moment.ranks, partitions)
-    chosen = _chosen_ids(topic, {each.topic_id for each in partitions}, newest, topic_id)
-    details = [_details(topic, each, partitions, moment, newest=each == newest) for each in chosen]
+    archived = incarnations_in(archive.catalog.topics(as_of=moment.ends, revisions=moment.revisions))
+    born = {each.topic_id: each.first_written_at for each in archived if each.topic == topic}
+    empty = _empty_partitions(snapshot, topic)
+    known = {*born, *(each.topic_id for each in empty)}
+    if not known:
+        raise matches_nothing(topic, _names(archived, snapshot))
+    incarnations = [Incarnation(topic=topic, topic_id=each, first_written_at=born.get(each, 0)) for each in known]
+    (newest,) = newest_ids(incarnations, moment.ranks)
+    chosen = _chosen_ids(topic, known, newest, topic_id)
+    extents = _measure(
+        archive, {each: empty[each] for each in sorted(empty) if each.topic_id in chosen}, chosen, moment
+    )
+    details = [_details(topic, each, extents, moment, newest=each == newest) for each in chosen]
     if as_of is None:
         generations = summarise_generations(archive.catalog)
         details = [replace(each, generations=generations.get(each.topic_id, ())) for each in details]
@@ -104,29 +108,36 @@ def show_topic(
     )
 
 
-def _by_partition(
-    rows: Iterable[Segment | Gap], snapshot: Snapshot | None, topic: str
-) -> dict[PartitionId, list[Segment | Gap]]:
-    """The rows of each partition; none for partitions of the topic that are still empty."""
-    found: dict[PartitionId, list[Segment | Gap]] = {}
-    for row in rows:
-        found.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(row)
-    if snapshot is not None:
-        for each in snapshot.ends:
-            if snapshot.topics.get(each.topic_id) == topic:
-                found.setdefault(each, [])
+def _empty_partitions(snapshot: Snapshot | None, topic: str) -> dict[PartitionId, list[Segment | Gap]]:
+    """The partitions of a topic in the snapshot, each without rows. Some of them may have rows."""
+    known = {} if snapshot is None else snapshot.topics
+    return {each: [] for each in (() if snapshot is None else snapshot.ends) if known.get(each.topic_id) == topic}
+
+
+def _measure(
+    archive: Archive,
+    empty: Mapping[PartitionId, Sequence[Segment | Gap]],
+    topic_ids: Collection[str],
+    moment: Moment,
+) -> dict[PartitionId, PartitionExtent]:
+    """The extent of each partition of these topics, measured portion by portion."""
+    found: dict[PartitionId, PartitionExtent] = {}
+
+    def measure(partitions: Mapping[PartitionId, Sequence[Segment | Gap]]) -> None:
+        extents = measure_partitions(partitions, _ends(partitions, moment))
+        found.update(zip(partitions, extents, strict=True))
+
+    measure(empty)
+    portions = archive.catalog.portions(
+        topic_ids=topic_ids, as_of=moment.ends, revisions=moment.revisions, rows_max=_ROWS_DECODED
+    )
+    for portion in portions:
+        rows: dict[PartitionId, list[Segment | Gap]] = {}
+        for row in decode_rows(portion):
+            if isinstance(row, (Segment, Gap)):  # it returns no other rows
+                rows.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(row)
+        measure(rows)
     return dict(sorted(found.items()))
-
-
-def _newest(
-    topic: str, rows: Sequence[Segment | Gap], ranks: Mapping[str, int], partitions: Iterable[PartitionId]
-) -> str:
-    born = dict.fromkeys((each.topic_id for each in partitions), 0)
-    for topic_id in born:
-        born[topic_id] = min((row.written_at for row in rows if row.topic_id == topic_id), default=0)
-    incarnations = [Incarnation(topic=topic, topic_id=each, first_written_at=at) for each, at in born.items()]
-    (newest,) = newest_ids(incarnations, ranks)
-    return newest
 
 
 def _chosen_ids(topic: str, known: set[str], newest: str, topic_id: str | None) -> list[str]:
@@ -142,13 +153,13 @@ def _chosen_ids(topic: str, known: set[str], newest: str, topic_id: str | None) 
 def _details(
     topic: str,
     topic_id: str,
-    partitions: Mapping[PartitionId, Sequence[Segment | Gap]],
+    partitions: Mapping[PartitionId, PartitionExtent],
     moment: Moment,
     *,
     newest: bool,
 ) -> TopicDetails:
-    mine = {each: rows for each, rows in partitions.items() if each.topic_id == topic_id}
-    extents = _with_log_starts(measure_partitions(mine, _ends(mine, moment)), topic_id, moment.snapshot)
+    mine = [extent for each, extent in partitions.items() if each.topic_id == topic_id]
+    extents = _with_log_starts(mine, topic_id, moment.snapshot)
     return TopicDetails(
         topic=topic,
         topic_id=topic_id,
@@ -209,6 +220,5 @@ def _only(details: TopicDetails, partition: int) -> TopicDetails:
     return replace(details, partitions=chosen, groups=groups)
 
 
-def _names(archive: Archive, snapshot: Snapshot | None) -> set[str]:
-    names = set(archive.catalog.rows(columns=["topic"])["topic"].unique().to_pylist())
-    return names | set(() if snapshot is None else snapshot.topics.values())
+def _names(archived: Iterable[Incarnation], snapshot: Snapshot | None) -> set[str]:
+    return {*(each.topic for each in archived), *(() if snapshot is None else snapshot.topics.values())}

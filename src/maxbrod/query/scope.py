@@ -77,9 +77,7 @@ class Selected:
 def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Selected:
     """The topics and options of a query. UsageError: a topic or a run does not exist."""
     moment = find_moment(archive.storage, archive.catalog.runs(), scope.as_of)
-    columns = ("topic", "topic_id", "partition", "written_at")
-    rows = archive.catalog.rows(columns=columns, as_of=moment.ends, revisions=moment.revisions)
-    known = incarnations_in(rows)
+    known = incarnations_in(archive.catalog.topics(as_of=moment.ends, revisions=moment.revisions))
     empty = set() if moment.snapshot is None else set(moment.snapshot.topics.values())
     options = {
         "path": archive.url,
@@ -94,7 +92,7 @@ def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Select
         if topic not in chosen:
             raise matches_nothing(topic, chosen, whose="the query")
     partitions = frozenset() if scope.partitions is None else parse_partitions(scope.partitions)
-    held = {number for number in rows["partition"].unique().to_pylist() if number is not None}
+    held = _partitions(archive, moment) if partitions else set()
     for partition in sorted(partitions - held) if held else ():
         raise UsageError(f"the archive has no partition {partition}", operation="query", hint="see 'maxbrod ls'")
     if names and not chosen:
@@ -105,6 +103,12 @@ def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Select
     return Selected(
         moment=moment, topics=frozenset(chosen), newest=frozenset(newest_ids(known, moment.ranks)), options=options
     )
+
+
+def _partitions(archive: Archive, moment: Moment) -> set[int]:
+    """The numbers of all partitions that have rows."""
+    portions = archive.catalog.portions(["partition"], as_of=moment.ends, revisions=moment.revisions)
+    return {number for rows in portions for number in rows["partition"].unique().to_pylist()}
 
 
 def _given(**words: str | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.incarnations import Incarnation, newest_ids
+from maxbrod.archive.incarnations import Incarnation, incarnations_in, newest_ids
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
@@ -17,11 +17,11 @@ from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.plan import SourceArchive
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.opening import AnyCatalog, Archive
     from maxbrod.archive.snapshots import Moment
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.layouts.foreign import Fault, Survey
@@ -33,13 +33,30 @@ _HINT: Final = "see 'maxbrod check'; or restore without what is lost: say --acce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedRows:
+    """Rows of some topics, read from the catalog when they are needed: see `SourceRows`."""
+
+    catalog: AnyCatalog
+    columns: Sequence[str]
+    topic_ids: Collection[str] | None
+    revisions: Revisions | None
+
+    def portions(self) -> Iterator[pa.Table]:
+        return self.catalog.portions(self.columns, topic_ids=self.topic_ids, revisions=self.revisions)
+
+    def of_topic(self, topic_id: str) -> pa.Table:
+        return self.catalog.rows(columns=self.columns, topic_ids=[topic_id], revisions=self.revisions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedState:
     """An archive as one request sees it."""
 
     archive: Archive
     moment: Moment
     revisions: Revisions
-    rows: pa.Table
+    rows: ArchivedRows
+    """Of the chosen topics only."""
     chosen: Chosen
 
     @property
@@ -70,22 +87,32 @@ class ArchivedState:
 
 
 def look_at_archive(archive: Archive, request: RestoreRequest, *, columns: Collection[str] = ()) -> ArchivedState:
-    """Read the rows with the columns that planning needs, and these, and choose topics."""
+    """Choose topics; their rows are read later, with the columns that planning needs, and these."""
     # Without a snapshot topics would get the defaults of the target, and groups would not be restored. That must not
     # come as a surprise after all records are written.
     moment = find_moment(archive.storage, archive.catalog.runs(), request.as_of, needed=not request.accept_gaps)
     revisions = moment.revisions_in(archive.catalog)
-    rows = archive.catalog.rows(columns=("topic", "written_at", *SOURCE_COLUMNS, *columns), revisions=revisions)
-    topics = {} if moment.snapshot is None else dict(moment.snapshot.topics)
-    topics |= dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
-    written = rows.group_by("topic_id").aggregate([("written_at", "min")]).to_pylist()
-    first = {each["topic_id"]: each["written_at_min"] for each in written}
-    incarnations = [
-        Incarnation(topic=name, topic_id=topic_id, first_written_at=first.get(topic_id, 0))
-        for topic_id, name in topics.items()
-    ]
-    chosen = choose_incarnations(request, topics, newest_ids(incarnations, moment.ranks))
+    topics, newest = known_topics(archive.catalog, moment, revisions)
+    chosen = choose_incarnations(request, topics, newest)
+    rows = ArchivedRows(
+        catalog=archive.catalog, columns=(*SOURCE_COLUMNS, *columns), topic_ids=chosen.topics, revisions=revisions
+    )
     return ArchivedState(archive=archive, moment=moment, revisions=revisions, rows=rows, chosen=chosen)
+
+
+def known_topics(catalog: AnyCatalog, moment: Moment, revisions: Revisions) -> tuple[dict[str, str], set[str]]:
+    """The name of every topic id in rows or in the snapshot, and the ids that names without an id stand for."""
+    found = incarnations_in(catalog.topics(revisions=revisions))
+    named = {} if moment.snapshot is None else dict(moment.snapshot.topics)
+    with_rows = {each.topic_id for each in found}
+    # A topic without rows is older than one of the same name with rows.
+    empty = [
+        Incarnation(topic=name, topic_id=topic_id, first_written_at=0)
+        for topic_id, name in named.items()
+        if topic_id not in with_rows
+    ]
+    topics = {**named, **{each.topic_id: each.topic for each in found}}
+    return topics, newest_ids([*found, *empty], moment.ranks)
 
 
 def _damage(survey: Survey, chosen: Collection[str], *, accepted: bool) -> Iterator[Obstacle]:

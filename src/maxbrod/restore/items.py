@@ -39,8 +39,7 @@ def restore_slices(archive: Archive, storage: StorageConfig, plan: RestorePlan, 
     sources = sources_of(plan)
     if plan.transform is not None:
         archive, request = open_staged(plan.transform.staging, storage), as_staged(request, plan.transform)
-    ids = {each.topic_id for each in sources}
-    rows = archive.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None, revisions=revisions_of(sources))
+    rows = archive.catalog.rows(topic_ids={each.topic_id for each in sources}, revisions=revisions_of(sources))
     return sound_slices(rows_to_read(rows, sources, request), sources)
 
 

@@ -11,8 +11,6 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
 from maxbrod.archive.words import INT64_MAX
@@ -34,6 +32,8 @@ from maxbrod.storage.opening import open_storage
 if TYPE_CHECKING:
     import threading
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from maxbrod.archive.opening import Archive
     from maxbrod.catalog.replaced import Revisions
@@ -92,9 +92,10 @@ def listed_losses(archive: Archive, topic_ids: Collection[str], revisions: Revis
     """
     if not topic_ids:
         return {}
-    one = next(iter(topic_ids)) if len(topic_ids) == 1 else None
-    rows = archive.catalog.rows(columns=_COLUMNS, topic_id=one, revisions=revisions)
-    rows = rows.filter(pc.is_in(rows["topic_id"], value_set=pa.array(sorted(topic_ids), pa.string())))
+
+    def rows() -> Iterator[pa.Table]:
+        return archive.catalog.portions(_COLUMNS, topic_ids=topic_ids, revisions=revisions)
+
     _, problems = check_objects(archive, rows, narrow=len(topic_ids) <= _FOLDERS_MAX)
     found: Losses = {}
     for each in problems:

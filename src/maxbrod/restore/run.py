@@ -20,7 +20,7 @@ from maxbrod.groups.moves import active_groups, missing_groups, plan_moves, unpl
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import now_ms
-from maxbrod.restore.archived import look_at_archive
+from maxbrod.restore.archived import ArchivedRows, look_at_archive
 from maxbrod.restore.items import restore_slices, restore_tasks
 from maxbrod.restore.job import run_restore_job
 from maxbrod.restore.lock import alone
@@ -180,7 +180,9 @@ class Restore:
             restore_id=next_id(self._archive.storage, command),
             archive=archived.source,
             chosen=chosen,
-            rows=archived.rows if staged is None else staged.catalog.rows(columns=SOURCE_COLUMNS),
+            rows=archived.rows
+            if staged is None
+            else ArchivedRows(catalog=staged.catalog, columns=SOURCE_COLUMNS, topic_ids=None, revisions=None),
             ends=archived.ends,
             snapshot=snapshot,
             target=target,

@@ -205,8 +205,7 @@ class Staging:
         return target
 
     def _parts(self, asked: Mapping[PartitionId, tuple[int, int]], revisions: Revisions) -> Iterator[ConvertPart]:
-        ids = {each.topic_id for each in asked}
-        table = self.source.catalog.rows(topic_id=ids.pop() if len(ids) == 1 else None, revisions=revisions)
+        table = self.source.catalog.rows(topic_ids={each.topic_id for each in asked}, revisions=revisions)
         rows = decode_rows(table)
         kept = [row for row in rows if isinstance(row, Segment | Gap)]
         for (topic_id, partition), group in groupby(kept, key=lambda row: (row.topic_id, row.partition)):

@@ -17,6 +17,7 @@ from maxbrod.archive.runs import ending_of
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.schema import FORMAT_VERSION, Kind
 from maxbrod.check.foreign import check_foreign
+from maxbrod.check.problems import exit_code_of as problem_exit_code
 from maxbrod.check.run import check_archive
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, MaxbrodError, UsageError
 from maxbrod.layouts.registry import NATIVE
@@ -24,15 +25,17 @@ from maxbrod.model import now_ms
 from maxbrod.status.plan import Facts, Found, LastBackup, Promise, State, Targets, exit_code_of, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.catalog.rows import Run
-    from maxbrod.check.problems import Problem
+    from maxbrod.check.run import CheckReport
     from maxbrod.config import StorageConfig
     from maxbrod.status.options import StatusOptions
 
 _BACKUP: Final = "backup"
+_KEPT: Final = 1000
+"""Problems that are looked at one by one; the others are only counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,7 @@ def gather(archive: Archive, clock_ms: int) -> Facts:
     }
     if archive.survey is not None:
         return _foreign(archive, shared)
-    report = check_archive(archive)
+    report = check_archive(archive, kept_max=_KEPT)
     runs = archive.catalog.runs()
     backups = [run for run in runs if run.statistics.get("command") == _BACKUP]
     assert isinstance(archive.catalog, Catalog)  # noqa: S101 - of our own layout
@@ -110,8 +113,8 @@ def gather(archive: Archive, clock_ms: int) -> Facts:
         backup=_last(backups),
         unfinished=tuple(each.run_id for each in report.unfinished_runs if each.exit_code is None),
         recovery_point_ms=report.recovery_point,
-        missing=_first(report.problems, EXIT_INCOMPLETE),
-        damaged=_first(report.problems, EXIT_CORRUPT),
+        missing=_first(report, EXIT_INCOMPLETE),
+        damaged=_first(report, EXIT_CORRUPT),
         partitions=report.partitions,
         grown=[(run.finished_at, _added(run)) for run in runs],
         format_version=archive.catalog.format_version,
@@ -160,12 +163,17 @@ def _added(run: Run) -> int:
     return size if isinstance(size, int) and not isinstance(size, bool) else 0
 
 
-def _first(problems: Iterable[Problem], exit_code: int) -> Found | None:
-    mine = [each for each in problems if each.exit_code == exit_code]
-    if not mine:
+def _first(report: CheckReport, exit_code: int) -> Found | None:
+    counts = {
+        kind: count for kind, count in report.problem_counts.items() if count and problem_exit_code(kind) == exit_code
+    }
+    if not counts:
         return None
-    first = mine[0]
+    first = next((each for each in report.problems if each.exit_code == exit_code), None)
+    if first is None:
+        # There are more problems than were kept.
+        return Found(count=sum(counts.values()), first=f"{next(iter(counts))}: see 'maxbrod check'")
     where = "" if first.partition is None else f" {first.topic or first.topic_id}-{first.partition}"
     where += "" if first.first_offset is None else f" from offset {first.first_offset:,}"
     where += "" if first.object_name is None else f" in {first.object_name}"
-    return Found(count=len(mine), first=f"{first.kind}:{where}: {first.message}")
+    return Found(count=sum(counts.values()), first=f"{first.kind}:{where}: {first.message}")

@@ -31,7 +31,7 @@ def sources(rows: Sequence[Row], end: int | None = None) -> tuple[Source, ...]:
 
 
 def extent(rows: Sequence[Row], end: int | None = None) -> SourceLog:
-    return measure_extents(encode_rows(rows), sources(rows, end))[HERE]
+    return measure_extents([encode_rows(rows)], sources(rows, end))[HERE]
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,9 @@ def cold_items(
     target = ColdTarget(directories=list(map(look_at, paths)), done=done.keys())
     moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
     configs = cold_configs(request.rename, moment.cluster, read_assignments(paths))
-    rows = archive.catalog.rows(revisions=revisions_of(sources_of(plan)))
-    extents, slices = measure_extents(rows, sources_of(plan)), cold_slices(rows, plan)
+    sources = sources_of(plan)
+    rows = archive.catalog.rows(topic_ids={each.topic_id for each in sources}, revisions=revisions_of(sources))
+    extents, slices = measure_extents([rows], sources), cold_slices(rows, plan)
     items = []
     for topic in plan.topics:
         for source in (each.source for each in topic.partitions):

@@ -13,7 +13,7 @@ from maxbrod.catalog.schema import SORT_ORDER, Kind
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
 from maxbrod.model import GapReason, TopicPartition
-from maxbrod.restore.plan.columns import read_columns
+from maxbrod.restore.plan.columns import RowColumns, read_columns
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from maxbrod.layouts.logdir.target import TargetDirectory
     from maxbrod.layouts.logdir.target_metadata import Assignments
@@ -166,23 +167,29 @@ def rows_to_write(rows: pa.Table, sources: Iterable[Source]) -> pa.Table:
     return rows.take(np.flatnonzero(kept))
 
 
-def measure_extents(rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId, SourceLog]:
-    """`rows` need the columns of `SOURCE_COLUMNS` and `COLD_COLUMNS`."""
-    rows = rows.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
-    columns = read_columns(rows)
-    epochs = pc.fill_null(rows["last_leader_epoch"], -1).to_numpy()
-    found = {}
-    for source in sources:
-        span = columns.spans.get(source.id, slice(0, 0))
-        below = columns.base[span] < source.asked_end
-        data = columns.data[span] & below
-        leading = int(np.argmax(np.append(data, True)))
-        gone = columns.reason[span][:leading] != _COMPACTED
-        # Offsets that retention removed are before the log; those that compaction removed are within it.
-        passed = int(np.argmin(np.append(gone, False)))
-        start = source.asked_first if not passed else int(columns.end[span][passed - 1])
-        found[source.id] = SourceLog(
-            start=min(start, source.asked_end) if data.any() else source.asked_end,
-            last_epoch=int(epochs[span][data].max(initial=-1)),
-        )
+def measure_extents(portions: Iterable[pa.Table], sources: Iterable[Source]) -> dict[PartitionId, SourceLog]:
+    """Rows need the columns of `SOURCE_COLUMNS` and `COLD_COLUMNS`; a portion has all rows of its partitions."""
+    left = {each.id: each for each in sources}
+    # The log of a source without rows is empty.
+    found = {each: SourceLog(start=source.asked_end, last_epoch=-1) for each, source in left.items()}
+    for portion in portions:
+        rows = portion.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
+        columns = read_columns(rows)
+        epochs = pc.fill_null(rows["last_leader_epoch"], -1).to_numpy()
+        for each in columns.spans.keys() & left.keys():
+            found[each] = _measure_log(columns, epochs, columns.spans[each], left[each])
     return found
+
+
+def _measure_log(columns: RowColumns, epochs: NDArray[np.int32], span: slice, source: Source) -> SourceLog:
+    below = columns.base[span] < source.asked_end
+    data = columns.data[span] & below
+    leading = int(np.argmax(np.append(data, True)))
+    gone = columns.reason[span][:leading] != _COMPACTED
+    # Offsets that retention removed are before the log; those that compaction removed are within it.
+    passed = int(np.argmin(np.append(gone, False)))
+    start = source.asked_first if not passed else int(columns.end[span][passed - 1])
+    return SourceLog(
+        start=min(start, source.asked_end) if data.any() else source.asked_end,
+        last_epoch=int(epochs[span][data].max(initial=-1)),
+    )

@@ -149,7 +149,7 @@ class ColdRestore:
             lost=listed_losses(archive, chosen.topics.keys(), archived.revisions),
             revisions=archived.revisions,
         )
-        extents = measure_extents(archived.rows, sources_of(plan))
+        extents = measure_extents(archived.rows.portions(), sources_of(plan))
         obstacles = [
             *find_cold_obstacles(plan, target, extents, self._leader_epochs),
             *archived.obstacles(accepted=request.accept_gaps),
@@ -177,7 +177,13 @@ class ColdRestore:
                 session,
                 self._archive.url,
                 self._config.storage,
-                cold_slices(self._archive.catalog.rows(revisions=revisions_of(sources_of(damaged))), damaged),
+                cold_slices(
+                    self._archive.catalog.rows(
+                        topic_ids={each.topic_id for each in sources_of(damaged)},
+                        revisions=revisions_of(sources_of(damaged)),
+                    ),
+                    damaged,
+                ),
                 name=f"damage-{plan.restore_id}",
                 parallelism=parallelism_of(self._config.spark.master, session),
                 stop=self.stop,

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.access import AccessPlan, find_access_obstacles, plan_access
 from maxbrod.restore.plan.choosing import choose_groups
@@ -17,7 +19,7 @@ from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order
 from maxbrod.restore.plan.offsets_mode import OffsetsPlan, plan_offsets
 from maxbrod.restore.plan.preflight import Subject, find_missing_rights, find_obstacles, lost_obstacles, why_left_out
 from maxbrod.restore.plan.request import OffsetsMode, command_digest
-from maxbrod.restore.plan.sources import Source, measure_sources, with_lost
+from maxbrod.restore.plan.sources import RowsInMemory, Source, measure_sources, with_lost
 from maxbrod.restore.plan.targets import Right, TargetTopic, count_partitions, plan_target
 from maxbrod.restore.repartition.extents import SourceExtent, plan_extents
 from maxbrod.transform.plan import TransformPlan  # noqa: TC001 - pydantic reads the types of fields
@@ -25,14 +27,12 @@ from maxbrod.transform.plan import TransformPlan  # noqa: TC001 - pydantic reads
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
     from maxbrod.model import PartitionId
     from maxbrod.restore.plan.choosing import Chosen
     from maxbrod.restore.plan.request import RestoreRequest
-    from maxbrod.restore.plan.sources import UnreadableRange
+    from maxbrod.restore.plan.sources import SourceRows, UnreadableRange
     from maxbrod.restore.plan.targets import TargetState
 
 
@@ -133,7 +133,7 @@ def plan_restore(
     restore_id: str,
     archive: SourceArchive,
     chosen: Chosen,
-    rows: pa.Table,
+    rows: pa.Table | SourceRows,
     ends: Mapping[PartitionId, int],
     snapshot: ClusterState | None,
     target: TargetState,
@@ -151,7 +151,8 @@ def plan_restore(
     A plan with fatal obstacles is still a plan: `obstacles.refusal` says whether it may run.
     """
     as_of = request.as_of is not None
-    sources = measure_sources(rows, request, chosen, ends, as_of=as_of, lost=lost, revisions=revisions)
+    read = RowsInMemory(rows) if isinstance(rows, pa.Table) else rows
+    sources = measure_sources(read.portions(), request, chosen, ends, as_of=as_of, lost=lost, revisions=revisions)
     counts: dict[str, int] = {}
     for each in ends:
         counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
@@ -182,7 +183,7 @@ def plan_restore(
         since_ms=request.since_ms,
         until_ms=request.until_ms,
         rate_bytes_per_s=request.rate_bytes_per_s,
-        topics=tuple(_topic_plan(each, rows, topic_runs or {}) for each in subjects),
+        topics=tuple(_topic_plan(each, read, topic_runs or {}) for each in subjects),
         groups=request.groups,
         with_acls=request.with_acls,
         with_quotas=request.with_quotas,
@@ -250,12 +251,14 @@ def _subject(
     return Subject(target=target, archived=archived, sources=sources, offsets=offsets)
 
 
-def _topic_plan(subject: Subject, rows: pa.Table, runs: Mapping[str, str]) -> TopicPlan:
+def _topic_plan(subject: Subject, rows: SourceRows, runs: Mapping[str, str]) -> TopicPlan:
     target, pairs = subject.target, zip(subject.sources, subject.offsets, strict=True)
     return TopicPlan(
         target=target,
         partitions=tuple(PartitionRestore(source=source, offsets=offsets) for source, offsets in pairs),
-        blocks=plan_extents(rows, subject.sources, target.partition_count) if target.repartitioned else (),
+        blocks=plan_extents(rows.of_topic(target.topic_id), subject.sources, target.partition_count)
+        if target.repartitioned
+        else (),
         known_from=runs.get(target.topic_id),
     )
 

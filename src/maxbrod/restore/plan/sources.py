@@ -11,21 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.catalog.schema import SORT_ORDER, Kind
+from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import GapReason, PartitionId
-from maxbrod.restore.plan.columns import RowColumns, read_columns
+from maxbrod.restore.plan.columns import SOURCE_COLUMNS, RowColumns, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.catalog.replaced import Revisions
@@ -107,8 +107,28 @@ class Source:
         return PartitionId(topic_id=self.topic_id, partition=self.partition)
 
 
+class SourceRows(Protocol):
+    """The rows of the topics of a request, with the columns of `SOURCE_COLUMNS`, read when they are needed."""
+
+    def portions(self) -> Iterator[pa.Table]:
+        """All of them, in portions that have all rows of one or more partitions."""
+
+    def of_topic(self, topic_id: str) -> pa.Table: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInMemory:
+    table: pa.Table
+
+    def portions(self) -> Iterator[pa.Table]:
+        yield self.table
+
+    def of_topic(self, topic_id: str) -> pa.Table:
+        return self.table.filter(pc.field("topic_id") == topic_id)
+
+
 def measure_sources(
-    rows: pa.Table,
+    rows: pa.Table | Iterable[pa.Table],
     request: RestoreRequest,
     chosen: Chosen,
     ends: Mapping[PartitionId, int],
@@ -119,15 +139,40 @@ def measure_sources(
 ) -> tuple[Source, ...]:
     """The requested partitions, sorted by topic and partition. `rows` have the columns of `SOURCE_COLUMNS`.
 
+    Rows in portions are measured one by one, and a portion has all rows of its partitions.
     `ends` are the ends of partitions in a snapshot. With `as_of` nothing beyond them exists; otherwise they only tell
     which partitions are archived and empty. `lost` are ranges that cannot be read. `revisions` are those of the rows.
     """
-    rows = rows.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
-    columns = read_columns(rows)
-    spans = columns.spans
-    known = {**({} if as_of else dict.fromkeys(spans)), **dict.fromkeys(ends)}
+    sources: list[Source] = []
+    seen: set[PartitionId] = set()
+
+    def measure(portion: pa.Table, columns: RowColumns, partitions: Iterable[PartitionId]) -> None:
+        asked = _ask(columns, request, chosen, partitions, ends, as_of=as_of)
+        sources.extend(_measure_portion(portion, columns, request, chosen, asked, lost or {}))
+
+    for portion in [rows] if isinstance(rows, pa.Table) else rows:
+        ordered = portion.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
+        columns = read_columns(ordered)
+        measure(ordered, columns, [each for each in columns.spans if not as_of or each in ends])
+        seen |= columns.spans.keys()
+    nothing = SCHEMA.empty_table().select(SOURCE_COLUMNS)
+    measure(nothing, read_columns(nothing), [each for each in ends if each not in seen])
+    sources = [replace(each, revision=(revisions or {}).get(each.id, 0)) for each in sources]
+    return tuple(sorted(sources, key=lambda source: (source.topic, source.topic_id, source.partition)))
+
+
+def _ask(
+    columns: RowColumns,
+    request: RestoreRequest,
+    chosen: Chosen,
+    partitions: Iterable[PartitionId],
+    ends: Mapping[PartitionId, int],
+    *,
+    as_of: bool,
+) -> dict[PartitionId, tuple[int, int]]:
+    """The requested offsets of those of these partitions that are requested."""
     asked = {}
-    for each in known:
+    for each in partitions:
         topic = chosen.topics.get(each.topic_id)
         if topic is None or not _is_requested(request, topic, each.partition):
             continue
@@ -135,6 +180,17 @@ def measure_sources(
         end = ends[each] if extent is None or as_of else extent[1]
         first = end if extent is None else min(extent[0], end)
         asked[each] = _within_range(request, topic, each.partition, first, end)
+    return asked
+
+
+def _measure_portion(
+    rows: pa.Table,
+    columns: RowColumns,
+    request: RestoreRequest,
+    chosen: Chosen,
+    asked: Mapping[PartitionId, tuple[int, int]],
+    lost: Mapping[PartitionId, Sequence[UnreadableRange]],
+) -> list[Source]:
     holes: dict[PartitionId, list[MissingRange]] = {}
     faults = find_tiling_faults(rows, {each: extent for each, extent in asked.items() if extent[0] < extent[1]})
     for overlap in faults.overlaps:
@@ -144,15 +200,10 @@ def measure_sources(
         if fault.partition in asked:
             missing = MissingRange(first=fault.first_offset, end=fault.end_offset, reason=None)
             holes.setdefault(fault.partition, []).append(missing)
-    unreadable = lost or {}
-    sources = [
-        _measure(
-            columns, request, chosen.topics[each.topic_id], each, extent, holes.get(each, []), unreadable.get(each, ())
-        )
+    return [
+        _measure(columns, request, chosen.topics[each.topic_id], each, extent, holes.get(each, []), lost.get(each, ()))
         for each, extent in asked.items()
     ]
-    sources = [replace(each, revision=(revisions or {}).get(each.id, 0)) for each in sources]
-    return tuple(sorted(sources, key=lambda source: (source.topic, source.topic_id, source.partition)))
 
 
 def revisions_of(sources: Iterable[Source]) -> dict[PartitionId, int]:

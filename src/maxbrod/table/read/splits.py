@@ -71,8 +71,7 @@ def group(reads: Iterable[SliceRead], split_bytes: int) -> list[tuple[SliceRead,
 
 def _topics(catalog: AnyCatalog, options: TableOptions, moment: Moment) -> dict[str, str]:
     """Ids and names of the incarnations that the options select. UsageError names a topic that does not exist."""
-    columns = ("topic", "topic_id", "written_at")
-    known = incarnations_in(catalog.rows(columns=columns, as_of=moment.ends, revisions=moment.revisions))
+    known = incarnations_in(catalog.topics(as_of=moment.ends, revisions=moment.revisions))
     # A topic without records has no row, and naming it is no mistake.
     empty = () if moment.snapshot is None else moment.snapshot.topics.values()
     names = select_names({*(each.topic for each in known), *empty}, options.topics)
@@ -92,7 +91,7 @@ def _find_rows(catalog: AnyCatalog, scope: Scope, moment: Moment, topics: Mappin
     first_ms = -_INT64_MAX - 1 if scope.since_ms is None else scope.since_ms
     end_ms = _INT64_MAX if scope.until_ms is None else scope.until_ms - 1
     rows = catalog.rows(
-        topic_id=next(iter(ids)) if len(ids) == 1 else None,
+        topic_ids=ids,
         partition=next(iter(scope.partitions)) if scope.partitions and len(scope.partitions) == 1 else None,
         offsets=(scope.first_offset, _INT64_MAX if scope.end_offset is None else scope.end_offset),
         timestamps=(first_ms, end_ms) if timed else None,
@@ -101,6 +100,4 @@ def _find_rows(catalog: AnyCatalog, scope: Scope, moment: Moment, topics: Mappin
     )
     # Filtered as columns first: only the rows that are left become values.
     data = decode_rows(rows.filter(pc.field("kind") == Kind.DATA))
-    return [
-        row for row in data if isinstance(row, Segment) and row.topic_id in ids and scope.has_partition(row.partition)
-    ]
+    return [row for row in data if isinstance(row, Segment) and scope.has_partition(row.partition)]

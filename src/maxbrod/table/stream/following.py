@@ -159,7 +159,7 @@ def _epochs_before(archive: Archive, then: Snapshot) -> dict[PartitionId, int]:
 
 def _older_ids(archive: Archive, view: View, now: Moment) -> set[str]:
     """The ids of topics that were deleted and created again under the same name."""
-    rows = archive.catalog.rows(columns=("topic", "topic_id", "written_at"))
+    rows = archive.catalog.topics()
     incarnations = incarnations_in(rows.filter(pc.field("topic_id").isin(sorted(view.topics))))
     return view.topics.keys() - newest_ids(incarnations, now.ranks)
 
