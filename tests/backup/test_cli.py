@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,11 +33,11 @@ class Command:
 
     def __init__(self, cluster: Cluster, topic: str, archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.archive = archive
-        self._arguments = ["backup", "--bootstrap", cluster.bootstrap, "--archive", str(archive), "--topic", topic]
+        self.arguments = ["backup", "--bootstrap", cluster.bootstrap, "--archive", str(archive), "--topic", topic]
         self._capsys = capsys
 
     def __call__(self, *more: str, exits: int = 0) -> str:
-        assert run([*self._arguments, *more]) == exits, self._capsys.readouterr().err
+        assert run([*self.arguments, *more]) == exits, self._capsys.readouterr().err
         return self._capsys.readouterr().out
 
     def json(self, *more: str, exits: int = 0) -> dict[str, Any]:
@@ -63,6 +66,27 @@ def test_the_first_run_takes_everything_and_the_next_what_came_since(
     assert {each["records"] for each in runs} == {0}
     # Groups of other tests may come to rest meanwhile, which is news as well.
     assert not all(each["committed"] for each in runs)
+
+
+def test_a_cold_run_with_nothing_to_do_needs_no_java(
+    cluster: Cluster, topic: str, command: Command, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(3))
+    assert command.json()["records"] == 3
+    # A sitecustomize that refuses every child process: a JVM would be one.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import subprocess\n\ndef refuse(*_, **__):\n    raise RuntimeError('a process was started')\n\n"
+        "subprocess.Popen = refuse\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "maxbrod", *command.arguments, "--json"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, json.loads(ran.stdout)["records"]) == (0, 0), ran.stderr
 
 
 def test_a_person_gets_a_table_a_recovery_point_and_a_verdict(cluster: Cluster, topic: str, command: Command) -> None:

@@ -149,6 +149,17 @@ def follow(
     _print_figures("Following, measured", figures, json=json)
 
 
+@app.command()
+def looking(
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows of the catalog.")] = 5_000_000,
+    json: JsonFlag = False,
+) -> None:
+    """The peak memory of commands that look at an archive with a large catalog. Takes minutes, and no cluster."""
+    from maxbrod.bench.looking import measure  # noqa: PLC0415 - as above
+
+    _print_figures("Looking at an archive", measure(rows=rows, on_stage=_print_stage), json=json)
+
+
 @app.command(name="table")
 def spark_table(
     scale: Annotated[float, typer.Option(min=0.001, help="Multiplies the size of the data.")] = 1.0,

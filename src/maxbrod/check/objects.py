@@ -15,17 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.catalog.path_set import hash_paths
-from maxbrod.catalog.schema import Kind
+from maxbrod.catalog.schema import INT64_MAX, Kind
 from maxbrod.check.problems import Problem, ProblemKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from maxbrod.archive.opening import Archive
 
 _ABSENT: Final = -1
+_WHOLE: Final = INT64_MAX
 _ROWS_AT_ONCE: Final = 4096
 
 
@@ -71,7 +72,7 @@ class NeededObjects:
         # The last of each object has the highest end.
         last = np.append(hashes[1:] != hashes[:-1], True)[: len(hashes)]
         hashes, ends = hashes[last], ends[last]
-        found = _look_up(hashes, names, sizes)
+        found = _look_up(hashes, names, sizes, otherwise=_ABSENT)
         short = found < ends
         return LackingObjects(objects=len(hashes), hashes=hashes[short], sizes=found[short])
 
@@ -91,25 +92,26 @@ class LackingObjects:
     def count(self, rows: pa.Table) -> Counter[ProblemKind]:
         """How many slices of these rows are missing, and how many are cut off."""
         slices = _slices(rows)
-        hashes = hash_paths(slices["path"].to_pylist())
-        found = _look_up(hashes, self.hashes, self.sizes)
-        # What is not among the lacking ones is whole.
-        lacking = np.isin(hashes, self.hashes)
-        short = lacking & (slices["slice_end"].to_numpy() > found)
-        missing = int((short & (found == _ABSENT)).sum())
+        found = self._sizes(slices["path"].to_pylist())
+        short = slices["slice_end"].to_numpy() > found
+        missing = int((found == _ABSENT).sum())
         return +Counter({ProblemKind.MISSING: missing, ProblemKind.TRUNCATED: int(short.sum()) - missing})
 
     def problems(self, archive: Archive, rows: pa.Table) -> Iterator[Problem]:
         """The slices of these rows that are not, or not completely, in their objects."""
         slices = _slices(rows)
         names = slices["path"].unique()
-        lacking = np.isin(hash_paths(names.to_pylist()), self.hashes)
+        lacking = self._sizes(names.to_pylist()) < _WHOLE
         slices = slices.filter(pc.is_in(slices["path"], value_set=names.filter(pa.array(lacking))))
         for batch in slices.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            found = _look_up(hash_paths(batch["path"].to_pylist()), self.hashes, self.sizes)
+            found = self._sizes(batch["path"].to_pylist())
             for row, size in zip(batch.to_pylist(), found.tolist(), strict=True):
                 if row["slice_end"] > size:
                     yield _problem(archive, row, None if size == _ABSENT else size)
+
+    def _sizes(self, paths: Sequence[str]) -> NDArray[np.int64]:
+        """The size of each object; `_WHOLE` for those that lack nothing."""
+        return _look_up(hash_paths(paths), self.hashes, self.sizes, otherwise=_WHOLE)
 
 
 def _slices(rows: pa.Table) -> pa.Table:
@@ -129,12 +131,14 @@ def _list(archive: Archive, folders: Iterable[str]) -> tuple[NDArray[np.int64], 
     return names[order], known[order]
 
 
-def _look_up(wanted: NDArray[np.int64], names: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The size of each wanted object among the sorted names; `_ABSENT` if it is not there."""
+def _look_up(
+    wanted: NDArray[np.int64], names: NDArray[np.int64], sizes: NDArray[np.int64], *, otherwise: int
+) -> NDArray[np.int64]:
+    """The size of each wanted object among the sorted names; `otherwise` if it is not there."""
     if not len(names):
-        return np.full(len(wanted), _ABSENT, np.int64)
+        return np.full(len(wanted), otherwise, np.int64)
     places = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
-    return np.where(names[places] == wanted, sizes[places], _ABSENT)
+    return np.where(names[places] == wanted, sizes[places], otherwise)
 
 
 def _folder(path: str, *, narrow: bool) -> str:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 UNUSED_DAYS_MAX: Final = 30
 
+_TRAINING: Final = "queries"
+"""Changes whenever `prepare` trains with other work, so that archives with fewer classes are built again."""
 _CLASSES: Final = "classes.jsa"
 _COMMAND: Final = "command.json"
 _REASON: Final = "unavailable.txt"
@@ -114,7 +116,7 @@ def _name(java: Java) -> str:
     jars = spark_home() / "jars"
     # The JVM refuses an archive whose jars have moved or changed. So the name depends on the jars, and such an archive
     # is built again under another name instead of being refused at every start.
-    made_of = (java.identity, platform.machine(), str(jars), str(jars.stat().st_mtime_ns))
+    made_of = (java.identity, platform.machine(), str(jars), str(jars.stat().st_mtime_ns), _TRAINING)
     return f"spark-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:16]}"
 
 

@@ -7,6 +7,8 @@ starts as slowly as before, and nothing else changes.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.engine import gateway
@@ -17,7 +19,8 @@ from maxbrod.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
+
+    from maxbrod.engine.session import Session
 
 
 def prepare() -> ClassArchive | None:
@@ -36,6 +39,41 @@ def train(classes: Path) -> None:
         items.groupBy("id").count().orderBy("id").collect()
         session.range(4).selectExpr("id % 2 AS k", "id AS v").createOrReplaceTempView("numbers")
         session.sql("SELECT k, sum(v) FROM numbers WHERE v > 0 GROUP BY k").collect()
+        _train_queries(session)
+
+
+def _train_queries(session: Session) -> None:
+    """What `maxbrod query` does: a plan over empty Parquet tables, and a Python data source shown as text."""
+    with TemporaryDirectory(prefix="maxbrod-prepare-") as folder:
+        empty = session.read.schema("id long, item binary").parquet(Path(folder).as_uri())
+        empty.createOrReplaceTempView("empty")
+        planned = session.sql("SELECT count(*), max(item) FROM (SELECT * FROM empty) WHERE id > 1")
+        planned._jdf.queryExecution().executedPlan()  # noqa: SLF001 - as `table.narrowing` does
+    own = session.newSession()
+    own.dataSource.register(_source())
+    own.read.format("maxbrod-training").schema("id long, item binary").load().createOrReplaceTempView("items")
+    found = own.sql("SELECT id % 2 AS k, count(*) AS n, max(item) AS item FROM items GROUP BY id % 2 ORDER BY k")
+    found.selectExpr("cast(k AS string)", "cast(n AS string)", "make_valid_utf8(cast(item AS string))").limit(
+        3
+    ).toArrow()
+
+
+def _source() -> Any:  # noqa: ANN401 - a class of PySpark's, which is imported beside the JVM's start
+    from pyspark.sql.datasource import DataSource, DataSourceReader  # noqa: PLC0415
+
+    class Reader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typed
+        def read(self, partition: Any) -> Iterable[Any]:  # noqa: ANN401, ARG002 - the interface
+            return iter([(1, b"work")])
+
+    class Source(DataSource):  # type: ignore[misc]  # as above
+        @classmethod
+        def name(cls) -> str:
+            return "maxbrod-training"
+
+        def reader(self, schema: Any) -> Reader:  # noqa: ANN401, ARG002 - the interface
+            return Reader()
+
+    return Source
 
 
 def _same(batches: Iterable[Any]) -> Iterable[Any]:

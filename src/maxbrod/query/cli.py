@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,9 @@ def query(
 ) -> None:
     """Query an archive with SQL: the table 'records', a view for each topic, and segments, gaps, runs and groups.
 
+    Without a query, a prompt answers one statement after the other in the same Spark session: end each with a
+    semicolon. Ctrl-C cancels a statement, Ctrl-D leaves. If standard input is no terminal, statements are read from it.
+
     Put backticks around a name with dashes or dots. Bytes are shown as text if they are UTF-8, else as 0x and
     hexadecimal digits. The exit code is 2 for a mistake in the query, and 4 for damaged data.
 
@@ -42,6 +46,8 @@ def query(
 
       maxbrod query /backups/kafka 'SELECT value.city FROM orders' --value json --output csv
 
+      maxbrod query /backups/kafka
+
       maxbrod query s3://backups/kafka --histogram --topic 'orders-*' --since 2026-11-01T00:00:00Z
     """
     from maxbrod.query.functions import scope_of  # noqa: PLC0415 - Arrow: not for `--help`
@@ -50,9 +56,13 @@ def query(
     options = call.options
     archive, sql = _split(words or [], call)
     settings = call.config.model_copy(update={"archive": archive or call.archive})
-    text = _query_of(call, sql)
     output = parse_output(options.output, to=options.to, limit=options.limit, plot=options.plot, as_json=call.as_json)
-    _run(settings, scope_of(options), text, output, quiet=call.quiet)
+    if _wants_prompt(call, sql):
+        if output.to is not None or output.plot is not None:
+            raise UsageError("give one query", hint="as SQL, with --file FILE, or --file - for standard input")
+        _prompt(settings, scope_of(options), output, quiet=call.quiet)
+    else:
+        _run(settings, scope_of(options), _query_of(call, sql), output, quiet=call.quiet)
 
 
 def _split(words: list[str], call: Call[QueryOptions]) -> tuple[str | None, str | None]:
@@ -68,6 +78,11 @@ def _split(words: list[str], call: Call[QueryOptions]) -> tuple[str | None, str 
     if words:
         raise UsageError("too many words", hint="put quotes around the query")
     return None, None
+
+
+def _wants_prompt(call: Call[QueryOptions], sql: str | None) -> bool:
+    options = call.options
+    return sql is None and options.sql is None and options.file is None and not options.histogram
 
 
 def _query_of(call: Call[QueryOptions], sql: str | None) -> str | None:
@@ -93,6 +108,23 @@ def _read(file: str) -> str:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the query cannot be read: {error}", object_name=file) from None
+
+
+def _prompt(settings: Config, scope: QueryScope, output: Output, *, quiet: bool) -> None:
+    """Answer statement by statement: from a terminal with a prompt, else from standard input."""
+    from maxbrod.cli.log import showing_log  # noqa: PLC0415
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.signals import ending_by_interrupt  # noqa: PLC0415
+    from maxbrod.query.prompt import answer_all, open_prompt  # noqa: PLC0415
+    from maxbrod.query.run import Query  # noqa: PLC0415 - Arrow and Delta
+
+    with ending_by_interrupt(), showing_log(quiet=quiet), ExitStack() as undo:
+        with progress_bar(shown=not quiet) as on_progress:
+            opened = undo.enter_context(Query(settings, scope, on_progress=on_progress))
+        if sys.stdin.isatty():
+            open_prompt(opened, output)
+        else:
+            answer_all(opened, output, sys.stdin)
 
 
 def _run(settings: Config, scope: QueryScope, sql: str | None, output: Output, *, quiet: bool) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import pyarrow.compute as pc
+
 from maxbrod.archive.opening import open_archive
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured
@@ -18,6 +20,7 @@ from maxbrod.errors import UsageError
 from maxbrod.query.scope import RESERVED, QueryScope, Selected, select
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from maxbrod.archive.opening import Archive
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
     from maxbrod.table.showing import Collected
+
+
+_LARGE_BYTES: Final = 256 << 20
+"""The full compiler costs 5 s of processor time at the start; without it, Spark's work takes up to twice as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +70,7 @@ class Query:
             self.archive: Archive = open_archive(str(config.archive), config.storage, layout=config.layout)
             self.selected: Selected = select(self.archive, self.scope, layout=config.layout)
             self._on_progress(Progress(phase="starting Spark"))
-            opened = undo.enter_context(open_configured(config.spark, self._given, jvm_works=True))
+            opened = undo.enter_context(open_configured(config.spark, self._given, jvm_works=self._is_large()))
             # Imports pyspark, which costs nothing while the JVM starts.
             from maxbrod.query.views import Views  # noqa: PLC0415
             from maxbrod.table.views import own_session  # noqa: PLC0415
@@ -77,6 +84,26 @@ class Query:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._undo.__exit__(kind, error, trace)
+
+    def _is_large(self) -> bool:
+        """Whether the topics have so many bytes that a JVM which compiles fully is done sooner."""
+        portions = self.archive.catalog.portions(["raw_bytes"], topic_ids=self.selected.newest)
+        return sum(pc.sum(rows["raw_bytes"]).as_py() or 0 for rows in portions) >= _LARGE_BYTES
+
+    @property
+    def spark(self) -> Session:
+        return self._spark
+
+    def is_alive(self) -> bool:
+        """Whether Spark still answers."""
+        try:
+            return bool(self._spark.sql("SELECT 1").columns)
+        except Exception:  # noqa: BLE001 - any of PySpark's, py4j's or the socket's: it does not
+            return False
+
+    def tables(self) -> dict[str, Sequence[str]]:
+        """The columns of every table, without those inside decoded values."""
+        return self._views.columns()
 
     def ask(self, sql: str, *, narrowed: bool = True) -> Question:
         """Plan a query. Reads of the topics only a sample, to infer types. UsageError: not a valid query.

@@ -18,11 +18,12 @@ from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.table.decoding import decoded_column
 from maxbrod.table.formats import format_of, parse_formats
 from maxbrod.table.narrowing import named_in
+from maxbrod.table.read.columns import USUAL
 from maxbrod.table.registry import archived_schemas
 from maxbrod.table.views import RECORDS, RecordView, SmallView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshots import Moment
@@ -101,6 +102,11 @@ class Views:
 
     def every(self) -> list[View]:
         return [self._records(), *map(self._topic, self._selected.views()), *self._small()]
+
+    def columns(self) -> dict[str, Sequence[str]]:
+        """The columns of each view. No sample is read, so what decoded values contain is unknown."""
+        records = dict.fromkeys((RECORDS, *self._selected.views()), USUAL)
+        return {**records, **{each.name: each.arrow_schema.names for each in self._small()}}
 
     def named_in(self, sql: str) -> list[View]:
         """The views that a query reads. Creating a view takes time, so others are left out."""
