@@ -150,7 +150,8 @@ def test_the_query_comes_from_a_file_or_from_standard_input(
     assert json.loads(said(archive, "--file", str(file), "--output", "json")) == {"n": 40}
     monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 7 AS n"))
     assert json.loads(said("-a", archive, "-", "--output", "json")) == {"n": 7}
-    assert "one query" in said(archive, code=2)
+    assert said(archive) == "", "standard input has no further statement"
+    assert "one query" in said(archive, "--to", str(tmp_path / "out.csv"), code=2)
     assert "one query" in said(archive, "SELECT 1", "--file", str(file), code=2)
 
 
