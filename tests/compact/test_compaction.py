@@ -369,6 +369,26 @@ def test_rows_that_another_writer_replaced_meanwhile_are_left_alone(
     look(making.url)
 
 
+def test_of_two_compactions_at_once_the_second_drops_what_the_first_has_merged(
+    making: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making.many(6, partitions=2)
+    before = look(making.url)
+    merge = job.merge_groups
+
+    def overtaken(*arguments: Any) -> Any:
+        found = merge(*arguments)
+        monkeypatch.setattr(run, "merge_groups", merge)
+        assert compact(making.url, topics=[TOPIC]).total("merges") == 2
+        return found
+
+    monkeypatch.setattr(run, "merge_groups", overtaken)
+    report = compact(making.url)
+    assert (report.total("merges"), report.overtaken, report.run_id) == (0, 2, None)
+    assert look(making.url) == before
+    assert [row.level for row in segments(making.url)] == [1, 1]
+
+
 def test_a_commit_that_is_always_overtaken_gives_up_and_changes_nothing(
     making: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,8 +210,9 @@ def _write(url: str, runs: Any, *, packed: bool) -> None:  # noqa: ANN401 - an i
 
 def _row(each: Any, partition: int, run_id: str, written_at: int) -> Segment:  # noqa: ANN401 - a slice
     values = {name: getattr(each, name) for name in SLICE_FIELDS}
-    place = {"topic": _TOPIC, "topic_id": _TOPIC_ID, "partition": partition}
-    return Segment(**values, **place, run_id=run_id, written_at=written_at)
+    return Segment(
+        **values, topic=_TOPIC, topic_id=_TOPIC_ID, partition=partition, run_id=run_id, written_at=written_at
+    )
 
 
 def _moved(log: NDArray[np.uint8], by: int) -> NDArray[np.uint8]:

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from maxbrod.errors import CorruptDataError, UsageError
-from maxbrod.layouts.parquet.compaction import CompactionLimits, compact
+from maxbrod.layouts.compaction_limits import CompactionLimits
+from maxbrod.layouts.parquet.compaction import compact
 from maxbrod.layouts.parquet.layout import LAYOUT
 from parquet.archives import local, read, rows, samples, write
 
