@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from maxbrod.backup.plan.generations import (
@@ -148,6 +148,7 @@ def test_a_single_run_reads_all_and_an_interval_reads_its_share() -> None:
     assert budget(view, building(), hourly, room=0, now_ms=12 * HOUR_MS) == 100_000
 
 
+@example(sizes=[0, 1, 1], log_starts=[0, 0, 1, 0], bytes_max=0, interval_ms=DAY_MS)
 @given(
     sizes=st.lists(st.integers(0, 2000), min_size=1, max_size=4),
     log_starts=st.lists(st.integers(0, 2000), min_size=4, max_size=4),

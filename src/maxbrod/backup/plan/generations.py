@@ -180,12 +180,15 @@ def budget(view: TopicView, generation: Generation, policy: Policy, *, room: int
 
 
 def plan_shares(view: TopicView, generation: Generation, bytes_max: int) -> list[Share]:
-    """The parts to read now, about `bytes_max` of them, partition by partition. At least one offset."""
+    """The parts to read now, about `bytes_max` of them, partition by partition. At least one offset.
+
+    What the log has nothing of any more costs nothing.
+    """
     shares: list[Share] = []
     for each, target in view.left(generation):
-        if shares and bytes_max <= 0:
-            break
         size = _bytes(each, each.read_to, target)
+        if shares and bytes_max <= 0 < size:
+            continue
         offsets = target - each.read_to
         if size > bytes_max:
             offsets = max(int(offsets * max(bytes_max, 0) / size), 1)
