@@ -190,7 +190,7 @@ def plan_shares(view: TopicView, generation: Generation, bytes_max: int) -> list
         if shares and bytes_max <= 0 < size:
             continue
         offsets = target - each.read_to
-        if size > bytes_max:
+        if size > max(bytes_max, 0):
             offsets = max(int(offsets * max(bytes_max, 0) / size), 1)
         plan = _plan(each, each.read_to + offsets, target)
         shares.append(Share(generation=generation.number, plan=plan))
