@@ -32,6 +32,7 @@ from maxbrod.java_properties import property_of, refused, translate
 from maxbrod.options import Options, Seconds, declared
 from maxbrod.prune.options import PruneOptions
 from maxbrod.query.options import QueryOptions
+from maxbrod.repair.options import RepairOptions
 from maxbrod.restore.options import RestoreOptions
 from maxbrod.status.options import StatusOptions
 
@@ -237,6 +238,7 @@ class Config(_Settings):
     gc: GcOptions = GcOptions()
     prune: PruneOptions = PruneOptions()
     hold: HoldOptions = HoldOptions()
+    repair: RepairOptions = RepairOptions()
 
     @model_validator(mode="before")
     @classmethod

@@ -18,6 +18,7 @@ from native_logs import archive, data_batch, logs, marker, new_storage
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import MaxbrodError, StorageFullError
+from maxbrod.layouts.kafka.contents import read_contents
 from maxbrod.layouts.kafka.names import is_framed
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.slices import SegmentLimits
@@ -52,7 +53,8 @@ def test_the_log_comes_back_from_every_storage(storage: Storage, mode: str) -> N
         assert logs(storage, slices) == b"".join([*chunks, chunks[0]])
     assert [problem for row in slices for problem in verify_slice(storage, row)] == []
     for row in slices:
-        assert storage.head(row.path).size == row.bytes
+        size = storage.head(row.path).size
+        assert (size == row.bytes) == (read_contents(storage, row.path, size) is None)
         assert sum(headers["count"].sum() for _, headers in read_logs(storage, row)) == row.records
 
 

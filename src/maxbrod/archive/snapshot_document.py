@@ -7,7 +7,7 @@ hundred thousand partitions take a few hundred kilobytes. The contents of the cl
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import numpy as np
@@ -21,7 +21,7 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import Codec, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -35,6 +35,9 @@ RUNS: Final = "runs"
 _OPERATION: Final = "read a snapshot"
 _INT64_MAX: Final = 2**63 - 1
 _NEVER: Final = -1
+
+ExplainedGap: TypeAlias = tuple[int, int, str]
+"""The first offset, the first offset after, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,23 @@ class Snapshot:
     """How often rows of each partition had been replaced: with it the catalog finds the rows of that time."""
     runs: Sequence[Mapping[str, Any]] = ()
     """The rows of the runs that share the snapshot before this one, as JSON: no object of their own has them."""
+    firsts: Mapping[PartitionId, int] = field(default_factory=dict)
+    """The first offset that the archive accounts for."""
+    gaps: Mapping[PartitionId, Sequence[ExplainedGap]] = field(default_factory=dict)
+    """The gaps that this run recorded, and why: objects cannot tell if the catalog is lost."""
+    run: RunFacts | None = None
+    """What the run's own row says. None in snapshots of older releases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """The run's row in the catalog, as far as it is not in the snapshot anyway."""
+
+    started_at: int
+    finished_at: int
+    statistics: Mapping[str, Any]
+    commit: int
+    """The version of the catalog that the row was to be committed as. Only one of two runs with the same was."""
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -81,6 +101,9 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
         **_optional("log_starts", snapshot.log_starts),
         **_optional("revisions", snapshot.revisions),
         **({RUNS: [dict(each) for each in snapshot.runs]} if snapshot.runs else {}),
+        **_optional("firsts", snapshot.firsts),
+        **({"gaps": _gap_lists(snapshot.gaps)} if snapshot.gaps else {}),
+        **({} if snapshot.run is None else {"run": asdict(snapshot.run)}),
     }
 
 
@@ -151,6 +174,30 @@ def _optional(name: str, numbers: Mapping[PartitionId, int]) -> dict[str, Any]:
     return {name: _by_topic(numbers)} if numbers else {}
 
 
+def gaps_of(rows: Iterable[Any]) -> dict[PartitionId, list[ExplainedGap]]:
+    """The gaps among rows of the catalog, in the form of `Snapshot.gaps`."""
+    found: dict[PartitionId, list[ExplainedGap]] = {}
+    for row in rows:
+        place = PartitionId(topic_id=row.topic_id, partition=row.partition)
+        found.setdefault(place, []).append((row.base_offset, row.end_offset, str(row.reason)))
+    return found
+
+
+def _gap_lists(gaps: Mapping[PartitionId, Sequence[ExplainedGap]]) -> dict[str, list[list[Any]]]:
+    lists: dict[str, list[list[Any]]] = {}
+    for each, found in sorted(gaps.items()):
+        lists.setdefault(each.topic_id, []).extend([each.partition, *gap] for gap in found)
+    return lists
+
+
+def _gaps(lists: Mapping[str, Sequence[tuple[int, int, int, str]]]) -> dict[PartitionId, list[ExplainedGap]]:
+    found: dict[PartitionId, list[ExplainedGap]] = {}
+    for topic_id, each in lists.items():
+        for partition, base, end, reason in each:
+            found.setdefault(PartitionId(topic_id=topic_id, partition=partition), []).append((base, end, reason))
+    return found
+
+
 def _document(data: bytes, object_name: str | None) -> dict[str, Any]:
     try:
         text = decompress(Codec.ZSTD, np.frombuffer(data, np.uint8)).tobytes()
@@ -171,6 +218,15 @@ _Numbers: TypeAlias = dict[str, list[_Number | None]]
 _Points: TypeAlias = dict[str, list[_Point | None]]
 
 
+class _Run(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    started_at: int
+    finished_at: int
+    statistics: dict[str, Any]
+    commit: _Number
+
+
 class _Document(BaseModel):
     """The fields of a snapshot, as JSON has them. Older releases did not write those with a default."""
 
@@ -187,12 +243,17 @@ class _Document(BaseModel):
     log_starts: _Numbers = {}
     revisions: _Numbers = {}
     runs: list[dict[str, Any]] = []
+    firsts: _Numbers = {}
+    gaps: dict[str, list[Annotated[tuple[_Number, _Number, _Number, str], Field(strict=False)]]] = {}
+    run: _Run | None = None
 
 
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     fields = dict(_Document.model_validate(document))
-    fields |= {name: _by_partition(fields[name]) for name in ("ends", "log_starts", "revisions")}
+    fields |= {name: _by_partition(fields[name]) for name in ("ends", "log_starts", "revisions", "firsts")}
     fields |= {name: _with_none(fields[name]) for name in ("recovery_points", "behind")}
+    fields["gaps"] = _gaps(fields["gaps"])
+    fields["run"] = None if fields["run"] is None else RunFacts(**dict(fields["run"]))
     return Snapshot(**{**fields, RUNS: tuple(fields[RUNS])})
 
 

@@ -29,7 +29,7 @@ from maxbrod.archive.carried import RunKnowledge, encode_carried
 from maxbrod.archive.opening import Archive, open_for_writing
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.selection import select_topics
-from maxbrod.archive.snapshot_document import Snapshot, document_of, encode
+from maxbrod.archive.snapshot_document import RunFacts, Snapshot, document_of, encode, gaps_of
 from maxbrod.backup.archive_state import SharedSnapshot, read_archive_state
 from maxbrod.backup.generational import GenerationalBackup
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
@@ -396,6 +396,14 @@ class Backup(GenerationalBackup):
             carried=encode_carried(carried),
             revisions=after_replacing(known.revisions, self._to_retire(everything=True)),
             log_starts={partition: plan.state.log_start for partition, plan in run.plans.items()},
+            firsts={partition: held.first_offset for partition, held in known.held.items()},
+            gaps=gaps_of(done.explained),
+            run=RunFacts(
+                started_at=run.started_at_ms,
+                finished_at=report.finished_at_ms,
+                statistics=report.statistics(),
+                commit=archive.catalog.version + 1,
+            ),
         )
         shared, changes = self._put_snapshot(archive, snapshot)
         row = Run(

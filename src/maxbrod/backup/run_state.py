@@ -86,6 +86,8 @@ class BackupRun:
     ends: Mapping[PartitionId, int] = field(default_factory=dict)
     """How far the catalog reaches for each planned partition."""
     archived: Tally = field(default_factory=Tally)
+    explained: tuple[Gap, ...] = ()
+    """The gaps among the committed rows: the run's snapshot lists them."""
     committed: bool = False
     """Whether anything is."""
 
@@ -141,6 +143,7 @@ class BackupRun:
             superseded={each: rows for each, rows in self.superseded.items() if each not in retired},
             ends={**self.ends, **{partition: ends[partition] for partition in self.plans}},
             archived=self.archived.plus(self.rows),
+            explained=(*self.explained, *(row for row in self.rows if isinstance(row, Gap))),
             committed=True,
         )
 

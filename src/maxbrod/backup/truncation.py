@@ -175,7 +175,7 @@ def _head(archive: Archive, row: Row, offset: int, *, run_id: str, now_ms: int) 
             return replace(row, end_offset=offset, run_id=run_id, written_at=now_ms)
         case Segment() if row.base_offset < offset:
             name = PartitionName(topic=row.topic, topic_id=row.topic_id, partition=row.partition)
-            head = cut_slice(archive.storage, slice_of(row), offset, name)
+            head = cut_slice(archive.storage, slice_of(row), offset, name, run_id=run_id)
             if head is None:
                 return None
             values = {name: getattr(head, name) for name in SLICE_FIELDS}

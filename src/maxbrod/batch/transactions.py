@@ -112,6 +112,20 @@ def from_fetch(
     return tuple(sorted(found, key=lambda each: (each.first_offset, each.producer_id)))
 
 
+def transaction_events(buffer: Any, headers: BatchHeaders) -> list[tuple[int, int, bool | None]]:  # noqa: ANN401 - as above
+    """Producer id, base offset, and what it is, of every batch of a transaction that has records, in order.
+
+    True: a marker that aborts. False: one that commits. None: records.
+    """
+    rows = np.flatnonzero(headers.transactional & (headers["count"] > 0))
+    if not rows.size:
+        return []
+    types = _marker_types(as_bytes_array(buffer), headers)[rows].tolist()
+    kinds = {_NO_MARKER: None, MARKER_ABORT: True, MARKER_COMMIT: False}
+    producers, offsets = headers["producer_id"][rows].tolist(), headers["base_offset"][rows].tolist()
+    return [(producer, offset, kinds[kind]) for producer, offset, kind in zip(producers, offsets, types, strict=True)]
+
+
 def abort_markers(buffer: Any, headers: BatchHeaders) -> list[tuple[int, int]]:  # noqa: ANN401 - as above
     """Producer id and offset of every abort marker, in order."""
     rows = np.flatnonzero(_marker_types(as_bytes_array(buffer), headers) == MARKER_ABORT)

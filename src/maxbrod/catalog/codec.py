@@ -21,9 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
 
 from maxbrod import __version__
-from maxbrod.catalog.log import Log, checkpoint_name, damaged, entry_name
+from maxbrod.catalog.log import CHECKSUM_KEY, Log, checkpoint_name, damaged, entry_checksum, entry_name
 from maxbrod.catalog.schema import SCHEMA, TABLE_PROPERTIES
 from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError
 from maxbrod.model import now_ms
@@ -37,6 +38,7 @@ APPLICATION_ID: Final = "maxbrod"
 """The same for every writer of every archive, so that any two writers conflict."""
 
 _LOG: Final = "_delta_log"
+_NO_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _UNKNOWN: Final = re.compile(r"Unsupported|[Uu]nknown (?:reader|writer|table) feature")
 
 
@@ -59,6 +61,16 @@ class Table:
     files: tuple[DataFile, ...]
     transaction: int = 0
     """The version of `APPLICATION_ID`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeTable:
+    """One version of a table that needs no other: its entry, its checkpoint, and the pointer to it."""
+
+    version: int
+    entry: bytes
+    checkpoint: bytes
+    pointer: bytes
 
 
 def first_entry() -> bytes:
@@ -85,7 +97,7 @@ def decode_log(log: Log, *, name: str) -> Table:
                 raise UnsupportedFormatError(
                     "the catalog uses a Delta feature that this release does not support", object_name=name
                 ) from None
-            raise damaged(_suspect(log, error, name), error) from None
+            raise damaged(_suspect(log, name), error) from None
 
 
 def transaction_version(log: Log, application: str) -> int | None:
@@ -121,7 +133,7 @@ def encode_commit(
         *({"add": _add(each)} for each in added),
         *({"remove": _remove(each)} for each in removed),
     ]
-    entry = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
+    entry = _with_checksum("\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode())
     gone = {each.path for each in removed}
     new = (DataFile(path=each.path, rows=json.loads(each.stats)["numRecords"], bytes=each.size) for each in added)
     return entry, replace(
@@ -152,6 +164,53 @@ def _remove(action: RemoveAction) -> dict[str, Any]:
         "partitionValues": {},
         "size": action.size,
     }
+
+
+def _with_checksum(entry: bytes) -> bytes:
+    """The entry with the checksum of its actions in its commit information."""
+    checksum = entry_checksum(entry)
+    lines = []
+    for line in entry.splitlines():
+        if line.startswith(b'{"commitInfo"'):
+            action = json.loads(line)
+            action["commitInfo"][CHECKSUM_KEY] = checksum
+            lines.append(json.dumps(action, separators=(",", ":")).encode())
+        elif line.strip():
+            lines.append(line)
+    return b"\n".join(lines)
+
+
+def encode_whole(
+    version: int, adds: list[AddAction], *, metadata: Mapping[str, str], transactions: Mapping[str, int]
+) -> WholeTable:
+    """A table with these files and no history, as the entry and the checkpoint of one version."""
+    with _folder(None) as folder:
+        DeltaTable.create(
+            str(folder), SCHEMA, mode="error", configuration=dict(TABLE_PROPERTIES), raise_if_key_not_exists=False
+        )
+        delta = DeltaTable(str(folder))
+        now = now_ms()
+        versions = {APPLICATION_ID: 1, **transactions}
+        properties = CommitProperties(
+            custom_metadata=dict(metadata),
+            max_commit_retries=0,
+            app_transactions=[Transaction(application, each, now) for application, each in versions.items()],
+        )
+        delta.create_write_transaction(
+            list(adds), "append", SCHEMA, commit_properties=properties, post_commithook_properties=_NO_UPKEEP
+        )
+        delta.update_incremental()
+        delta.create_checkpoint()
+        first, second = ((folder / _LOG / entry_name(number)).read_bytes() for number in (0, 1))
+        checkpoint = (folder / _LOG / checkpoint_name(1)).read_bytes()
+        pointer = json.loads((folder / _LOG / "_last_checkpoint").read_bytes())
+    described = [line for line in first.splitlines() if line.strip() and not line.startswith(b'{"commitInfo"')]
+    return WholeTable(
+        version=version,
+        entry=_with_checksum(b"\n".join([*second.splitlines(), *described])),
+        checkpoint=checkpoint,
+        pointer=json.dumps({**pointer, "version": version}).encode(),
+    )
 
 
 def encode_checkpoint(log: Log) -> tuple[bytes, bytes]:
@@ -186,10 +245,17 @@ def _table_of(delta: DeltaTable, log: Log) -> Table:
     )
 
 
-def _suspect(log: Log, error: Exception, name: str) -> str:
-    """The object that is probably damaged: delta-rs reports whether an entry or a checkpoint failed, but not which."""
-    entry = "Json error" in str(error)
-    return next((f"{name}/{each}" for each in log.files if each.endswith(".parquet") and not entry), name)
+def _suspect(log: Log, name: str) -> str:
+    """The object that is damaged: the first without which the log can be read. delta-rs does not say which."""
+    names = sorted(log.files)
+    for count in range(1, len(names) + 1):
+        part = Log(log.version, {each: log.files[each] for each in names[:count]})
+        with _folder(part) as folder:
+            try:
+                _table_of(DeltaTable(str(folder)), part)
+            except (DeltaError, ValueError, pa.ArrowException):
+                return f"{name}/{names[count - 1]}"
+    return name
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -32,8 +33,13 @@ LOG_RETENTION_MS: Final = 3600 * 1000
 _BRIEF_MS: Final = 3600 * 1000
 """A file that is removed this soon after it was added is in use briefly."""
 BRING_BACK: Final = (
-    "restore the folder 'catalog' from a copy or from older object versions; do not back up into this archive "
-    "until then"
+    "'maxbrod repair' rebuilds the catalog from the other objects of the archive; or restore the folder 'catalog' from "
+    "a copy or from older object versions"
+)
+CHECKSUM_KEY: Final = "maxbrod.crc32c"
+"""In Delta's commit information: the checksum of the entry's other lines. Delta itself has none."""
+_ACTIONS: Final = frozenset(
+    {"add", "remove", "metaData", "protocol", "txn", "commitInfo", "cdc", "domainMetadata", "checkpointMetadata"}
 )
 
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
@@ -201,10 +207,35 @@ def _check(name: str, data: bytes, *, object_name: str) -> None:
     try:
         if _ENTRY.fullmatch(name) is None:
             pq.read_metadata(pa.BufferReader(data))
-        elif not (actions := list(_actions(data))) or not all(isinstance(action, dict) for action in actions):
-            raise ValueError("it contains no actions")
+        else:
+            _check_entry(data)
     except (ValueError, OSError, pa.ArrowException) as error:
         raise damaged(object_name, error) from None
+
+
+def _check_entry(data: bytes) -> None:
+    """ValueError: these are not the bytes that were written, as far as can be known."""
+    actions = list(_actions(data))
+    if not actions or not all(isinstance(action, dict) and action for action in actions):
+        raise ValueError("it contains no actions")
+    unknown = next((name for action in actions for name in action if name not in _ACTIONS), None)
+    if unknown is not None:
+        raise ValueError(f"it contains an unknown action {unknown!a}")
+    expected = next((found for each in actions if (found := _checksum_in(each)) is not None), None)
+    if expected is not None and expected != entry_checksum(data):
+        raise ValueError(f"its checksum is {entry_checksum(data)}, but {expected} was written")
+
+
+def _checksum_in(action: dict[str, Any]) -> str | None:
+    information = action.get("commitInfo")
+    found = information.get(CHECKSUM_KEY) if isinstance(information, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def entry_checksum(entry: bytes) -> str:
+    """The CRC-32C of the lines of an entry, but for Delta's commit information, where it is kept."""
+    lines = [line for line in entry.splitlines() if line.strip() and not line.startswith(b'{"commitInfo"')]
+    return f"{google_crc32c.value(bytes(chr(10).encode().join(lines))):08x}"
 
 
 def damaged(object_name: str, error: Exception) -> CorruptDataError:
@@ -220,6 +251,19 @@ def damaged(object_name: str, error: Exception) -> CorruptDataError:
 
 def _actions(entry: bytes) -> Iterator[Any]:
     return (json.loads(line) for line in entry.splitlines() if line.strip())
+
+
+def actions_of(name: str, data: bytes) -> list[dict[str, Any]]:
+    """The actions of an entry or a checkpoint, by its name. ValueError and Arrow's errors: it is damaged."""
+    if _ENTRY.fullmatch(name) is not None:
+        _check_entry(data)
+        return list(_actions(data))
+    rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(data)).to_pylist()
+    return rows
+
+
+def last_checkpoint_path() -> str:
+    return log_path(_LAST_CHECKPOINT)
 
 
 def _removals(name: str, data: bytes) -> list[dict[str, Any]]:

@@ -44,9 +44,14 @@ class _Details(BaseModel):
 
 def retire(rows: pa.Table, revisions: Revisions) -> pa.Table:
     """Rows of kind data and gap as rows of kind replaced; `revisions` are the current ones, each row gets the next."""
+    return as_replaced(rows, [revisions.get(place, 0) + 1 for place in _places(rows)])
+
+
+def as_replaced(rows: pa.Table, numbers: Sequence[int]) -> pa.Table:
+    """Rows of kind data and gap as rows of kind replaced, each by the revision of this number."""
     details = [
-        json.dumps({"kind": kind, "revision": revisions.get(place, 0) + 1}, sort_keys=True)
-        for place, kind in zip(_places(rows), rows["kind"].to_pylist(), strict=True)
+        json.dumps({"kind": kind, "revision": number}, sort_keys=True)
+        for number, kind in zip(numbers, rows["kind"].to_pylist(), strict=True)
     ]
     return with_columns(rows, kind=[str(Kind.REPLACED)] * rows.num_rows, details=details)
 

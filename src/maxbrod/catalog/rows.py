@@ -183,7 +183,7 @@ def _run_details(values: dict[str, Any]) -> dict[str, Any]:
             f"a row of the catalog is invalid: its details are not those of a run: {why}",
             operation="read the catalog",
             object_name=f"run {values['run_id']!a}",
-            hint="the catalog is damaged; restore its folder 'catalog' from a copy or from older object versions",
+            hint="the catalog is damaged: 'maxbrod repair' rebuilds it from the objects",
         ) from error
 
 

@@ -299,7 +299,7 @@ def check_format(properties: Mapping[str, str | None], schema: pa.Schema, *, nam
                 f"the catalog's column {field.name} is of type {schema.field(field.name).type}, not {field.type}",
                 operation="open the catalog",
                 object_name=name,
-                hint="another program wrote it; restore the folder 'catalog' from a copy or from older object versions",
+                hint="another program wrote it; 'maxbrod repair --rebuild' makes the catalog again from the objects",
             )
 
 

@@ -18,8 +18,8 @@ from maxbrod.errors import CorruptDataError, RefusedError
 
 _COUNTS: Final = ("records", "bytes", "raw_bytes", "control_records")
 _DAMAGED_HINT: Final = (
-    "the catalog is damaged, or another program or a newer release wrote it; restore its folder 'catalog' from a "
-    "copy or from older object versions"
+    "the catalog is damaged, or another program or a newer release wrote it; 'maxbrod repair' rebuilds it from the "
+    "objects, or restore its folder 'catalog' from a copy or from older object versions"
 )
 
 

@@ -189,7 +189,8 @@ class _DeepCheck:
             first_offset=row.base_offset,
             end_offset=row.end_offset,
             object_name=self.archive.storage.name_of(row.path),
-            hint="check again; if the damage remains, restore the object from a copy or an older object version",
+            hint="check again; if the damage remains, restore the object from a copy or an older object version, or "
+            "use 'maxbrod repair --deep'",
         )
 
 

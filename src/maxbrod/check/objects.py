@@ -157,6 +157,6 @@ def _problem(archive: Archive, row: dict[str, Any], size: int | None) -> Problem
         first_offset=row["base_offset"],
         end_offset=row["end_offset"],
         object_name=archive.storage.name_of(row["path"]),
-        hint="restore it from a copy or an older object version"
+        hint="restore it from a copy or an older object version, or 'maxbrod repair' makes gaps of its offsets"
         + ("; if something deleted it on purpose, such as a lifecycle rule: check --repair" if size is None else ""),
     )

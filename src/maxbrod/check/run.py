@@ -355,7 +355,7 @@ def _range_problem(
         partition=fault.partition.partition,
         first_offset=fault.first_offset,
         end_offset=fault.end_offset,
-        hint="restore the catalog folder from a copy or an older object version",
+        hint="'maxbrod repair' rebuilds the catalog; or restore its folder from a copy or an older object version",
     )
 
 

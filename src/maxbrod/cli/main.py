@@ -27,6 +27,7 @@ from maxbrod.inspect import cli_ls as ls
 from maxbrod.inspect import cli_show as show
 from maxbrod.prune import cli as prune
 from maxbrod.query import cli as query
+from maxbrod.repair import cli as repair
 from maxbrod.restore import cli as restore
 from maxbrod.sandbox import cli as sandbox
 from maxbrod.status import cli as status
@@ -56,6 +57,7 @@ app.command(name="check")(check.check)
 app.command(name="query")(query.query)
 app.command(name="convert")(convert.convert)
 app.command(name="compact")(compact.compact)
+app.command(name="repair")(repair.repair)
 app.command(name="gc")(gc.gc)
 app.command(name="prune")(prune.prune)
 app.add_typer(hold.app, name="hold")

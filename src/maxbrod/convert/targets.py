@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from maxbrod.archive.carried import carry, encode_carried
 from maxbrod.archive.foreign_target import ForeignTarget, facts_of
 from maxbrod.archive.opening import open_for_writing
-from maxbrod.archive.snapshot_document import encode
+from maxbrod.archive.snapshot_document import RunFacts, encode, gaps_of
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows
 from maxbrod.catalog.run_ids import new_run_id
@@ -156,7 +156,7 @@ class NativeTarget:
         snapshot = moment.snapshot
         if snapshot is None or not self._committed:
             return
-        path = f"snapshots/{self._run_id}.json.zst"
+        path, at = f"snapshots/{self._run_id}.json.zst", now_ms()
         ends, topics = {**snapshot.ends, **self._positions}, {**snapshot.topics, **self._names}
         carried = None if moment.knowledge is None else encode_carried(self._carried(moment.knowledge, topics))
         converted = replace(
@@ -168,9 +168,13 @@ class NativeTarget:
             # The revisions and the runs of the source are not the target's.
             revisions=self._archive.catalog.revisions(),
             runs=(),
+            firsts={each: held.first_offset for each, held in self._archive.catalog.positions().items()},
+            gaps=gaps_of(row for row in self._archive.catalog.gaps(set(GapReason)) if row.run_id == self._run_id),
+            run=RunFacts(
+                started_at=started_at_ms, finished_at=at, statistics={}, commit=self._archive.catalog.version + 1
+            ),
         )
         self._archive.storage.put(path, encode(converted))
-        at = now_ms()
         run = Run(run_id=self._run_id, started_at=started_at_ms, finished_at=at, snapshot=path, written_at=at)
         self._archive.catalog.commit([run])
 

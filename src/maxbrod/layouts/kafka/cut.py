@@ -1,13 +1,16 @@
-"""Copies the part of a slice below an offset into a new object: what remains of it after a log truncation."""
+"""Copies a part of a slice into a new object: what remains of it after a log truncation, or after damage."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.compression import LEVEL_DEFAULT
+from maxbrod.layouts.kafka.contents import entry_of
 from maxbrod.layouts.kafka.described_batches import describe
 from maxbrod.layouts.kafka.names import is_framed, segment_path
 from maxbrod.layouts.kafka.objects import OpenObject
@@ -24,14 +27,24 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 
-def cut_slice(storage: Storage, row: Slice, end_offset: int, name: PartitionName) -> Slice | None:
+def cut_slice(storage: Storage, row: Slice, end_offset: int, name: PartitionName, *, run_id: str = "") -> Slice | None:
     """Copy the batches that end before `end_offset` into a new, durable object; None if there are none.
 
     The slice itself does not change. A batch that reaches `end_offset` is left out entirely. CorruptDataError: the
     bytes are not those that were written; nothing becomes visible.
     """
+    return _copy(storage, row, _below(storage, row, end_offset), name, run_id)
+
+
+def salvage_slice(storage: Storage, row: Slice, name: PartitionName, *, run_id: str = "") -> Slice | None:
+    """Copy the intact batches before the first damage of a slice into a new, durable object; None if there are none."""
+    return _copy(storage, row, _sound(storage, row), name, run_id)
+
+
+def _copy(
+    storage: Storage, row: Slice, described: Iterator[DescribedBatches], name: PartitionName, run_id: str
+) -> Slice | None:
     framed = is_framed(row.path)
-    described = _below(storage, row, end_offset)
     first = next(described, None)
     if first is None:
         return None
@@ -43,13 +56,16 @@ def cut_slice(storage: Storage, row: Slice, end_offset: int, name: PartitionName
         framed=framed,
     )
     with storage.create(path) as writer:
-        out = SliceWriter(OpenObject(path, writer), LEVEL_DEFAULT if framed else None)
+        opened = OpenObject(path, writer)
+        out = SliceWriter(opened, LEVEL_DEFAULT if framed else None)
         out.add(first)
         for batches in described:
             out.add(batches)
-        written = out.finish(_still_aborted(row, out.tally.end_offset))
-    # In a log of decompressed batches, headers no longer show the codec of the source.
-    return replace(written, codec=row.codec)
+        # In a log of decompressed batches, headers no longer show the codec of the source.
+        written = replace(out.finish(_still_aborted(row, out.tally.end_offset)), codec=row.codec)
+        opened.entries.append(entry_of(name, written, out.tally.epochs))
+        opened.finish(run_id)
+    return written
 
 
 def _below(storage: Storage, row: Slice, end_offset: int) -> Iterator[DescribedBatches]:
@@ -59,6 +75,12 @@ def _below(storage: Storage, row: Slice, end_offset: int) -> Iterator[DescribedB
         count = int(np.count_nonzero(batches.facts.last_offset < end_offset))
         if count:
             yield batches.take(slice(count))
+
+
+def _sound(storage: Storage, row: Slice) -> Iterator[DescribedBatches]:
+    with suppress(CorruptDataError, UnsupportedFormatError, ObjectNotFoundError):
+        for data, headers in read_logs(storage, row):
+            yield describe(data, headers, exact=False)
 
 
 def _still_aborted(row: Slice, end_offset: int) -> tuple[AbortedTransaction, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import dataclass
 from typing import Final
 
 from maxbrod.errors import UsageError
@@ -17,6 +18,11 @@ _NONCE_BYTES: Final = 8
 _NAME_MAX: Final = 249  # Kafka's own bound of a topic's name
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _OFFSET_MAX: Final = (1 << 63) - 1
+_SEGMENT: Final = re.compile(
+    rf"{SEGMENTS}/(?P<topic>[a-zA-Z0-9._-]+)/(?P<topic_id>[a-zA-Z0-9._-]+)/(?P<partition>[0-9]{{1,10}})"
+    rf"/(?P<base>[0-9]{{20}})-[a-zA-Z0-9._-]+?\.log(\.zst)?"
+)
+_PACK: Final = re.compile(rf"{PACKS}/(?P<run>[a-zA-Z0-9._-]+)-[a-zA-Z0-9._]+?\.log(\.zst)?")
 
 
 def segment_path(
@@ -32,6 +38,35 @@ def segment_path(
 def pack_path(*, run_id: str, nonce: str | None = None, framed: bool) -> str:
     """The name of a pack: slices of many partitions that one task of a run has written."""
     return f"{PACKS}/{_checked('run id', run_id)}-{_nonce(nonce)}{_ending(framed)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentName:
+    """What the name of a segment says."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    base_offset: int
+
+
+def parse_segment_path(path: str) -> SegmentName | None:
+    """The inverse of `segment_path`; None if the object is not a segment."""
+    found = _SEGMENT.fullmatch(path)
+    if found is None:
+        return None
+    return SegmentName(
+        topic=found["topic"],
+        topic_id=found["topic_id"],
+        partition=int(found["partition"]),
+        base_offset=int(found["base"]),
+    )
+
+
+def run_of_pack(path: str) -> str | None:
+    """The run that wrote a pack; None if the object is not a pack."""
+    found = _PACK.fullmatch(path)
+    return None if found is None else found["run"]
 
 
 def is_framed(path: str) -> bool:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
 
-from maxbrod.layouts.kafka.names import pack_path
+import numpy as np
+
+from maxbrod.layouts.kafka.contents import Contents, encode_contents, has_contents
+from maxbrod.layouts.kafka.names import is_framed, pack_path
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
+    from maxbrod.layouts.kafka.contents import Entry
     from maxbrod.storage.interface import Storage, Writer
 
 PACK_BYTES_MAX: Final = 1 << 30
@@ -20,9 +26,19 @@ class SliceOwner(Protocol):
         """End the open slice of the pack, if there is one."""
 
 
-class OpenObject(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OpenObject:
     path: str
     writer: Writer
+    entries: list[Entry] = field(default_factory=list)
+    """The slices written so far, for the table of contents."""
+
+    def finish(self, run_id: str, *, level: int = 0) -> None:
+        """Write the table of contents, if an object of this name has one. Nothing may be written after it."""
+        if self.entries and has_contents(self.path):
+            contents = Contents(run_id=run_id, written_at=now_ms(), entries=tuple(self.entries), level=level)
+            end = encode_contents(contents, framed=is_framed(self.path))
+            self.writer.write(np.frombuffer(end, np.uint8))
 
 
 class Objects:
@@ -61,6 +77,7 @@ class Objects:
     def commit(self, opened: OpenObject) -> None:
         """Make an object durable in the background, one at a time; the next commit raises the error of this one."""
         self._settle()
+        opened.finish(self._run_id)
         self._open.remove(opened)
         self._commit = _Commit(opened)
         self._commit.start()

@@ -12,6 +12,7 @@ import numpy as np
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.compression import CompressionMode
+from maxbrod.layouts.kafka.contents import entry_of
 from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe
 from maxbrod.layouts.kafka.frames import encode_frame
 from maxbrod.layouts.kafka.names import segment_path
@@ -182,7 +183,9 @@ class PartitionWriter:
     def _end_slice(self) -> None:
         if self._slice is not None:
             tally = self._slice.tally
-            self._finished.append(self._slice.finish(self._aborted.touching(tally.base_offset, tally.end_offset)))
+            finished = self._slice.finish(self._aborted.touching(tally.base_offset, tally.end_offset))
+            self._finished.append(finished)
+            self._slice.out.entries.append(entry_of(self._name, finished, tally.epochs))
             self._slice = None
 
     def make_way(self) -> None:

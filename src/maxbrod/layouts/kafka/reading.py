@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -112,6 +112,29 @@ def read_logs(
             raise
         _check_digest(stored, digest)
         _check_size(stored, size)
+
+
+def read_object(
+    storage: Storage, path: str, start: int, end: int, *, raw_bytes_max: int, digest: Digest
+) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+    """The batches from one byte of an object to another, of which nothing else is known, with their headers.
+
+    `digest` gets the stored bytes. Errors as above; positions are those in the part that was read.
+    """
+    stored = _Extent(path=path, position=start, bytes=end - start)
+    frames = FrameDecoder(raw_bytes_max) if is_framed(path) else None
+    with naming(storage.name_of(path)):
+        yield from _whole_batches(_log(_parts(storage, stored, REQUEST_BYTES, None), digest, frames), check_crc=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Extent:
+    path: str
+    position: int
+    bytes: int
+    raw_bytes: int = 0
+    base_offset: int = 0
+    digest: str = ""
 
 
 def _parts(storage: Storage, stored: Stored, request_bytes: int, ahead: Executor | None) -> Iterator[memoryview]:

@@ -23,7 +23,7 @@ class SliceWriter:
 
     def __init__(self, out: OpenObject, level: int | None) -> None:
         """`level` is the zstd level of a log in frames; None: no frames."""
-        self._out = out
+        self.out = out
         self._position = out.writer.size
         self._frames = None if level is None else FrameEncoder(level)
         self._digest = Digest()
@@ -42,13 +42,13 @@ class SliceWriter:
             for frame in self._frames.finish():
                 self._write(frame)
         return self.tally.as_slice(
-            path=self._out.path,
+            path=self.out.path,
             position=self._position,
-            size=self._out.writer.size - self._position,
+            size=self.out.writer.size - self._position,
             aborted=aborted,
             digest=str(self._digest),
         )
 
     def _write(self, data: NDArray[np.uint8]) -> None:
-        self._out.writer.write(data)
+        self.out.writer.write(data)
         self._digest.add(data)

@@ -10,6 +10,8 @@ from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from maxbrod.layouts.kafka.described_batches import DescribedBatches
     from maxbrod.model import AbortedTransaction
 
@@ -28,6 +30,8 @@ class Tally:
         self._exact = True
         self._first_leader_epoch = -1
         self._last_leader_epoch = -1
+        self.epochs: list[tuple[int, int]] = []
+        """Where leader epochs begin: offset and epoch."""
         self._codec_bytes = np.zeros(_CODECS, np.int64)
 
     def add(self, batches: DescribedBatches) -> None:
@@ -35,6 +39,7 @@ class Tally:
         if self.base_offset < 0:
             self.base_offset = int(facts.first_offset[0])
             self._first_leader_epoch = int(headers["leader_epoch"][0])
+        self._add_epochs(facts.first_offset, headers["leader_epoch"])
         self.end_offset = int(facts.last_offset[-1]) + 1
         self._last_leader_epoch = int(headers["leader_epoch"][-1])
         self.raw_bytes += int(headers.size.sum())
@@ -47,6 +52,13 @@ class Tally:
             lowest, highest = int(facts.lowest[facts.dated].min()), int(facts.highest[facts.dated].max())
             self.min_timestamp = lowest if self.min_timestamp is None else min(self.min_timestamp, lowest)
             self.max_timestamp = highest if self.max_timestamp is None else max(self.max_timestamp, highest)
+
+    def _add_epochs(self, offsets: NDArray[np.int64], epochs: NDArray[np.int32]) -> None:
+        before = np.append(np.int64(self._last_leader_epoch), epochs[:-1])
+        new = epochs != before
+        new[0] |= not self.epochs
+        if new.any():
+            self.epochs += zip(offsets[new].tolist(), epochs[new].tolist(), strict=True)
 
     @property
     def codec(self) -> str:

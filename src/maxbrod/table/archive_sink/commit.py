@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maxbrod.archive.carried import NOTHING, encode_carried
-from maxbrod.archive.snapshot_document import Snapshot, encode
+from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
 from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.batch.patch import patch
 from maxbrod.catalog.opening import open_writable
-from maxbrod.catalog.rows import Run, Segment
+from maxbrod.catalog.rows import Gap, Run, Segment
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.errors import (
     EXIT_DONE,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.catalog.commits import StreamBatch
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.catalog.rows import Gap
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.layouts.kafka.partition import PartitionWriter
     from maxbrod.storage.interface import Storage
@@ -111,7 +110,7 @@ def commit_written(
             written |= _paths(ranges)
         run = Appended(run_id=new_run_id(), written_at=now_ms())
         rows = rows_of(ranges, known.ends, run)
-        row = _put_snapshot(storage, known, run, rows, options)
+        row = _put_snapshot(storage, known, run, rows, options, version=catalog.version + 1, batch=batch)
         try:
             catalog.commit([*rows, replace(row, started_at=began_ms)], batch=batch)
         except RefusedError:
@@ -177,7 +176,14 @@ def _as_they_came(written: WrittenRange, part: PartitionWriter) -> tuple[Any, ..
 
 
 def _put_snapshot(
-    storage: Storage, known: Known, run: Appended, rows: Sequence[Segment | Gap], options: SinkOptions
+    storage: Storage,
+    known: Known,
+    run: Appended,
+    rows: Sequence[Segment | Gap],
+    options: SinkOptions,
+    *,
+    version: int,
+    batch: StreamBatch | None,
 ) -> Run:
     """Store the snapshot of this run, and return the run's own row."""
     topics = {**known.topics, **{row.topic_id: row.topic for row in rows}}
@@ -191,6 +197,17 @@ def _put_snapshot(
             name = topics[place.topic_id]
             counts[name] = max(counts.get(name, options.partitions or 0), place.partition + 1)
     cluster = cluster_with(known.cluster, counts, run.written_at)
+    data = [row for row in rows if isinstance(row, Segment)]
+    statistics: dict[str, Any] = {
+        "command": "write",
+        "topics": len(counts),
+        "partitions": len(written),
+        "records": sum(row.records for row in data),
+        "bytes": sum(row.bytes for row in data),
+        "raw_bytes": sum(row.raw_bytes for row in data),
+        "exit_code": EXIT_DONE,
+        **({} if batch is None else {"stream": batch.stream, "batch": batch.batch_id}),
+    }
     path = f"snapshots/{run.run_id}.json.zst"
     snapshot = Snapshot(
         run_id=run.run_id,
@@ -203,18 +220,10 @@ def _put_snapshot(
         behind=known.snapshot.behind,
         carried=known.carried,
         revisions=known.revisions,
+        gaps=gaps_of(row for row in rows if isinstance(row, Gap)),
+        run=RunFacts(started_at=run.written_at, finished_at=run.written_at, statistics=statistics, commit=version),
     )
     storage.put(path, encode(snapshot))
-    data = [row for row in rows if isinstance(row, Segment)]
-    statistics: dict[str, Any] = {
-        "command": "write",
-        "topics": len(counts),
-        "partitions": len(written),
-        "records": sum(row.records for row in data),
-        "bytes": sum(row.bytes for row in data),
-        "raw_bytes": sum(row.raw_bytes for row in data),
-        "exit_code": EXIT_DONE,
-    }
     return Run(
         run_id=run.run_id,
         started_at=run.written_at,

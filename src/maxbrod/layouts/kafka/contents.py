@@ -1,0 +1,224 @@
+"""The table of contents at the end of an object: what its slices are, for the day on which the catalog is lost.
+
+Packs have one, and segments in zstd frames. It is one control batch with one record, so that `kafka-dump-log` reads on
+to the end of a pack and consumers pass over it. In a log of frames it is inside a skippable frame, which `zstd -d`
+passes over. Plain segments have none: they hold a Kafka log and nothing else, and a reader derives the rest from their
+batches and their name.
+
+The last 16 bytes of the object are the size of the batch and a magic: an object that was cut does not end with them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import cramjam
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from maxbrod import strict_json
+from maxbrod.batch.crc import crc32c
+from maxbrod.batch.headers import CRC_START, HEADER_BYTES, walk
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.kafka.names import is_framed
+from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of entries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.layouts.kafka.partition import PartitionName
+    from maxbrod.storage.interface import Storage
+
+VERSION: Final = 1
+CONTROL_TYPE: Final = 0x6D62
+"""Of the control record. Kafka's own are small numbers, and its readers pass over those that they do not know."""
+MAGIC: Final = b"MAXBRODC"
+_TRAILER: Final = struct.Struct(">Q8s")
+_SKIPPABLE: Final = struct.Struct("<II")
+_SKIPPABLE_MAGIC: Final = 0x184D2A5B
+_HEADER_KEY: Final = b"maxbrod.contents"
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CONTROL: Final = 0x20
+_TAIL_BYTES: Final = 64 << 10
+"""Read at once from the end: the whole table of most objects."""
+_TABLE_BYTES_MAX: Final = 256 << 20
+_HINT: Final = "the object is damaged, or it was cut; restore it from a copy or an older object version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One slice of the object, and whose it is."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    slice: Slice
+    epochs: tuple[tuple[int, int], ...] = ()
+    """Where leader epochs begin within the slice: offset and epoch. The first is that of the first batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    run_id: str
+    written_at: int
+    entries: tuple[Entry, ...]
+    level: int = 0
+
+
+def entry_of(name: PartitionName, found: Slice, epochs: Sequence[tuple[int, int]]) -> Entry:
+    return Entry(topic=name.topic, topic_id=name.topic_id, partition=name.partition, slice=found, epochs=tuple(epochs))
+
+
+def has_contents(path: str) -> bool:
+    """Whether an object of this name gets a table of contents when it is written."""
+    return is_framed(path) or path.startswith("packs/")
+
+
+_ENTRIES: Final = TypeAdapter(tuple[Entry, ...])
+
+
+def encode_contents(contents: Contents, *, framed: bool) -> bytes:
+    """The end of an object, to be written after its last slice."""
+    document = {
+        "maxbrod.contents": VERSION,
+        "run_id": contents.run_id,
+        "written_at": contents.written_at,
+        "level": contents.level,
+        "slices": [_fields(each) for each in contents.entries],
+    }
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    batch = _batch(bytes(cramjam.zstd.compress(text, level=1)), contents.written_at)
+    return _SKIPPABLE.pack(_SKIPPABLE_MAGIC, len(batch)) + batch if framed else batch
+
+
+def read_contents(storage: Storage, path: str, size: int) -> Contents | None:
+    """The table of contents of an object of this size; None if it has none, or was cut.
+
+    CorruptDataError: it is damaged. UnsupportedFormatError: a newer release wrote it.
+    """
+    if size < _TRAILER.size + HEADER_BYTES:
+        return None
+    tail = bytes(storage.get_range(path, max(size - _TAIL_BYTES, 0), min(size, _TAIL_BYTES)))
+    length, magic = _TRAILER.unpack_from(tail, len(tail) - _TRAILER.size)
+    if magic != MAGIC:
+        return None
+    name = storage.name_of(path)
+    if not HEADER_BYTES <= length <= min(size, _TABLE_BYTES_MAX):
+        raise _damaged(f"it claims to have {length} bytes", name)
+    if length > len(tail):
+        tail = bytes(storage.get_range(path, size - length, length))
+    return _decode(tail[len(tail) - length :], path, name)
+
+
+def contents_bytes(path: str, batch_bytes: int) -> int:
+    """How many bytes at the end of an object belong to its table of contents."""
+    return batch_bytes + (_SKIPPABLE.size if is_framed(path) else 0)
+
+
+def _fields(each: Entry) -> dict[str, Any]:
+    found = each.slice
+    return {
+        "topic": each.topic,
+        "topic_id": each.topic_id,
+        "partition": each.partition,
+        **{name: getattr(found, name) for name in _SLICE_FIELDS},
+        "aborted": [[one.producer_id, one.first_offset, one.last_offset] for one in found.aborted],
+        "epochs": [list(one) for one in each.epochs],
+    }
+
+
+_SLICE_FIELDS: Final = (
+    *("position", "bytes", "raw_bytes", "codec", "base_offset", "end_offset", "records", "control_records"),
+    *("min_timestamp", "max_timestamp", "min_timestamp_exact", "first_leader_epoch", "last_leader_epoch", "digest"),
+)
+
+
+def _batch(value: bytes, written_at: int) -> bytes:
+    """A control batch of magic 2 with one record, whose last header ends in the trailer."""
+    key = struct.pack(">hh", 0, CONTROL_TYPE)
+    body = b"\0\0\0" + _sized(key) + _sized(value) + _varint(1) + _sized(_HEADER_KEY) + _varint(_TRAILER.size)
+    record = _varint(len(body) + _TRAILER.size) + body
+    size = HEADER_BYTES + len(record) + _TRAILER.size
+    record += _TRAILER.pack(size, MAGIC)
+    fields = (_CONTROL, 0, written_at, written_at, -1, -1, -1, 1)
+    unsigned = _HEADER.pack(0, size - 12, -1, 2, 0, *fields)[CRC_START:] + record
+    checksum = crc32c(np.frombuffer(unsigned, np.uint8))
+    return _HEADER.pack(0, size - 12, -1, 2, checksum, *fields) + record
+
+
+def _varint(value: int) -> bytes:
+    """Zig-zag, of a number that is not negative."""
+    value <<= 1
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _sized(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value >> 1, at
+
+
+def _decode(batch: bytes, path: str, name: str) -> Contents:
+    try:
+        walk(batch, whole=True, object_name=name)  # its checksum covers all that follows
+        _, at = _read_varint(batch, HEADER_BYTES)
+        at += 3
+        key_size, at = _read_varint(batch, at)
+        at += key_size
+        value_size, at = _read_varint(batch, at)
+        text = bytes(cramjam.zstd.decompress(batch[at : at + value_size]))
+        document = strict_json.parse(text)
+    except (ValueError, IndexError, cramjam.DecompressionError) as error:
+        raise _damaged(str(error), name) from None
+    version = document.get("maxbrod.contents") if isinstance(document, dict) else None
+    if version != VERSION:
+        raise UnsupportedFormatError(
+            f"the table of contents has version {version!r}; this release reads {VERSION}",
+            object_name=name,
+            hint="use the release of maxbrod that wrote it, or a newer one",
+        )
+    return _contents(document, path, name)
+
+
+def _contents(document: dict[str, Any], path: str, name: str) -> Contents:
+    keys = ("producer_id", "first_offset", "last_offset")
+    try:
+        entries = [
+            {
+                **{key: each[key] for key in ("topic", "topic_id", "partition", "epochs")},
+                "slice": {
+                    "path": path,
+                    **{key: each[key] for key in _SLICE_FIELDS},
+                    "aborted": [dict(zip(keys, one, strict=True)) for one in each["aborted"]],
+                },
+            }
+            for each in document["slices"]
+        ]
+        return Contents(
+            run_id=str(document["run_id"]),
+            written_at=int(document["written_at"]),
+            level=int(document["level"]),
+            entries=_ENTRIES.validate_python(entries),
+        )
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
+        raise _damaged(f"a field is missing or wrong: {error}".splitlines()[0], name) from None
+
+
+def _damaged(what: str, name: str) -> CorruptDataError:
+    return CorruptDataError(f"the table of contents cannot be read: {what}", object_name=name, hint=_HINT)

@@ -1,0 +1,90 @@
+"""`maxbrod repair`: an archive whose catalog or objects were lost or damaged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from maxbrod.cli.commands import Call, command
+from maxbrod.cli.output import human_bytes, print_json, print_line
+from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, SparkOptions, StorageOptions
+from maxbrod.repair.options import RepairOptions
+
+if TYPE_CHECKING:
+    from maxbrod.repair.report import RepairReport
+
+_NOTICES_SHOWN: Final = 50
+
+
+@command("repair", RepairOptions, after=(ArchiveOptions, StorageOptions, ClusterOptions, SparkOptions, JsonOption))
+def repair(call: Call[RepairOptions]) -> None:
+    """Rebuild a lost or damaged catalog, and take lost or damaged objects out of it.
+
+    If the catalog cannot be read, Spark reads every object of the archive once and makes a new catalog of what they
+    say. The old one is kept aside. If the catalog can be read, objects that are missing or cut, and with --deep those
+    that are damaged, become gaps 'corrupt'. The next backup reads such gaps again; with --bootstrap, or a cluster in
+    the configuration file, that happens at once. Without --apply nothing is changed, and the exit code is 4 if there is
+    something to repair. A backup that runs at the same time is refused, or makes the repair refuse.
+
+    For example:
+
+      maxbrod repair -a /backups/kafka
+
+      maxbrod repair -a s3://backups/kafka --apply
+
+      maxbrod repair -a s3://backups/kafka --deep --apply --bootstrap broker:9092
+    """
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415 - not for `--help`
+    from maxbrod.repair.run import repair_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+
+    config = call.config.model_copy(update={"archive": call.archive})
+    with progress_bar(shown=not call.as_json) as on_progress:
+        report = repair_archive(config, on_progress=on_progress)
+    if call.as_json:
+        print_json(report.as_dict())
+    else:
+        _print(report)
+    raise typer.Exit(report.exit_code)
+
+
+def _print(report: RepairReport) -> None:
+    if report.problem is not None:
+        print_line(f"the catalog: {report.problem}")
+    for notice in report.notices[:_NOTICES_SHOWN]:
+        print_line(f"{notice.kind}: {notice}")
+        if notice.hint:
+            print_line(f"  {notice.hint}")
+    if len(report.notices) > _NOTICES_SHOWN:
+        print_line(f"and {len(report.notices) - _NOTICES_SHOWN:,} more: see --json")
+    for each in report.unknown:
+        print_line(f"not known: {each}")
+    print_line(_words(report))
+    if report.mended:
+        print_line("the source had all offsets that were lost: they are archived again")
+
+
+def _words(report: RepairReport) -> str:
+    match report.action:
+        case "none":
+            return "nothing to repair: the catalog can be read, and every object that it names is there"
+        case "taken out":
+            done = "are gaps now" if report.applied else "would become gaps"
+            return f"{report.rows:,} lost or damaged slices in {report.partitions:,} partitions {done}" + _ending(
+                report
+            )
+    done = "was rebuilt" if report.applied else "would be rebuilt"
+    gaps = "".join(f", {count:,} offsets {reason}" for reason, count in sorted(report.gaps.items()))
+    left = ""
+    if report.unnamed_slices:
+        left = f"; {report.unnamed_slices:,} slices of {human_bytes(report.unnamed_bytes)} are copies or left over"
+    return (
+        f"the catalog {done} from {report.objects:,} objects of {human_bytes(report.bytes)}: {report.topics:,} topics, "
+        f"{report.partitions:,} partitions, {report.rows:,} rows, {report.runs:,} runs{gaps}{left}{_ending(report)}"
+    )
+
+
+def _ending(report: RepairReport) -> str:
+    if not report.applied:
+        return "; nothing was changed, repeat with --apply"
+    return f"; the old catalog is in {report.kept_aside}" if report.kept_aside else ""

@@ -1,0 +1,226 @@
+"""Gathers what a rebuild starts from: snapshots, the remains of the old catalog, and the names of objects."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from maxbrod.archive.snapshot_document import decode
+from maxbrod.catalog.remains import CatalogRemains, read_remains, stream_transactions
+from maxbrod.catalog.replaced import REVISION_COLUMNS, count_revisions, revive
+from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, slice_of
+from maxbrod.catalog.schema import Kind
+from maxbrod.errors import EXIT_INCOMPLETE, CorruptDataError, UnsupportedFormatError
+from maxbrod.model import PartitionId
+from maxbrod.notices import Notice
+from maxbrod.repair.examine import ObjectToExamine
+from maxbrod.repair.plan.found import FoundSlice, LostRange
+from maxbrod.repair.plan.rebuild import KnownRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from maxbrod.archive.snapshot_document import Snapshot
+    from maxbrod.model import GapReason
+    from maxbrod.storage.interface import ObjectInfo, Storage
+
+FOLDERS: Final = ("segments", "packs")
+_READERS: Final = 8
+_STREAM: Final = "maxbrod-stream-"
+
+
+@dataclass(slots=True, kw_only=True)
+class Gathered:
+    objects: list[ObjectToExamine]
+    missing: list[LostRange]
+    """Slices that rows of the old catalog name in objects that do not exist."""
+    runs: list[KnownRun]
+    """By commit."""
+    other_runs: list[Run]
+    """Runs without a snapshot that rows of the old catalog name."""
+    gaps: dict[PartitionId, list[tuple[int, int, GapReason]]]
+    revisions: dict[PartitionId, int]
+    compacted: frozenset[str]
+    transactions: dict[str, int]
+    remains: CatalogRemains
+    notices: list[Notice] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """What a rebuild cannot know."""
+
+    @property
+    def highest_commit(self) -> int:
+        commits = [each.run.commit for each in self.runs] + [each.commit for each in self.other_runs]
+        return max((each for each in commits if each is not None), default=-1)
+
+
+def gather(storage: Storage) -> Gathered:
+    remains = read_remains(storage)
+    rows = decode_rows(remains.rows.filter(pc.not_equal(remains.rows["kind"], Kind.REPLACED)))
+    replaced = remains.rows.filter(pc.equal(remains.rows["kind"], Kind.REPLACED))
+    rows = [*decode_rows(revive(replaced)), *rows]
+    segments = [row for row in rows if isinstance(row, Segment)]
+    listed = [info for folder in FOLDERS for info in storage.list(folder)]
+    known = _known_slices(segments)
+    notices: list[Notice] = []
+    old_runs = {row.run_id: row for row in rows if isinstance(row, Run)}
+    runs = _runs(storage, old_runs, notices)
+    found = Gathered(
+        objects=[
+            ObjectToExamine(
+                path=info.path, size=info.size, modified_ms=info.modified_ms, known=tuple(known.get(info.path, ()))
+            )
+            for info in listed
+            if info.path.endswith((".log", ".log.zst"))
+        ],
+        missing=_missing(segments, {info.path for info in listed}),
+        runs=runs,
+        other_runs=_other_runs(old_runs, runs, notices),
+        gaps=_gaps(row for row in rows if isinstance(row, Gap)),
+        revisions=count_revisions(replaced.select(REVISION_COLUMNS)),
+        compacted=frozenset(topic_id for each in runs for topic_id in _compacted(each.snapshot)),
+        transactions=_transactions(remains, runs),
+        remains=remains,
+        notices=notices,
+    )
+    found.unknown = _unknown(found)
+    return found
+
+
+def _known_slices(segments: Iterable[Segment]) -> dict[str, list[FoundSlice]]:
+    """What rows say of each object; of rows about the same bytes the one that was written last."""
+    found: dict[str, dict[int, FoundSlice]] = defaultdict(dict)
+    for row in sorted(segments, key=lambda row: row.written_at):
+        found[row.path][row.position] = FoundSlice(
+            topic=row.topic,
+            topic_id=row.topic_id,
+            partition=row.partition,
+            slice=slice_of(row),
+            epochs=_epochs(row),
+            modified_ms=row.written_at,
+            run_id=row.run_id,
+            written_at=row.written_at,
+            level=row.level,
+            reason=None if row.reason is None else str(row.reason),
+        )
+    return {path: list(each.values()) for path, each in found.items()}
+
+
+def _epochs(row: Segment) -> tuple[tuple[int, int], ...]:
+    """A row has only the first and the last epoch; in between, the last counts from its last offset."""
+    if row.first_leader_epoch == row.last_leader_epoch:
+        return ((row.base_offset, row.first_leader_epoch),)
+    return (row.base_offset, row.first_leader_epoch), (row.end_offset - 1, row.last_leader_epoch)
+
+
+def _missing(segments: Iterable[Segment], there: set[str]) -> list[LostRange]:
+    return [
+        LostRange(
+            topic=row.topic,
+            topic_id=row.topic_id,
+            partition=row.partition,
+            base=row.base_offset,
+            end=row.end_offset,
+            path=row.path,
+            message="the object is not there",
+        )
+        for row in segments
+        if row.path not in there
+    ]
+
+
+def _gaps(gaps: Iterable[Gap]) -> dict[PartitionId, list[tuple[int, int, GapReason]]]:
+    found: dict[PartitionId, list[tuple[int, int, GapReason]]] = defaultdict(list)
+    for row in sorted(gaps, key=lambda row: row.written_at):
+        place = PartitionId(topic_id=row.topic_id, partition=row.partition)
+        found[place].append((row.base_offset, row.end_offset, row.reason))
+    return dict(found)
+
+
+# Snapshots
+
+
+def _runs(storage: Storage, rows: Mapping[str, Run], notices: list[Notice]) -> list[KnownRun]:
+    """Every run whose snapshot can be read, in the order of commits."""
+    listed = [info for info in storage.list("snapshots") if info.path.endswith(".json.zst")]
+
+    def read(info: ObjectInfo) -> Snapshot | Notice:
+        try:
+            return decode(bytes(storage.get(info.path)), object_name=storage.name_of(info.path))
+        except (CorruptDataError, UnsupportedFormatError) as error:
+            message = f"the snapshot {info.path} cannot be read, so its run is lost: {error.message}"
+            return Notice(kind="snapshot", message=message, exit_code=EXIT_INCOMPLETE)
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        answers = list(pool.map(read, listed))
+    found = []
+    for info, answer in zip(listed, answers, strict=True):
+        if isinstance(answer, Notice):
+            notices.append(answer)
+        else:
+            run = rows.get(answer.run_id) or _run_of(info, answer)
+            found.append(KnownRun(run=run, snapshot=answer, modified_ms=info.modified_ms))
+    return sorted(found, key=_order)
+
+
+def _other_runs(rows: Mapping[str, Run], known: Iterable[KnownRun], notices: list[Notice]) -> list[Run]:
+    """Runs that rows of the old catalog name and that have no snapshot, or have lost it."""
+    there = {each.run.run_id for each in known}
+    others = [run for run in rows.values() if run.run_id not in there]
+    for run in others:
+        if run.snapshot is not None:
+            message = f"the snapshot of run {run.run_id} is missing or damaged: the run is listed without it"
+            notices.append(Notice(kind="snapshot", message=message, exit_code=EXIT_INCOMPLETE))
+    return [replace(run, snapshot=None) for run in others]
+
+
+def _order(each: KnownRun) -> tuple[int, int, str]:
+    run = each.run
+    return -1 if run.commit is None else run.commit, run.finished_at, run.run_id
+
+
+def _run_of(info: ObjectInfo, snapshot: Snapshot) -> Run:
+    facts = snapshot.run
+    return Run(
+        run_id=snapshot.run_id,
+        started_at=snapshot.taken_at_ms if facts is None else facts.started_at,
+        finished_at=snapshot.taken_at_ms if facts is None else facts.finished_at,
+        snapshot=info.path,
+        statistics={} if facts is None else facts.statistics,
+        written_at=info.modified_ms if facts is None else facts.finished_at,
+        commit=None if facts is None else facts.commit,
+    )
+
+
+def _compacted(snapshot: Snapshot) -> set[str]:
+    carried = [each.get("topic", {}) for each in (snapshot.carried or {}).get("topics", ())]
+    topics: list[Any] = [*snapshot.cluster.get("topics", ()), *carried]
+    return {
+        each["topic_id"] for each in topics if "compact" in ((each.get("effective") or {}).get("cleanup.policy") or "")
+    }
+
+
+def _transactions(remains: CatalogRemains, runs: Iterable[KnownRun]) -> dict[str, int]:
+    """The last batch of each stream that writes into the archive, so that Spark repeats none."""
+    found = stream_transactions(remains)
+    for each in runs:
+        stream, batch = each.run.statistics.get("stream"), each.run.statistics.get("batch")
+        if isinstance(stream, str) and isinstance(batch, int):
+            name = f"{_STREAM}{stream}"
+            found[name] = max(batch, found.get(name, 0))
+    return found
+
+
+def _unknown(found: Gathered) -> list[str]:
+    unknown = []
+    if found.remains.rows.num_rows == 0:
+        unknown.append("runs that recorded no snapshot, such as compactions and prunes: they are not listed any more")
+        unknown.append(
+            "what was pruned or compacted by key and not yet deleted: its objects exist, so it is in the catalog again"
+        )
+    if any(each.run.commit is None for each in found.runs):
+        unknown.append("the order of runs of older releases: they are ordered by their clocks")
+    return unknown

@@ -1,0 +1,77 @@
+"""Chooses the slices that are the archive of one partition, out of all that objects hold of it. Pure.
+
+Objects may overlap: a killed run left some that no commit named, a compaction of segments has replaced others, or the
+log was truncated and grew again. Two rules decide.
+
+1. *Leader epochs.* Along one log, epochs only rise. A slice that has an older epoch where another has a younger one at
+   the same or a lower offset is of a history that the log has lost. Batches without an epoch (-1) say nothing.
+2. *Coverage.* Of what remains, the chain that covers most offsets; of such chains, the one of fewest slices, and of
+   those the one that was written last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.repair.plan.found import FoundSlice
+
+
+def choose(candidates: Sequence[FoundSlice]) -> list[FoundSlice]:
+    """Slices that do not overlap, by offset."""
+    ordered = sorted(candidates, key=lambda each: (each.base, each.end))
+    if _is_one_log(ordered):
+        return ordered
+    return _best_chain(_of_newest_history(ordered))
+
+
+def _is_one_log(ordered: Sequence[FoundSlice]) -> bool:
+    end, epoch = -1, -1
+    for each in ordered:
+        if each.base < end or any(0 <= found < epoch for _, found in each.epochs):
+            return False
+        end, epoch = each.end, max(epoch, each.slice.last_leader_epoch)
+    return True
+
+
+def _of_newest_history(candidates: Sequence[FoundSlice]) -> list[FoundSlice]:
+    starts = sorted((offset, epoch) for each in candidates for offset, epoch in each.epochs)
+    offsets = [offset for offset, _ in starts]
+    highest: list[int] = []
+    for _, epoch in starts:
+        highest.append(max(epoch, highest[-1] if highest else epoch))
+
+    def is_newest(each: FoundSlice) -> bool:
+        ends = [offset for offset, _ in each.epochs[1:]] + [each.end]
+        return all(
+            epoch < 0 or highest[bisect_right(offsets, end - 1) - 1] <= epoch
+            for (_, epoch), end in zip(each.epochs, ends, strict=True)
+        )
+
+    return [each for each in candidates if is_newest(each)]
+
+
+def _best_chain(candidates: Sequence[FoundSlice]) -> list[FoundSlice]:
+    """The cheapest chain: each uncovered offset costs more than any number of slices. O(n log n)."""
+    ordered = sorted(candidates, key=lambda each: (each.end, each.base))
+    ends: list[int] = []
+    best: list[tuple[tuple[int, int, int], int | None]] = []
+    """For each end, the least cost of a chain that ends there or before, less the end; and its last slice."""
+    before: list[int | None] = []
+    for number, each in enumerate(ordered):
+        place = bisect_right(ends, each.base) - 1
+        (lacking, count, age), last = best[place] if place >= 0 else ((0, 0, 0), None)
+        cost = (lacking + each.base - each.end, count + 1, age - each.modified_ms)
+        before.append(last)
+        known = best[-1][0] if best else (0, 0, 0)
+        ends.append(each.end)
+        best.append((cost, number) if cost < known else best[-1] if best else ((0, 0, 0), None))
+    chain: list[FoundSlice] = []
+    last = best[-1][1] if best else None
+    while last is not None:
+        chain.append(ordered[last])
+        last = before[last]
+    return chain[::-1]

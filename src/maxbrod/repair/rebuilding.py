@@ -1,0 +1,232 @@
+"""Rebuilds the catalog: gathers evidence, reads every object once on Spark, decides, and publishes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from maxbrod.catalog.rebuilding import ASIDE, keep_aside, next_version, readable_table, replace_catalog
+from maxbrod.catalog.replaced import as_replaced
+from maxbrod.catalog.rows import Gap, Run, Segment, encode_rows
+from maxbrod.engine.progress import Progress
+from maxbrod.engine.windows import spread
+from maxbrod.errors import EXIT_CORRUPT
+from maxbrod.model import GapReason, now_ms
+from maxbrod.notices import Notice
+from maxbrod.repair.gathering import gather
+from maxbrod.repair.job import examine_objects, salvage_slices, scan_slices
+from maxbrod.repair.plan.found import FoundSlice
+from maxbrod.repair.plan.rebuild import Rebuilt, Remains, lost_notices, rebuild
+from maxbrod.repair.report import Action, RepairReport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.config import StorageConfig
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+    from maxbrod.repair.gathering import Gathered
+    from maxbrod.repair.plan.found import Examined, LostRange
+    from maxbrod.storage.interface import Storage
+
+_TASKS_PER_CORE: Final = 4
+_OBJECT_COST_BYTES: Final = 256 << 10
+"""What opening an object costs beside reading it."""
+
+
+def rebuild_catalog(
+    storage: Storage,
+    options: StorageConfig,
+    session: Session,
+    *,
+    problem: str,
+    run_id: str,
+    parallelism: int,
+    apply: bool,
+    on_progress: OnProgress,
+) -> RepairReport:
+    """Make a new catalog of what the objects say; with `apply`, put it in place.
+
+    RefusedError: another writer committed meanwhile; nothing is changed but for the copy of the old catalog.
+    """
+    on_progress(Progress(phase="reading snapshots"))
+    started_at = now_ms()
+    table, found = readable_table(storage), gather(storage)
+    examined = _examine(storage.url, options, session, found, run_id, parallelism, on_progress)
+    slices = [each for one in examined for each in one.slices]
+    lost = [*found.missing, *(each for one in examined for each in one.lost)]
+    rebuilt = _decide(storage, options, session, found, slices, lost, run_id)
+    needed = needed_losses(rebuilt, lost)
+    salvaged = _salvage(storage, options, session, needed, run_id) if apply else []
+    if salvaged:
+        rebuilt = _decide(storage, options, session, found, [*slices, *salvaged], lost, run_id)
+        needed = needed_losses(rebuilt, lost)
+    version = next_version(found.remains.version, found.highest_commit)
+    notices = [*found.notices, *_unknown_objects(examined), *lost_notices(needed), *rebuilt.notices]
+    report = RepairReport(
+        archive=storage.url,
+        run_id=run_id,
+        action=Action.REBUILT,
+        applied=apply,
+        problem=problem,
+        version=version if apply else None,
+        topics=len({row.topic_id for row in rebuilt.rows}),
+        partitions=len({(row.topic_id, row.partition) for row in rebuilt.rows}),
+        rows=len(rebuilt.rows),
+        replaced_rows=len(rebuilt.replaced),
+        runs=len(found.runs) + len(found.other_runs),
+        objects=len(examined),
+        bytes=sum(each.bytes for each in examined),
+        unnamed_slices=len(rebuilt.unnamed),
+        unnamed_bytes=sum(each.slice.bytes for each in rebuilt.unnamed),
+        salvaged_records=sum(each.slice.records for each in salvaged),
+        gaps=gaps_by_reason(rebuilt.rows),
+        kept_aside=f"{ASIDE}/{run_id}" if found.remains.objects else None,
+        unknown=tuple(found.unknown),
+        notices=tuple(notices),
+    )
+    if apply:
+        on_progress(Progress(phase="committing"))
+        keep_aside(storage, run_id)
+        own = Run(
+            run_id=run_id,
+            started_at=started_at,
+            finished_at=now_ms(),
+            snapshot=None,
+            statistics=statistics_of(report),
+            written_at=now_ms(),
+            commit=version,
+        )
+        rows = _table(rebuilt, [*(each.run for each in found.runs), *found.other_runs, own])
+        replace_catalog(storage, rows, table=table, version=version, transactions=found.transactions)
+    return report
+
+
+def statistics_of(report: RepairReport) -> dict[str, object]:
+    """The details of the repair's own row."""
+    return {
+        "command": "repair",
+        "action": str(report.action),
+        "topics": report.topics,
+        "partitions": report.partitions,
+        "objects": report.objects,
+        "exit_code": report.exit_code,
+        "findings": [str(each) for each in report.notices if each.exit_code][:1000],
+    }
+
+
+def gaps_by_reason(rows: Sequence[Segment | Gap]) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for row in rows:
+        if isinstance(row, Gap):
+            counted[str(row.reason)] += row.end_offset - row.base_offset
+    return dict(counted)
+
+
+def _examine(
+    url: str,
+    options: StorageConfig,
+    session: Session,
+    found: Gathered,
+    run_id: str,
+    parallelism: int,
+    on_progress: OnProgress,
+) -> list[Examined]:
+    total = sum(each.size for each in found.objects)
+    sized = [(each.size + _OBJECT_COST_BYTES, each) for each in found.objects]
+    tasks = spread(sized, parallelism * _TASKS_PER_CORE)
+
+    def done(count: int) -> None:
+        at = total * min(count, len(tasks)) // max(len(tasks), 1)
+        on_progress(Progress(phase="reading", bytes_done=at, bytes_total=total))
+
+    done(0)
+    return examine_objects(session, url, options, tasks, compacted=found.compacted, name=run_id, on_done=done)
+
+
+def _decide(
+    storage: Storage,
+    options: StorageConfig,
+    session: Session,
+    found: Gathered,
+    slices: Sequence[FoundSlice],
+    lost: Sequence[LostRange],
+    run_id: str,
+) -> Rebuilt:
+    while True:
+        remains = Remains(
+            slices=slices,
+            lost=lost,
+            runs=found.runs,
+            gaps=found.gaps,
+            revisions=found.revisions,
+            compacted=found.compacted,
+        )
+        rebuilt = rebuild(remains, run_id=run_id, now_ms=now_ms())
+        if not rebuilt.unscanned:
+            return rebuilt
+        scanned = scan_slices(session, storage.url, options, rebuilt.unscanned, name=run_id)
+        known = {
+            (each.slice.path, each.slice.position): one for each, one in zip(rebuilt.unscanned, scanned, strict=True)
+        }
+        slices = [
+            replace(each, transactions=known.get((each.slice.path, each.slice.position), each.transactions))
+            for each in slices
+        ]
+
+
+def needed_losses(rebuilt: Rebuilt, lost: Sequence[LostRange]) -> list[LostRange]:
+    """The damages that cost the archive something: other objects may hold the same offsets."""
+    gone: dict[tuple[str, int], list[Gap]] = {}
+    for row in rebuilt.rows:
+        if isinstance(row, Gap) and row.reason is GapReason.CORRUPT:
+            gone.setdefault((row.topic_id, row.partition), []).append(row)
+    return [
+        each
+        for each in lost
+        if any(
+            row.base_offset < (row.end_offset if each.end is None else each.end) and each.base < row.end_offset
+            for row in gone.get((each.topic_id, each.partition), ())
+        )
+    ]
+
+
+def _salvage(
+    storage: Storage, options: StorageConfig, session: Session, lost: Sequence[LostRange], run_id: str
+) -> list[FoundSlice]:
+    damaged = [each for each in lost if each.slice is not None]
+    copies = salvage_slices(session, storage.url, options, damaged, run_id=run_id)
+    return [
+        FoundSlice(
+            topic=each.topic,
+            topic_id=each.topic_id,
+            partition=each.partition,
+            slice=copy,
+            epochs=((copy.base_offset, copy.first_leader_epoch), (copy.end_offset - 1, copy.last_leader_epoch)),
+            modified_ms=now_ms(),
+            run_id=run_id,
+        )
+        for each, copy in zip(damaged, copies, strict=True)
+        if copy is not None
+    ]
+
+
+def _unknown_objects(examined: Sequence[Examined]) -> list[Notice]:
+    return [
+        Notice(
+            kind="unknown object",
+            message=f"{each.path} is not in the new catalog: {each.unknown}",
+            hint="its offsets are gaps; the next backup reads them again, if the log still has them",
+            exit_code=EXIT_CORRUPT,
+        )
+        for each in examined
+        if each.unknown is not None
+    ]
+
+
+def _table(rebuilt: Rebuilt, runs: Sequence[Run]) -> pa.Table:
+    before = as_replaced(encode_rows([row for row, _ in rebuilt.replaced]), [number for _, number in rebuilt.replaced])
+    return pa.concat_tables([encode_rows([*rebuilt.rows, *runs]), before])

@@ -1,0 +1,66 @@
+"""The report of a repair, as values that print as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
+from maxbrod.notices import Notice, worst_exit_code
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Action(StrEnum):
+    NONE = "none"
+    """The catalog can be read, and every object that it names is there."""
+    REBUILT = "rebuilt"
+    """The catalog is lost or damaged: it is made again from the objects."""
+    TAKEN_OUT = "taken out"
+    """Objects are lost or damaged: their offsets become gaps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairReport:
+    archive: str
+    run_id: str
+    action: Action
+    applied: bool
+    """False: nothing was changed."""
+    problem: str | None
+    """What was wrong with the catalog."""
+    version: int | None
+    """The version of the catalog after the repair."""
+    topics: int = 0
+    partitions: int = 0
+    rows: int = 0
+    replaced_rows: int = 0
+    runs: int = 0
+    objects: int = 0
+    """Objects that were read."""
+    bytes: int = 0
+    unnamed_slices: int = 0
+    """Slices that no row names: copies, or of a history that the log has lost. 'maxbrod gc' deletes them."""
+    unnamed_bytes: int = 0
+    salvaged_records: int = 0
+    """Records of damaged slices that were copied into new objects."""
+    gaps: Mapping[str, int] = field(default_factory=dict)
+    """Offsets without data, by reason."""
+    kept_aside: str | None = None
+    """Where the old catalog is."""
+    unknown: tuple[str, ...] = ()
+    """What a rebuild cannot know."""
+    notices: tuple[Notice, ...] = ()
+    mended: bool = False
+    """Whether the source was read again, and had everything."""
+
+    @property
+    def exit_code(self) -> int:
+        if self.action is not Action.NONE and not self.applied:
+            return EXIT_CORRUPT
+        return EXIT_DONE if self.mended else worst_exit_code(self.notices)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "exit_code": self.exit_code}

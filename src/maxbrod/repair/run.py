@@ -1,0 +1,162 @@
+"""Repairs an archive: rebuilds its catalog if that is lost or damaged, else takes out lost and damaged objects.
+
+With a cluster, the offsets that are gaps afterwards are read again, as any later backup does.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.snapshot_document import decode
+from maxbrod.backup.run import Backup
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.table import no_archive
+from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
+from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.session import open_configured, parallelism_of
+from maxbrod.errors import CorruptDataError, RefusedError, UnsupportedFormatError, UsageError
+from maxbrod.layouts.registry import detect_layout
+from maxbrod.model import MENDABLE
+from maxbrod.repair.rebuilding import rebuild_catalog
+from maxbrod.repair.report import Action
+from maxbrod.repair.taking_out import take_out
+from maxbrod.storage.opening import open_storage
+from maxbrod.storage.probe import probe_conditional_puts
+
+if TYPE_CHECKING:
+    from maxbrod.catalog.tiling import Overlap, UncoveredRange
+    from maxbrod.config import Config
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+    from maxbrod.repair.report import RepairReport
+    from maxbrod.storage.interface import Storage
+
+
+def repair_archive(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> RepairReport:
+    """Repair what `config.archive` names, as `config.repair` says.
+
+    UsageError: there is no archive of our own layout. RefusedError: another writer committed meanwhile.
+    """
+    options = config.repair
+    storage = open_storage(_url(config), config.storage)
+    catalog, problem = diagnose(storage)
+    if options.rebuild and problem is None:
+        problem = "it is rebuilt on request"
+    if options.apply and not probe_conditional_puts(storage) and not options.single_writer:
+        raise RefusedError(
+            "the store ignores conditional puts: a backup at the same time would be overwritten",
+            operation="repair",
+            object_name=storage.url,
+            hint="make sure that nobody else writes to this archive and pass --single-writer",
+        )
+    run_id = new_run_id()
+    with ExitStack() as undo:
+        opened: list[Session] = [] if session is None else [session]
+
+        def spark() -> Session:
+            if not opened:
+                on_progress(Progress(phase="starting Spark"))
+                opened.append(undo.enter_context(open_configured(config.spark, None)))
+            return opened[0]
+
+        if problem is not None or catalog is None:
+            report = rebuild_catalog(
+                storage,
+                config.storage,
+                spark(),
+                problem=problem or "there is no catalog",
+                run_id=run_id,
+                parallelism=parallelism_of(config.spark.master, spark()),
+                apply=options.apply,
+                on_progress=on_progress,
+            )
+        else:
+            report = take_out(
+                storage,
+                catalog,
+                config.storage,
+                spark,
+                run_id=run_id,
+                parallelism=lambda: parallelism_of(config.spark.master, spark()),
+                deep=options.deep,
+                apply=options.apply,
+                on_progress=on_progress,
+            )
+        if report.applied and report.action is not Action.NONE and config.kafka is not None:
+            return _read_again(config, report, spark(), on_progress)
+    return report
+
+
+def diagnose(storage: Storage) -> tuple[Catalog | None, str | None]:
+    """The catalog, and what is wrong with it. UsageError: there is no archive."""
+    try:
+        catalog = Catalog.find(storage)
+        if catalog is None:
+            error = no_archive(storage)
+            if isinstance(error, CorruptDataError):
+                return None, str(error)
+            layout = detect_layout(storage)
+            if layout is not None:
+                raise UsageError(
+                    f"the archive is in the layout {layout}, which has no catalog",
+                    object_name=storage.url,
+                    hint="'maxbrod check --repair' repairs what that layout allows",
+                )
+            raise error
+        rows, runs, _ = catalog.rows(), catalog.runs(), catalog.replaced()
+    except CorruptDataError as error:
+        return None, str(error)
+    faults = find_tiling_faults(rows.select(TILING_COLUMNS))
+    found: tuple[UncoveredRange | Overlap, ...] = (*faults.holes, *faults.overlaps)
+    for fault in found:
+        what = f"offsets {fault.first_offset} to {fault.end_offset} of {fault.partition} are not covered exactly once"
+        return catalog, f"the rows of the catalog do not fit together: {what}"
+    return catalog, _lost_end(storage, catalog.version, {run.snapshot for run in runs})
+
+
+def _lost_end(storage: Storage, version: int, named: set[str | None]) -> str | None:
+    """Whether the newest entries of the log are lost: nothing in the log shows that, but a snapshot may.
+
+    A run that was killed between its snapshot and its commit looks the same. Everything that its snapshot accounts for
+    is durable, so it may be taken for committed.
+    """
+    for info in storage.list("snapshots"):
+        if info.path in named:
+            continue
+        with suppress(CorruptDataError, UnsupportedFormatError):
+            snapshot = decode(bytes(storage.get(info.path)), object_name=info.path)
+            if snapshot.run is not None and snapshot.run.commit > version:
+                return (
+                    f"it ends with version {version}, but run {snapshot.run_id} has a snapshot for version "
+                    f"{snapshot.run.commit}: newer entries are lost, or the run was killed just before its commit"
+                )
+    return None
+
+
+def _read_again(config: Config, report: RepairReport, session: Session, on_progress: OnProgress) -> RepairReport:
+    """Back up the topics with gaps that may still be read, which reads those gaps once more."""
+    archive = open_archive(_url(config), config.storage)
+    topics = {row.topic for row in archive.catalog.gaps(MENDABLE)}
+    if not topics:
+        return report
+    chosen = replace(config.backup, topics=tuple(sorted(topics)), exclude=())
+    with Backup(config.model_copy(update={"backup": chosen}), session=session, on_progress=on_progress) as backup:
+        done = backup.run(demand_topics=False)
+    archive.catalog.refresh()
+    left = archive.catalog.gaps(MENDABLE)
+    return replace(
+        report,
+        version=archive.catalog.version,
+        mended=not left and done.complete,
+        notices=(*report.notices, *done.notices),
+    )
+
+
+def _url(config: Config) -> str:
+    if config.archive is None:
+        raise UsageError("no archive is named", hint="give --archive URL")
+    return config.archive

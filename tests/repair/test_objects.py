@@ -1,0 +1,98 @@
+"""Lost and damaged objects leave a readable catalog as gaps: never silently, and never more than what is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from maxbrod.backup.plan.mending import plan_mending
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.rows import Gap, decode_rows
+from maxbrod.model import MENDABLE, GapReason
+from maxbrod.repair.report import Action
+from repair.histories import IDS, History, records, repaired
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    history = History(str(tmp_path / "archive"))
+    history.run({("orders", 0): [records(0, 10), records(10, 10)]})
+    history.run({("orders", 0): [records(20, 10)], ("orders", 1): [records(0, 10)]}, packed=True)
+    return history
+
+
+def gaps(history: History) -> list[tuple[int, int, int, str]]:
+    rows = decode_rows(history.open().catalog.rows())
+    return [(row.partition, row.base_offset, row.end_offset, str(row.reason)) for row in rows if isinstance(row, Gap)]
+
+
+def test_a_sound_archive_is_left_alone(history: History) -> None:
+    version = history.open().catalog.version
+    report = repaired(history.url, deep=True)
+    assert (report.action, report.applied, report.exit_code) == (Action.NONE, False, 0)
+    assert history.open().catalog.version == version
+
+
+def test_a_lost_object_becomes_gaps_that_a_later_backup_reads_again(history: History) -> None:
+    next((Path(history.url) / "packs").iterdir()).unlink()
+    report = repaired(history.url)
+    assert (report.action, report.exit_code, report.gaps) == (Action.TAKEN_OUT, 4, {"corrupt": 20})
+    assert all("is not there" in each.message for each in report.notices)
+    assert gaps(history) == [(0, 20, 30, "corrupt"), (1, 0, 10, "corrupt")]
+    assert {row.reason for row in history.open().catalog.gaps(MENDABLE)} == {GapReason.CORRUPT}
+    assert plan_mending(history.open().catalog.gaps(MENDABLE), {}) == ()
+    assert repaired(history.url).action is Action.NONE
+    assert "repair" in [run.statistics.get("command") for run in history.open().catalog.runs()]
+
+
+def test_without_apply_the_catalog_stays_as_it_is(history: History) -> None:
+    next((Path(history.url) / "packs").iterdir()).unlink()
+    report = repaired(history.url, apply=False)
+    assert (report.action, report.applied, report.exit_code) == (Action.TAKEN_OUT, False, 4)
+    assert gaps(history) == []
+
+
+def test_of_a_damaged_slice_the_sound_start_stays(history: History) -> None:
+    before = history.holding()[f"orders-{IDS['orders']}-0"]
+    segment = next((Path(history.url) / "segments").rglob("*.log"))
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    assert repaired(history.url).action is Action.NONE  # it exists, and is long enough
+    report = repaired(history.url, deep=True)
+    assert (report.action, report.salvaged_records) == (Action.TAKEN_OUT, 10)
+    after = history.holding()[f"orders-{IDS['orders']}-0"]
+    assert [row[:2] for row in after] == [(0, 10), (10, 20), (20, 30)]
+    assert before[0][2].startswith(after[0][2])
+    assert gaps(history) == [(0, 10, 20, "corrupt")]
+
+
+def test_a_row_of_an_older_run_whose_object_is_lost_is_a_gap_as_of_that_run(history: History) -> None:
+    history.run({("orders", 0): [records(30, 5, epoch=1), records(35, 5, epoch=1)]})
+    older = history.run_id
+    lost = next(
+        row.path for row in decode_rows(history.open().catalog.rows(offsets=(30, 40))) if not isinstance(row, Gap)
+    )
+    history.truncate("orders", 0, 35)
+    history.run({("orders", 0): [records(35, 10, epoch=2)]})
+    (Path(history.url) / str(lost)).unlink()
+    assert repaired(history.url).action is Action.TAKEN_OUT
+    assert gaps(history) == []
+    then = history.holding(older)[f"orders-{IDS['orders']}-0"]
+    assert then[-1] == (30, 40, "corrupt")
+
+
+def test_a_commit_in_between_is_no_obstacle(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    next((Path(history.url) / "packs").iterdir()).unlink()
+    commit, beaten = Catalog.commit, []
+
+    def late(self: Catalog, *arguments: object, **more: object) -> int:
+        if not beaten:
+            beaten.append(True)
+            history.run({("orders", 0): [records(30, 5)]})
+        return commit(self, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Catalog, "commit", late)
+    assert repaired(history.url).gaps == {"corrupt": 20}
+    assert history.holding()[f"orders-{IDS['orders']}-0"][-1][:2] == (30, 35)
