@@ -8,7 +8,7 @@ import pytest
 
 from maxbrod.backup.plan.mending import plan_mending
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import Gap, decode_rows
+from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.model import MENDABLE, GapReason
 from maxbrod.repair.report import Action
 from repair.histories import IDS, History, records, repaired
@@ -72,7 +72,7 @@ def test_a_row_of_an_older_run_whose_object_is_lost_is_a_gap_as_of_that_run(hist
     history.run({("orders", 0): [records(30, 5, epoch=1), records(35, 5, epoch=1)]})
     older = history.run_id
     lost = next(
-        row.path for row in decode_rows(history.open().catalog.rows(offsets=(30, 40))) if not isinstance(row, Gap)
+        row.path for row in decode_rows(history.open().catalog.rows(offsets=(30, 40))) if isinstance(row, Segment)
     )
     history.truncate("orders", 0, 35)
     history.run({("orders", 0): [records(35, 10, epoch=2)]})
@@ -85,7 +85,8 @@ def test_a_row_of_an_older_run_whose_object_is_lost_is_a_gap_as_of_that_run(hist
 
 def test_a_commit_in_between_is_no_obstacle(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     next((Path(history.url) / "packs").iterdir()).unlink()
-    commit, beaten = Catalog.commit, []
+    commit = Catalog.commit
+    beaten: list[bool] = []
 
     def late(self: Catalog, *arguments: object, **more: object) -> int:
         if not beaten:

@@ -181,10 +181,24 @@ def lifecycle(
     only: Annotated[list[LifecycleGroup] | None, typer.Option(help="Measure only this. May be repeated.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Looking after an archive: a compaction beside copying the same files, and beside one large backup."""
-    from maxbrod.bench.lifecycle import measure  # noqa: PLC0415 - as above
+    """Looking after an archive over years: compaction, repair, requests, a catalog of 5 million rows."""
+    from maxbrod.bench import rebuild, requests  # noqa: PLC0415 - as above
+    from maxbrod.bench.lifecycle import measure  # noqa: PLC0415
+    from maxbrod.bench.scale import PARTITIONS, SEGMENTS, measure_scale  # noqa: PLC0415
 
-    figures = measure(scale=scale, rounds=rounds, only=only or (), on_stage=_print_stage)
+    chosen = only or list(LifecycleGroup)
+    compaction = [each for each in chosen if each in {LifecycleGroup.COMPACT, LifecycleGroup.DAY}]
+    figures: list[Figure] = []
+    if compaction:
+        figures += measure(scale=scale, rounds=rounds, only=compaction, on_stage=_print_stage)
+    if LifecycleGroup.REPAIR in chosen:
+        _print_stage("rebuilding a catalog")
+        figures += rebuild.measure(scale=scale, rounds=rounds)
+    if LifecycleGroup.REQUESTS in chosen:
+        figures += requests.measure()
+    if LifecycleGroup.SCALE in chosen:
+        _print_stage("a catalog of 5 million rows")
+        figures += measure_scale(partitions=round(PARTITIONS * scale), segments=round(SEGMENTS * scale))
     _print_figures("The life of an archive, measured", figures, json=json)
 
 
@@ -225,6 +239,8 @@ def _amount(unit: str, value: float | None) -> str:
             return human_bytes(value or 0)
         case "per second", _:
             return f"{value:,.0f} /s"
+        case "per run", _:
+            return f"{value:.2f}"
         case "objects", _:
             return f"{value:.0f}"
         case _:

@@ -15,7 +15,7 @@ class Figure:
 
     name: str
     value: float
-    unit: Literal["times", "seconds", "bytes", "per second", "objects"] = "times"
+    unit: Literal["times", "seconds", "bytes", "per second", "per run", "objects"] = "times"
     wanted: float | None = None
     at_most: bool = False
     """Whether `wanted` is a maximum; otherwise it is a minimum."""

@@ -95,7 +95,7 @@ def plan(url: str, partitions: int) -> tuple[Wave, ...]:
     for number in range(partitions):
         topic, partition = _name(number)
         found = positions[PartitionId(topic_id=topic, partition=partition)]
-        plans.append(plan_partition(_state(number, found), Earliest()))
+        plans.append(plan_partition(state_of(number, found), Earliest()))
     return plan_tasks([each.range for each in plans], parallelism=_PARALLELISM)
 
 
@@ -120,7 +120,7 @@ def plan_slices(url: str) -> int:
     return len([slice_of(row) for row in chosen if isinstance(row, Segment)])
 
 
-def _state(number: int, held: ArchivedRange) -> PartitionState:
+def state_of(number: int, held: ArchivedRange) -> PartitionState:
     topic, partition = _name(number)
     end = held.end_offset + _FRESH_OFFSETS
     return PartitionState(

@@ -182,8 +182,8 @@ def _put_snapshot(
     rows: Sequence[Segment | Gap],
     options: SinkOptions,
     *,
-    version: int,
-    batch: StreamBatch | None,
+    version: int = 0,
+    batch: StreamBatch | None = None,
 ) -> Run:
     """Store the snapshot of this run, and return the run's own row."""
     topics = {**known.topics, **{row.topic_id: row.topic for row in rows}}
