@@ -218,7 +218,7 @@ def _read_shared(archive: Archive, last: Run, runs: Sequence[Run]) -> SharedSnap
     Another command may have stored a snapshot since they shared one.
     """
     stored = read_snapshot(archive.storage, replace(last, snapshot_changes=()))
-    document = json.loads(json.dumps(document_of(replace(stored, runs=()))))
+    document = json.loads(json.dumps(document_of(replace(stored, runs=(), run=None))))
     kept = [number for number, run in enumerate(runs) if _is_stored_by_backup(run)]
     since = runs[kept[-1] + 1 :] if kept else runs
     return SharedSnapshot(

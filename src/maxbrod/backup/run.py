@@ -434,7 +434,8 @@ class Backup(GenerationalBackup):
         The snapshot is durable before the row that names it.
         """
         # As it is after a round trip through JSON, which makes lists of tuples: it is compared with one that was read.
-        document = json.loads(json.dumps(document_of(snapshot)))
+        # The run's own row has what `run` has.
+        document = json.loads(json.dumps(document_of(replace(snapshot, run=None))))
         last = self._known.shared
         changes = None if last is None else last.changes_to(document)
         if last is not None and changes is not None:

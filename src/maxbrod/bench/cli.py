@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from maxbrod.bench.groups import (  # noqa: TC001 - typer reads them at run time
+from maxbrod.bench.groups import (
     Group,
     LifecycleGroup,
     RestoreGroup,

@@ -213,10 +213,6 @@ class Queries(ABC):
         """Rows of kind run as the catalog stores them, in no order."""
         return self._files().read(SCHEMA.names, pc.field("kind") == Kind.RUN)
 
-    def replaced_rows(self) -> pa.Table:
-        """The same as rows of kind `replaced`, which is what a commit names them by."""
-        return _find_replaced(self._files(), SCHEMA.names)
-
     def revisions(self) -> dict[PartitionId, int]:
         """How often rows of each partition have been replaced; only partitions with replaced rows are named."""
         return count_revisions(_find_replaced(self._files(), REVISION_COLUMNS))

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.snapshot_document import decode
+from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.catalog.remains import CatalogRemains, read_remains, stream_transactions
 from maxbrod.catalog.replaced import REVISION_COLUMNS, count_revisions, revive
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, slice_of
@@ -59,7 +61,8 @@ class Gathered:
 
 def gather(storage: Storage) -> Gathered:
     remains = read_remains(storage)
-    rows = decode_rows(remains.rows.filter(pc.not_equal(remains.rows["kind"], Kind.REPLACED)))
+    plain = pa.array([str(each) for each in (Kind.DATA, Kind.GAP, Kind.RUN)], pa.string())
+    rows = decode_rows(remains.rows.filter(pc.is_in(remains.rows["kind"], value_set=plain)))
     replaced = remains.rows.filter(pc.equal(remains.rows["kind"], Kind.REPLACED))
     rows = [*decode_rows(revive(replaced)), *rows]
     segments = [row for row in rows if isinstance(row, Segment)]
@@ -163,7 +166,32 @@ def _runs(storage: Storage, rows: Mapping[str, Run], notices: list[Notice]) -> l
         else:
             run = rows.get(answer.run_id) or _run_of(info, answer)
             found.append(KnownRun(run=run, snapshot=answer, modified_ms=info.modified_ms))
+    found += _sharing(storage, found, rows, notices)
     return sorted(found, key=_order)
+
+
+def _sharing(
+    storage: Storage, known: Iterable[KnownRun], rows: Mapping[str, Run], notices: list[Notice]
+) -> list[KnownRun]:
+    """Runs that share the snapshot of an earlier run: a later snapshot has their rows, or the old catalog has."""
+    known = list(known)
+    there = {each.run.run_id for each in known}
+    times = {each.run.snapshot: each.modified_ms for each in known}
+    told = {str(each["run_id"]): each for one in known for each in one.snapshot.runs}
+    runs = [rows[name] if name in rows else Run(**each) for name, each in told.items()]
+    runs += [run for name, run in rows.items() if name not in told and run.snapshot_changes]
+    found = []
+    for run in runs:
+        if run.run_id in there or run.snapshot not in times:
+            continue
+        try:
+            snapshot = read_snapshot(storage, run)
+        except (CorruptDataError, UnsupportedFormatError) as error:
+            message = f"the changes that run {run.run_id} made to its snapshot cannot be read: {error.message}"
+            notices.append(Notice(kind="snapshot", message=message, exit_code=EXIT_INCOMPLETE))
+            continue
+        found.append(KnownRun(run=run, snapshot=snapshot, modified_ms=max(times[run.snapshot], run.written_at)))
+    return found
 
 
 def _other_runs(rows: Mapping[str, Run], known: Iterable[KnownRun], notices: list[Notice]) -> list[Run]:
@@ -215,7 +243,7 @@ def _transactions(remains: CatalogRemains, runs: Iterable[KnownRun]) -> dict[str
 
 
 def _unknown(found: Gathered) -> list[str]:
-    unknown = []
+    unknown = ["which generation of a compacted topic was under construction: the next backup begins another"]
     if found.remains.rows.num_rows == 0:
         unknown.append("runs that recorded no snapshot, such as compactions and prunes: they are not listed any more")
         unknown.append(

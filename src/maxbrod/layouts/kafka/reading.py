@@ -124,7 +124,9 @@ def read_object(
     stored = _Extent(path=path, position=start, bytes=end - start)
     frames = FrameDecoder(raw_bytes_max) if is_framed(path) else None
     with naming(storage.name_of(path)):
-        yield from _whole_batches(_log(_parts(storage, stored, REQUEST_BYTES, None), digest, frames), check_crc=True)
+        yield from _whole_batches(
+            _log(_parts(storage, stored, REQUEST_BYTES, None), digest, frames, None), check_crc=True
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
