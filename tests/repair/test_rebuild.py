@@ -67,7 +67,10 @@ def parts(url: str) -> list[str]:
     return sorted(str(each.relative_to(url)) for each in (Path(url) / "catalog").rglob("*") if each.is_file())
 
 
-def test_after_the_loss_of_any_single_part_of_the_catalog_everything_comes_back(tmp_path: Path) -> None:
+def test_after_the_loss_of_any_single_part_of_the_catalog_everything_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maxbrod.catalog.table._CHECKPOINT_EVERY", 5)
     history = eventful(History(str(tmp_path / "archive")))
     before, lost = history.state(), []
     for number, name in enumerate(parts(history.url)):

@@ -19,7 +19,7 @@ from maxbrod.storage.interface import Storage
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable, Iterator, Sequence
+    from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.storage.interface import ByteRange, ObjectInfo, Writer
 
@@ -40,9 +40,9 @@ class CountingStorage(Storage):
         self.counts["puts"] += 1
         self._inner.put(path, data)
 
-    def replace(self, path: str, data: Buffer) -> None:
+    def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:
         self.counts["puts"] += 1
-        self._inner.replace(path, data)
+        self._inner.replace(path, data, metadata=metadata)
 
     def create(self, path: str) -> Writer:
         # One request for an object of less than a part of an upload, as all of these are.
