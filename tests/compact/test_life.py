@@ -11,6 +11,7 @@ from native_logs import data_batch
 from compact.archives import LATER_MS, Making, compact, in_memory, look, segments, without_spark
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.runs import list_runs
+from maxbrod.archive.snapshots import last_snapshot_run
 from maxbrod.check.run import check_archive
 from maxbrod.cli.main import run as command
 from maxbrod.compact.functions import compact as compact_function
@@ -70,7 +71,7 @@ def test_a_backup_continues_after_a_compacted_archive_and_check_finds_it_whole(
     assert report.problems == ()
     runs = list_runs(open_archive(making.url))
     assert [each.command for each in runs].count("compact") == 2
-    assert open_archive(making.url).catalog.last_snapshot() is None
+    assert last_snapshot_run(open_archive(making.url).catalog.runs()) is None
 
 
 def test_a_day_of_tiny_runs_becomes_as_small_as_one_backup(making: Making, monkeypatch: Any) -> None:
