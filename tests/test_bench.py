@@ -125,6 +125,7 @@ def test_the_restore_benchmark_races_and_reports(cluster: Cluster, spark: Sessio
 
     assert {name for name, each in measured.items() if each.wanted is not None} == {
         "B over ProducerPerformance",
+        "B over ProducerPerformance, tuned",
         "B, time over a bare loop",
     }
     assert all(each.value > 0 for each in measured.values())

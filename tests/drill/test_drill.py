@@ -22,6 +22,7 @@ from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from restore.engine import Command
+from support.archives import damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +158,7 @@ def test_a_drill_that_fails_cleans_up_and_says_so(archive: Path, command: Comman
 def test_a_damaged_archive_is_never_proven(topic: str, archive: Path, command: Command) -> None:
     for path in (archive / "packs").glob("*"):
         path.chmod(0o644)
-        path.write_bytes(path.read_bytes()[:-7] + b"damaged")
+        damage(path)
     document = drilled(command, exits=4)
     report = document["report"]
     assert report["verdict"] == "failed"

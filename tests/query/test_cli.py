@@ -18,6 +18,7 @@ from maxbrod.cli.main import run
 from maxbrod.errors import EnvironmentMissingError
 from maxbrod.query.histogram import sparkline
 from maxbrod.query.output import draw
+from support.archives import damage
 from table.test_query import make
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def test_a_mistake_in_the_query_is_bad_usage_in_one_line(said: Any, archive: str
 def test_damage_fails_a_query_with_its_own_exit_code(said: Any, tmp_path: Path) -> None:
     archive = make(tmp_path / "archive")
     damaged = min(archive.rglob("*.log"))
-    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x99")
+    damage(damaged)
     assert damaged.name in said(str(archive), "SELECT count(value) FROM records", code=4)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-40])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def flip(path: Path) -> None:

@@ -23,6 +23,7 @@ from restore.engine import Command, put, stand
 from restore.faults import archive, renamed
 from restore.oracle import assert_restored, log_of
 from restore.transform_program import with_expressions
+from support.archives import damage
 
 if TYPE_CHECKING:
     from backup.plain import Record
@@ -139,10 +140,8 @@ def test_what_is_wrong_is_told_before_anything_is_created(
     assert (planned["transform"]["where"], planned["transform"]["fields"]) == ("offset < 50", [])
     told = command(*words, "--where", "offset < 50", "--dry-run")
     assert "only records where offset < 50" in told
-    for path in folder.glob("segments/**/*.log*"):
-        path.write_bytes(path.read_bytes()[:-1] + b"!")
-    for path in folder.glob("packs/*"):
-        path.write_bytes(path.read_bytes()[:-1] + b"!")
+    for path in (*folder.glob("segments/**/*.log*"), *folder.glob("packs/*")):
+        damage(path)
     command(*words, "--where", "offset < 50", exits=4)
     assert f"new-{topic}" not in topics_of(cluster)
     assert not (folder / "restores").exists() or not list((folder / "restores").glob("*/plan.json.zst"))

@@ -78,6 +78,13 @@ def _s3_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return Place(url, s3_options(server), server.object_path("archive"), arguments)
 
 
+def damage(path: Path) -> None:
+    """Change a byte of the first batch. The last bytes of an object may be a table of contents that no reader needs."""
+    data = bytearray(path.read_bytes())
+    data[80] ^= 0x10
+    path.write_bytes(data)
+
+
 def commit_run(archive: Archive, run_id: str, rows: Iterable[Row], **details: Any) -> None:
     """A run as a backup leaves it: objects as large as their slices, a snapshot, one commit."""
     from catalog.examples import run
