@@ -21,6 +21,7 @@ from maxbrod.backup.choosing import target_request
 from maxbrod.convert.targets import NativeTarget
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_INCOMPLETE, StorageFullError
 from maxbrod.sandbox.topics import create_topic, recreate_topic
+from support.archives import damage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ def test_what_follows_damage_is_never_converted_before_it(
         damaged += sorted(set((tmp_path / "archive").rglob("*.log*")) - known)[:1]
     sound = damaged[1].read_bytes()
     damaged[1].chmod(0o600)
-    damaged[1].write_bytes(sound[:-9] + b"\x00" * 9)
+    damage(damaged[1])
     report = convert(tmp_path / "archive", tmp_path / "copy", layout, commit_bytes=1, accept_loss=True)
     assert report.exit_code == EXIT_CORRUPT
     found = {each.end_offset for each in open_archive(str(tmp_path / "copy")).catalog.positions().values()}
