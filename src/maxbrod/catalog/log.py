@@ -34,7 +34,7 @@ _BRIEF_MS: Final = 3600 * 1000
 """A file that is removed this soon after it was added is in use briefly."""
 BRING_BACK: Final = (
     "'maxbrod repair' rebuilds the catalog from the other objects of the archive; or restore the folder 'catalog' from "
-    "a copy or from older object versions"
+    "a copy or from older object versions; do not back up into this archive until then"
 )
 CHECKSUM_KEY: Final = "maxbrod.crc32c"
 """In Delta's commit information: the checksum of the entry's other lines. Delta itself has none."""
