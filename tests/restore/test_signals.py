@@ -43,7 +43,7 @@ def restoring(cluster: Cluster, topic: str, archive: Path) -> Iterator[subproces
     """The command, in a group of its own as a shell starts it, that has written something and has much to write yet."""
     place = ("--archive", str(archive), "--bootstrap", cluster.bootstrap, "--master", "local[1]")
     process = subprocess.Popen(
-        [sys.executable, "-m", "maxbrod", "restore", *place, "--suffix", "-new", "--rate", "100"],
+        [sys.executable, "-m", "maxbrod", "restore", *place, "--suffix", "-new", "--rate", "100", "--batches", "keep"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

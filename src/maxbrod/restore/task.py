@@ -59,6 +59,8 @@ PARTITIONS_AT_ONCE: Final = 64
 """Partitions that are written at the same time. The others wait, and hold no memory."""
 _READ_BYTES: Final = 24 << 20
 """Read at once for all partitions together. Three times as much is held: two more requests are under way."""
+_REQUEST_BYTES_MIN: Final = 1 << 20
+"""However many partitions share the memory: smaller requests are slow."""
 _REQUEST_BYTES: Final = 2 << 20
 """What is read at once exists several times: as it was read, without what is left out, joined and in flight."""
 _READERS: Final = 4
@@ -132,7 +134,9 @@ def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) ->
     Errors are returned, not raised: Spark would run the task again, and the user would not see the message.
     """
     share = _READ_BYTES // max(1, min(len(items), PARTITIONS_AT_ONCE))
-    partitions = [_Partition(item, settings, request_bytes=min(share, _REQUEST_BYTES)) for item in items]
+    partitions = [
+        _Partition(item, settings, request_bytes=max(_REQUEST_BYTES_MIN, min(share, _REQUEST_BYTES))) for item in items
+    ]
     failure = None
     try:
         storage = open_storage(settings.archive_url, settings.storage)
